@@ -1,0 +1,124 @@
+"""Every knob of a build (`Options`) and every machine class (`Target`), as frozen values."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+
+def _option(default: Any, help: str, *, many: bool = False, choices: tuple[str, ...] = (), metavar: str = "") -> Any:
+    """A field of `Options` with what the command line needs to make a flag of it."""
+    return field(default=default, metadata={"help": help, "many": many, "choices": choices, "metavar": metavar})
+
+
+STRATEGIES = ("best", "dnnfusion", "stitch", "astitch", "priority", "nnvm", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Every knob of `optimize`; the command line makes one flag of each field (`min_group` is `--min-group`)."""
+
+    output: str | None = _option(None, "the model to write (default: STEM.fused.onnx beside the input; - for stdout)")
+    lib: str | None = _option(None, "the library to write (default: libNAME.so beside the model)")
+    manifest: str | None = _option(None, "the manifest to write (default: NAME.fuse.json beside the model)")
+    overwrite: bool = _option(False, "replace outputs that exist")
+    dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
+    target: str = _option("cpu", "what the kernels run on", choices=("cpu",))
+    arch: str = _option("native", "instruction set of the kernels", choices=("native", "x86-64-v3", "x86-64-v4"))
+    toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
+    dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
+    input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
+    strategy: str = _option("best", "how groups are chosen", choices=STRATEGIES)
+    min_group: int = _option(2, "smallest number of operators worth a kernel (1 fuses single operators too)")
+    enable: tuple[str, ...] = _option((), "switch a rewrite rule on", many=True, metavar="RULE")
+    disable: tuple[str, ...] = _option((), "switch a rewrite rule off", many=True, metavar="RULE")
+    skip_node: tuple[str, ...] = _option((), "leave nodes whose name matches to ONNX Runtime", many=True, metavar="REGEX")
+    fast_math: bool = _option(False, "allow rewrites that assume facts about the data")
+    verify: bool | None = _option(None, "compare the result with the original (on by default)")
+    rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
+    atol: float | None = _option(None, "absolute tolerance of verification instead of the computed one")
+    inputs: str | None = _option(None, "inputs for verification: an .npz file or an ONNX test_data_set folder")
+    seed: int = _option(0, "seed of the random inputs")
+    require_fusion: int = _option(0, "fail (exit 1) when fewer kernels than this are made")
+    save_as_external_data: bool = _option(False, "write weights beside the model, whatever their size")
+    custom_ops_library: tuple[str, ...] = _option((), "custom-op library that the model needs", many=True, metavar="FILE")
+    cache_dir: str | None = _option(None, "where compiled kernels are kept")
+    no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
+    jobs: int = _option(0, "compilers that run at once (0: one per core)")
+    time_budget: float | None = _option(None, "seconds the whole build may take")
+    memory_budget: str | None = _option(None, "memory the build may take, such as 8GB")
+    stop_after: str | None = _option(None, "stop after this step")
+    print_step: str | None = _option(None, "print what this step made")
+
+
+def option_fields() -> tuple[Any, ...]:
+    """The fields of `Options`, for the command line and the docs."""
+    return fields(Options)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine class: what the scheduler may count on. Lanes are fp32 lanes of one vector; sizes in bytes."""
+
+    name: str
+    lanes: int
+    rows: int  # rows of one register tile
+    vectors: int  # vectors across one register tile: a weight panel is lanes * vectors columns wide
+    l1_bytes: int
+    l2_bytes: int
+    flags: tuple[str, ...]  # compiler flags, gcc spelling
+    features: tuple[str, ...]  # names asked of __builtin_cpu_supports before kernels are registered
+    gflops: float  # per core, fp32
+    bandwidth: float  # GB/s per core beyond the caches
+
+    @property
+    def panel(self) -> int:
+        """Columns of one packed weight panel."""
+        return self.lanes * self.vectors
+
+
+_V4 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "avx2")
+_V3 = ("avx2", "fma", "f16c")
+
+TARGETS: dict[str, Target] = {
+    "x86-64-v4": Target(
+        "x86-64-v4", 16, 14, 2, 48 << 10, 2 << 20, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 12.0
+    ),
+    "x86-64-v3": Target("x86-64-v3", 8, 6, 2, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 12.0),
+    "generic": Target("generic", 4, 4, 2, 32 << 10, 1 << 19, (), (), 20.0, 8.0),
+}
+
+
+def cpu_flags() -> frozenset[str]:
+    """Instruction-set names of this machine as Linux spells them; empty where it does not say."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return frozenset()
+    for line in text.splitlines():
+        if line.startswith(("flags", "Features")):
+            return frozenset(line.split(":", 1)[1].split())
+    return frozenset()
+
+
+def target_named(arch: str) -> Target:
+    """The `Target` row of an `--arch` value; `native` is the widest row that this machine can run."""
+    if arch != "native":
+        return TARGETS[arch]
+    if platform.machine() not in ("x86_64", "AMD64"):
+        return TARGETS["generic"]
+    have = cpu_flags()
+    return next(t for t in TARGETS.values() if have.issuperset(t.features))
+
+
+def default_cache_dir() -> Path:
+    """Where compiled kernels are kept when no folder is named: $ONNXFUSE_CACHE_DIR, else the user's cache."""
+    named = os.environ.get("ONNXFUSE_CACHE_DIR")
+    if named:
+        return Path(named)
+    from platformdirs import user_cache_path  # noqa: PLC0415  keeps `onnxfuse --help` fast
+
+    return Path(user_cache_path("onnxfuse"))

@@ -1,0 +1,37 @@
+// What a kernel may ask of whoever runs it. ONNX Runtime's glue, the tests and the benchmarks each implement it.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace onnxfuse {
+
+typedef int64_t i64;
+
+struct Tensor {       // a borrowed, dense tensor
+  const void* data;
+  const i64* dims;
+  int rank;
+};
+
+struct Host {
+  // The output tensor `index` with these dims; null when it cannot be had (the host keeps the reason).
+  void* (*output)(Host*, int index, const i64* dims, int rank);
+  // 64-byte aligned memory until the end of this run; null when it cannot be had. At most one call a run.
+  void* (*scratch)(Host*, size_t bytes);
+  // fn(user, 0..tasks-1), on as many threads as the host has; returns when all are done.
+  void (*parallel)(Host*, size_t tasks, void (*fn)(void* user, size_t task), void* user);
+  int cores;  // an upper guess of the threads behind `parallel`, at least 1
+};
+
+// One run of a kernel. Null: good. Otherwise a message for the user, in static storage.
+typedef const char* (*Run)(Host*, const Tensor* inputs);
+
+struct Kernel {
+  const char* name;  // the operator type
+  int inputs, outputs;
+  const int* input_types;   // ONNX TensorProto numbers
+  const int* output_types;
+  Run run;
+};
+
+}  // namespace onnxfuse
