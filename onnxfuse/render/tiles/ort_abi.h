@@ -1,0 +1,93 @@
+// The part of ONNX Runtime's stable C interface that a custom-op library needs: slot numbers, signatures, one struct.
+// No runtime header and no runtime symbol: everything is reached through the table handed to RegisterCustomOps.
+// Slots are of API version 18 (runtime 1.18) unless a comment names a later one.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace onnxfuse {
+namespace ort {
+
+struct Status;  // null is success; whoever gets one owns it
+struct SessionOptions;
+struct Domain;
+struct KernelInfo;
+struct KernelContext;
+struct Value;
+struct ShapeInfo;
+struct Allocator;
+
+typedef const void* const* Api;  // the function table, by slot
+
+struct Base {
+  Api (*get_api)(uint32_t version);  // null above the runtime's own version
+  const char* (*version)();          // such as "1.31.1"
+};
+
+enum { kAbiVersion = 18, kFastShapeVersion = 24 };
+enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
+
+template <int Number, class Signature>
+struct Slot {
+  Signature* operator()(Api api) const { return reinterpret_cast<Signature*>(const_cast<void*>(api[Number])); }
+};
+
+struct CustomOp;
+typedef void (*Task)(void* user, size_t index);
+
+constexpr Slot<0, Status*(ErrorCode, const char* text)> CreateStatus{};  // copies the text
+constexpr Slot<26, Status*(const char* name, Domain** out)> CreateCustomOpDomain{};
+constexpr Slot<27, Status*(Domain*, const CustomOp*)> CustomOpDomainAdd{};         // keeps the pointer
+constexpr Slot<28, Status*(SessionOptions*, Domain*)> AddCustomOpDomain{};         // keeps the pointer
+constexpr Slot<51, Status*(const Value*, void** out)> GetTensorMutableData{};
+constexpr Slot<61, Status*(const ShapeInfo*, size_t* rank)> GetDimensionsCount{};
+constexpr Slot<62, Status*(const ShapeInfo*, int64_t* dims, size_t rank)> GetDimensions{};
+constexpr Slot<65, Status*(const Value*, ShapeInfo** out)> GetTensorTypeAndShape{};  // release with slot 99
+constexpr Slot<75, Status*(Allocator*, size_t bytes, void** out)> AllocatorAlloc{};
+constexpr Slot<76, Status*(Allocator*, void*)> AllocatorFree{};
+constexpr Slot<90, Status*(const KernelContext*, size_t index, const Value** out)> GetInput{};
+constexpr Slot<91, Status*(KernelContext*, size_t index, const int64_t* dims, size_t rank, Value** out)> GetOutput{};
+constexpr Slot<93, void(Status*)> ReleaseStatus{};
+constexpr Slot<99, void(ShapeInfo*)> ReleaseShapeInfo{};
+constexpr Slot<101, void(Domain*)> ReleaseCustomOpDomain{};
+constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
+constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
+constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};
+constexpr Slot<274, Status*(const KernelContext*, Task, size_t total, size_t batches, void* user)> ParallelFor{};
+constexpr Slot<278, Status*(const KernelInfo*, int memory_type, Allocator** out)> GetAllocator{};  // release with 132
+// Version 24. The dims are borrowed from the value; nothing is allocated.
+constexpr Slot<414, Status*(const Value*, int* type, const int64_t** dims, size_t* rank)> GetShapeReference{};
+
+// One operator. The order of the fields is the interface; a null callback is one that version 18 permits to be absent.
+struct CustomOp {
+  uint32_t version;
+  void* (*create)(const CustomOp*, Api, const KernelInfo*);
+  const char* (*name)(const CustomOp*);
+  const char* (*provider)(const CustomOp*);  // null text: the CPU
+  int (*input_type)(const CustomOp*, size_t index);
+  size_t (*input_count)(const CustomOp*);
+  int (*output_type)(const CustomOp*, size_t index);
+  size_t (*output_count)(const CustomOp*);
+  void (*compute)(void* instance, KernelContext*);
+  void (*destroy)(void* instance);
+  int (*input_kind)(const CustomOp*, size_t index);  // 0 required, 1 optional, 2 variadic
+  int (*output_kind)(const CustomOp*, size_t index);
+  int (*input_memory)(const CustomOp*, size_t index);  // 0 the provider's default
+  int (*variadic_input_min)(const CustomOp*);
+  int (*variadic_input_homogeneous)(const CustomOp*);
+  int (*variadic_output_min)(const CustomOp*);
+  int (*variadic_output_homogeneous)(const CustomOp*);
+  Status* (*create_v2)(const CustomOp*, Api, const KernelInfo*, void** instance);
+  Status* (*compute_v2)(void* instance, KernelContext*);
+  Status* (*infer_shapes)(const CustomOp*, void* context);
+  int (*start_version)(const CustomOp*);
+  int (*end_version)(const CustomOp*);
+  size_t (*may_inplace)(int** inputs, int** outputs);
+  void (*release_inplace)(int*, int*);
+  size_t (*alias_map)(int** inputs, int** outputs);
+  void (*release_alias_map)(int*, int*);
+};
+static_assert(sizeof(CustomOp) == 26 * sizeof(void*), "the custom-op struct is 26 machine words");
+
+}  // namespace ort
+}  // namespace onnxfuse

@@ -1,0 +1,335 @@
+// Runs kernels (host.h) as custom operators of ONNX Runtime 1.18 and newer, and never brings its process down:
+// what this machine or runtime cannot run is not registered, and the model's function bodies run instead.
+// Compiled for the baseline of its architecture, without exceptions; only the generated registration includes it.
+#pragma once
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+
+#if defined(__linux__)
+#include <sched.h>
+#include <sys/syscall.h>
+#endif
+#if !defined(_WIN32)
+#include <unistd.h>
+#endif
+#if defined(__x86_64__) || defined(__i386__)
+#include <cpuid.h>
+#endif
+
+#include "host.h"
+#include "ort_abi.h"
+
+namespace onnxfuse {
+namespace {  // each library keeps its own copy of every function
+
+// ---- what the machine has --------------------------------------------------------------------------------------
+
+// One bit of CPUID, and the bits of XCR0 that say the operating system saves the registers behind it.
+struct Feature {
+  const char* name;
+  unsigned leaf, subleaf;
+  int reg;  // 0 eax, 1 ebx, 2 ecx, 3 edx
+  int bit;
+  uint64_t state;
+};
+
+#if defined(__x86_64__) || defined(__i386__)
+const uint64_t kTileData = 1u << 18;  // XCR0: AMX tile data, which Linux grants on request only
+
+inline bool cpu_bit(unsigned leaf, unsigned subleaf, int reg, int bit) {
+  unsigned r[4] = {0, 0, 0, 0};
+  return __get_cpuid_count(leaf, subleaf, &r[0], &r[1], &r[2], &r[3]) && (r[reg] >> bit & 1);
+}
+
+inline uint64_t saved_state() {
+  if (!cpu_bit(1, 0, 2, 27)) return 0;  // OSXSAVE: xgetbv may be used
+  unsigned low, high;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return uint64_t(high) << 32 | low;
+}
+
+inline bool tiles_granted() {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+  const int kRequestPermission = 0x1023, kTileFeature = 18;
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileFeature) == 0;
+#else
+  return false;
+#endif
+}
+
+inline bool cpu_has(const Feature& f) {
+  if (!cpu_bit(f.leaf, f.subleaf, f.reg, f.bit) || (saved_state() & f.state) != f.state) return false;
+  return !(f.state & kTileData) || tiles_granted();
+}
+#else
+inline bool cpu_has(const Feature&) { return false; }  // the rows are of x86
+#endif
+
+inline bool cpu_has_all(const Feature* features, int count) {
+  for (int i = 0; i < count; ++i)
+    if (!cpu_has(features[i])) return false;
+  return true;
+}
+
+#if defined(__linux__)
+inline int allowed_cores(pid_t thread) {
+  cpu_set_t set;
+  return sched_getaffinity(thread, sizeof(set), &set) == 0 ? CPU_COUNT(&set) : 0;
+}
+#endif
+
+// Cores that this process may use. The caller alone may be pinned to one core, so the main thread is asked as well.
+inline int usable_cores() {
+  int cores = 0;
+#if defined(__linux__)
+  const int here = allowed_cores(0), main = allowed_cores(getpid());
+  cores = here > main ? here : main;
+#endif
+#if !defined(_WIN32)
+  if (cores < 1) cores = int(sysconf(_SC_NPROCESSORS_ONLN));
+#endif
+  return cores < 1 ? 1 : cores;
+}
+
+// ---- the runtime -----------------------------------------------------------------------------------------------
+
+// Facts of the one runtime that this copy of the library serves; written once, before any operator is registered.
+struct Runtime {
+  std::atomic<int> state;  // 0 unknown, 1 being set up, 2 ready
+  const ort::Base* base;
+  ort::Api api;
+  bool fast_shapes;  // slot 414 is there
+  int cores;
+  ort::Domain* domain;
+};
+Runtime runtime;
+
+inline bool at_least(const char* version, long major, long minor) {
+  char* rest = nullptr;
+  const long a = strtol(version, &rest, 10);
+  const long b = *rest == '.' ? strtol(rest + 1, nullptr, 10) : 0;
+  return a > major || (a == major && b >= minor);
+}
+
+alignas(64) char nothing[64];  // stands for the data of tensors without elements
+
+inline void* some(void* data) { return data ? data : nothing; }
+
+// ---- one run of one node ---------------------------------------------------------------------------------------
+
+struct Op {
+  ort::CustomOp abi;  // first: the runtime hands back a pointer to it
+  const Kernel* kernel;
+};
+
+struct Instance {  // serves several runs at a time, so it is never written after its creation
+  const Kernel* kernel;
+  ort::Allocator* allocator;
+};
+
+struct Call : Host {
+  const Instance* instance;
+  ort::KernelContext* context;
+  ort::Status* status;  // the first failure of the runtime
+  void* block;          // what `scratch` got, as the allocator knows it
+
+  bool good(ort::Status* s) {
+    if (!s) return true;
+    if (status) ort::ReleaseStatus(runtime.api)(s);
+    else status = s;
+    return false;
+  }
+};
+
+inline void* call_output(Host* host, int index, const i64* dims, int rank) {
+  Call* call = static_cast<Call*>(host);
+  ort::Value* value = nullptr;
+  void* data = nullptr;
+  const i64 no_dims[1] = {0};
+  const i64* shape = rank ? dims : no_dims;
+  if (!call->good(ort::GetOutput(runtime.api)(call->context, size_t(index), shape, size_t(rank), &value))) return nullptr;
+  if (!value || !call->good(ort::GetTensorMutableData(runtime.api)(value, &data))) return nullptr;
+  return some(data);
+}
+
+inline void* call_scratch(Host* host, size_t bytes) {
+  Call* call = static_cast<Call*>(host);
+  const size_t kAlign = 64;
+  if (call->block || bytes > SIZE_MAX - kAlign) return nullptr;
+  if (!call->good(ort::AllocatorAlloc(runtime.api)(call->instance->allocator, bytes + kAlign, &call->block)) || !call->block)
+    return nullptr;
+  return reinterpret_cast<void*>((reinterpret_cast<uintptr_t>(call->block) + kAlign - 1) & ~uintptr_t(kAlign - 1));
+}
+
+inline void call_parallel(Host* host, size_t tasks, void (*fn)(void*, size_t), void* user) {
+  Call* call = static_cast<Call*>(host);
+  if (tasks == 1) return fn(user, 0);
+  if (tasks) call->good(ort::ParallelFor(runtime.api)(call->context, fn, tasks, 0, user));
+}
+
+// Rank and dims of `value`. The dims live in the value, or in `room`, which then holds kMaxRank.
+enum { kMaxRank = 16 };
+
+inline bool read_shape(Call* call, const ort::Value* value, i64* room, Tensor* out) {
+  size_t rank = 0;
+  if (runtime.fast_shapes) {
+    int type = 0;
+    if (!call->good(ort::GetShapeReference(runtime.api)(value, &type, &out->dims, &rank))) return false;
+  } else {
+    ort::ShapeInfo* info = nullptr;
+    if (!call->good(ort::GetTensorTypeAndShape(runtime.api)(value, &info))) return false;
+    bool ok = call->good(ort::GetDimensionsCount(runtime.api)(info, &rank)) && rank <= kMaxRank;
+    ok = ok && call->good(ort::GetDimensions(runtime.api)(info, room, rank));
+    ort::ReleaseShapeInfo(runtime.api)(info);
+    if (!ok) return false;
+    out->dims = room;
+  }
+  out->rank = int(rank);
+  return true;
+}
+
+inline bool read_input(Call* call, size_t index, i64* room, Tensor* out) {
+  const ort::Value* value = nullptr;
+  void* data = nullptr;
+  if (!call->good(ort::GetInput(runtime.api)(call->context, index, &value)) || !value) return false;
+  if (!read_shape(call, value, room, out)) return false;
+  if (!call->good(ort::GetTensorMutableData(runtime.api)(value, &data))) return false;
+  out->data = some(data);
+  return true;
+}
+
+inline const char* call_kernel(Call* call) {
+  const Kernel* kernel = call->instance->kernel;
+  const size_t count = size_t(kernel->inputs);
+  Tensor* inputs = static_cast<Tensor*>(__builtin_alloca((count + 1) * sizeof(Tensor)));
+  const size_t room = runtime.fast_shapes ? 0 : kMaxRank;
+  i64* dims = static_cast<i64*>(__builtin_alloca((count * room + 1) * sizeof(i64)));
+  for (size_t i = 0; i < count; ++i)
+    if (!read_input(call, i, dims + i * room, inputs + i)) return "an input cannot be read";
+  return kernel->run(call, inputs);
+}
+
+inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
+  Call call;
+  call.output = call_output;
+  call.scratch = call_scratch;
+  call.parallel = call_parallel;
+  call.cores = runtime.cores;
+  call.instance = static_cast<const Instance*>(instance);
+  call.context = context;
+  call.status = nullptr;
+  call.block = nullptr;
+  const char* message = call_kernel(&call);
+  if (call.block) call.good(ort::AllocatorFree(runtime.api)(call.instance->allocator, call.block));
+  if (call.status || !message) return call.status;
+  return ort::CreateStatus(runtime.api)(ort::kInvalidArgument, message);
+}
+
+inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::KernelInfo* info, void** out) {
+  Instance* made = static_cast<Instance*>(malloc(sizeof(Instance)));
+  if (!made) return ort::CreateStatus(runtime.api)(ort::kFail, "out of memory");
+  made->kernel = reinterpret_cast<const Op*>(op)->kernel;
+  ort::Status* status = ort::GetAllocator(runtime.api)(info, 0, &made->allocator);
+  if (status) free(made);
+  else *out = made;
+  return status;
+}
+
+inline void op_destroy(void* instance) {
+  ort::ReleaseAllocator(runtime.api)(static_cast<Instance*>(instance)->allocator);
+  free(instance);
+}
+
+// ---- registration ----------------------------------------------------------------------------------------------
+
+inline const Kernel* kernel_of(const ort::CustomOp* op) { return reinterpret_cast<const Op*>(op)->kernel; }
+inline const char* op_name(const ort::CustomOp* op) { return kernel_of(op)->name; }
+inline const char* op_provider(const ort::CustomOp*) { return nullptr; }
+inline int op_input_type(const ort::CustomOp* op, size_t index) { return kernel_of(op)->input_types[index]; }
+inline size_t op_input_count(const ort::CustomOp* op) { return size_t(kernel_of(op)->inputs); }
+inline int op_output_type(const ort::CustomOp* op, size_t index) { return kernel_of(op)->output_types[index]; }
+inline size_t op_output_count(const ort::CustomOp* op) { return size_t(kernel_of(op)->outputs); }
+inline int op_plain(const ort::CustomOp*, size_t) { return 0; }  // required, in default memory
+
+inline void describe(Op* op, const Kernel* kernel) {
+  memset(op, 0, sizeof(Op));
+  op->kernel = kernel;
+  op->abi.version = ort::kAbiVersion;
+  op->abi.name = op_name;
+  op->abi.provider = op_provider;
+  op->abi.input_type = op_input_type;
+  op->abi.input_count = op_input_count;
+  op->abi.output_type = op_output_type;
+  op->abi.output_count = op_output_count;
+  op->abi.input_kind = op_plain;
+  op->abi.output_kind = op_plain;
+  op->abi.input_memory = op_plain;
+  op->abi.create_v2 = op_create;
+  op->abi.compute_v2 = op_compute;
+  op->abi.destroy = op_destroy;
+}
+
+// The session config entry `onnxfuse.disable` is "1". The size counts the final zero.
+inline bool switched_off(ort::Api api, const ort::SessionOptions* options) {
+  const char* key = "onnxfuse.disable";
+  int there = 0;
+  char text[8] = "";
+  size_t size = sizeof(text);
+  ort::Status* status = ort::HasSessionConfigEntry(api)(options, key, &there);
+  if (!status && there) status = ort::GetSessionConfigEntry(api)(options, key, text, &size);
+  if (status) ort::ReleaseStatus(api)(status);
+  return !status && there && strcmp(text, "1") == 0;
+}
+
+inline ort::Status* make_domain(const char* name, const Kernel* const* kernels, Op* ops, int count) {
+  ort::Domain* domain = nullptr;
+  ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(name, &domain);
+  for (int i = 0; i < count && !status; ++i) {
+    describe(ops + i, kernels[i]);
+    status = ort::CustomOpDomainAdd(runtime.api)(domain, &ops[i].abi);
+  }
+  if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
+  if (!status) runtime.domain = domain;
+  return status;
+}
+
+struct Registration {
+  const char* domain;
+  const Kernel* const* kernels;
+  Op* ops;  // room for `count`, in static storage: the runtime keeps pointers into it
+  int count;
+  const Feature* features;
+  int feature_count;
+};
+
+// The first caller makes the domain, the others wait for it. It is never released: sessions hold it until they end.
+inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registration& r) {
+  int unknown = 0;
+  while (!runtime.state.compare_exchange_weak(unknown, 1, std::memory_order_acquire)) {
+    if (unknown == 2) return nullptr;
+    unknown = 0;
+  }
+  const char* version = base->version();
+  ort::Api newer = at_least(version, 1, ort::kFastShapeVersion) ? base->get_api(ort::kFastShapeVersion) : nullptr;
+  runtime.base = base;
+  runtime.api = newer ? newer : api;
+  runtime.fast_shapes = newer != nullptr;
+  runtime.cores = usable_cores();
+  ort::Status* status = make_domain(r.domain, r.kernels, r.ops, r.count);
+  runtime.state.store(status ? 0 : 2, std::memory_order_release);
+  return status;
+}
+
+// Success without a registration is an answer too: the runtime then runs the function bodies.
+inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
+  if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
+  ort::Api api = base->get_api(ort::kAbiVersion);
+  if (!api || switched_off(api, options) || !cpu_has_all(r.features, r.feature_count)) return nullptr;
+  if (ort::Status* status = set_up(base, api, r)) return status;
+  if (runtime.base != base) return nullptr;  // a second runtime in this process: tables must not be mixed
+  return ort::AddCustomOpDomain(api)(options, runtime.domain);
+}
+
+}  // namespace
+}  // namespace onnxfuse
