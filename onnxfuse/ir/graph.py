@@ -1,0 +1,203 @@
+"""The model as a frozen SSA graph: tensors by name, nodes in topological order, and why something was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from heapq import heapify, heappop, heappush
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import Index
+
+CODES: dict[str, str] = {
+    "E-TYPE": "the mapping types do not combine",
+    "E-SHAPE-UNKNOWN": "a shape is not known",
+    "E-NUMEL": "the iteration spaces differ",
+    "E-BROADCAST": "the broadcast is not known before the model runs",
+    "E-LAYOUT": "no order of loops reads and writes memory well",
+    "E-OFFSET": "an offset of a slice or concatenation is in the way",
+    "E-FANOUT": "the value is also used elsewhere",
+    "E-CYCLE": "the group would depend on itself",
+    "E-DTYPE": "the element type has no kernel",
+    "E-RESOURCE": "registers or caches would overflow",
+    "E-COST": "the runtime's own nodes are expected to be faster",
+    "E-SUBGRAPH": "the node holds or feeds a subgraph",
+    "E-RANDOM": "the node draws random numbers",
+    "E-OPAQUE": "the operator belongs to somebody else",
+    "E-KEEP": "the user asked to leave it",
+    "E-NO-KERNEL": "the operator is not generated yet",
+    "E-NUMERICS": "the kernel differed from its body",
+    "E-OPSET": "the fallback body cannot be spelled in the model's opset",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A refusal: a stable code, the nodes it is about, the reason in a sentence, and what would unlock it."""
+
+    code: str
+    nodes: tuple[str, ...]
+    reason: str
+    unlock: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.code in CODES, self.code
+
+
+class Refused(Exception):  # noqa: N818  a control transfer inside one step; steps return the Decision
+    """Carries a `Decision` out of nested calls."""
+
+    def __init__(self, decision: Decision) -> None:
+        super().__init__(decision.reason)
+        self.decision = decision
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """Element type and shape; extents are integers or polynomials over symbols."""
+
+    dtype: DType
+    shape: tuple[Index, ...]
+
+    def __repr__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(repr, self.shape))}]"
+
+    @property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape as integers when no symbol is in it."""
+        shape = tuple(e.constant for e in self.shape)
+        return None if any(d is None for d in shape) else shape  # type: ignore[return-value]  # None is excluded above
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Constant:
+    """A tensor known before the model runs. `load` maps or makes its array; `raw` is what the loader had, if unchanged."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    load: Callable[[], np.ndarray[Any, Any]]
+    raw: Any = None
+
+    @staticmethod
+    def of(array: np.ndarray[Any, Any], dtype: DType) -> Constant:
+        """A constant that holds its array."""
+        return Constant(dtype, tuple(array.shape), lambda: array)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def bytes(self) -> int:
+        """Storage."""
+        return self.size * self.dtype.bytes
+
+
+Attribute = int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | tuple[str, ...] | Constant
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """An operator call. "" marks an absent optional input; `captures` are outer values that its subgraphs read.
+
+    `origin` names the nodes of the loaded model that it stands for; `raw` is the loader's node for opaque ones.
+    """
+
+    op: str
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    attrs: Mapping[str, Attribute] = field(default_factory=dict, hash=False)
+    name: str = ""
+    domain: str = ""
+    origin: tuple[str, ...] = ()
+    captures: tuple[str, ...] = ()
+    raw: Any = field(default=None, compare=False, repr=False)
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Every value it depends on."""
+        return tuple(i for i in self.inputs if i) + self.captures
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A model: every value has an entry in `types` (None: not known). `known` holds integer tensors of at most one axis
+
+    whose elements are integers or polynomials over symbols. `source` is the loader's own handle, for emit.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType | None]
+    constants: Mapping[str, Constant]
+    known: Mapping[str, tuple[Index, ...]]
+    opset: int
+    source: Any = None
+
+    def producers(self) -> dict[str, Node]:
+        """The node that makes each value."""
+        return {o: n for n in self.nodes for o in n.outputs if o}
+
+    def consumers(self) -> dict[str, list[Node]]:
+        """The nodes that read each value, each once, in order."""
+        found: dict[str, list[Node]] = {}
+        for n in self.nodes:
+            for i in dict.fromkeys(n.reads):
+                found.setdefault(i, []).append(n)
+        return found
+
+    def with_nodes(self, nodes: Iterable[Node], **changes: Any) -> Graph:
+        """The same graph with other nodes."""
+        return replace(self, nodes=tuple(nodes), **changes)
+
+    def verify(self) -> None:
+        """Assert the promises of a graph: topological order, single assignment, every value typed or marked unknown."""
+        seen = {*self.inputs, *self.constants, ""}
+        for n in self.nodes:
+            missing = [i for i in n.reads if i not in seen]
+            assert not missing, f"graph: {n.op} {n.name} reads {missing[0]} before it is made"
+            for o in n.outputs:
+                assert o not in seen or not o, f"graph: {o} is made twice"
+                assert not o or o in self.types, f"graph: {o} has no type entry"
+            seen.update(n.outputs)
+        absent = [o for o in self.outputs if o not in seen]
+        assert not absent, f"graph: output {absent[0]} is never made"
+
+
+def sorted_nodes(nodes: Iterable[Node], available: Iterable[str]) -> tuple[Node, ...]:
+    """Nodes in a topological order that keeps the given order where it can; a cycle raises ValueError."""
+    pending = list(nodes)
+    made = {o for n in pending for o in n.outputs if o}
+    have = set(available)
+    waiting: dict[str, list[int]] = {}
+    missing = [0] * len(pending)
+    ready: list[int] = []
+    for at, n in enumerate(pending):
+        needs = {i for i in n.reads if i in made and i not in have}
+        missing[at] = len(needs)
+        for i in needs:
+            waiting.setdefault(i, []).append(at)
+        if not needs:
+            ready.append(at)
+    return _drain(pending, ready, waiting, missing)
+
+
+def _drain(pending: list[Node], ready: list[int], waiting: dict[str, list[int]], missing: list[int]) -> tuple[Node, ...]:
+    heapify(ready)
+    out: list[Node] = []
+    while ready:
+        at = heappop(ready)
+        out.append(pending[at])
+        for o in pending[at].outputs:
+            for user in waiting.get(o, ()):
+                missing[user] -= 1
+                if not missing[user]:
+                    heappush(ready, user)
+    if len(out) != len(pending):
+        raise ValueError("the graph has a cycle")
+    return tuple(out)

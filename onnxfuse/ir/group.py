@@ -1,0 +1,57 @@
+"""What the planner hands on: groups of nodes, the layout of values between them, and every refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.layout import PLAIN, Layout
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Nodes that become one kernel. `inputs` are values made elsewhere (constants included), `outputs` those read elsewhere."""
+
+    name: str
+    nodes: tuple[Node, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def origin(self) -> tuple[str, ...]:
+        """Names of the loaded model's nodes that it stands for."""
+        return tuple(dict.fromkeys(o for n in self.nodes for o in n.origin))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Disjoint groups in topological order, the layouts of values that are not plain, and the decisions behind them."""
+
+    graph: Graph
+    groups: tuple[Group, ...]
+    layouts: Mapping[str, Layout] = field(default_factory=dict)
+    decisions: tuple[Decision, ...] = ()
+
+    def layout(self, value: str) -> Layout:
+        """How a value lies in memory."""
+        return self.layouts.get(value, PLAIN)
+
+    def with_groups(self, groups: tuple[Group, ...], *more: Decision) -> Plan:
+        """The same plan with other groups."""
+        return Plan(self.graph, groups, self.layouts, self.decisions + more)
+
+
+def group_of(name: str, nodes: tuple[Node, ...], graph: Graph, wanted: Mapping[str, int]) -> Group:
+    """A group with its inputs and outputs derived; `wanted` counts the readers of each value in the whole graph,
+
+    graph outputs included.
+    """
+    made = {o for n in nodes for o in n.outputs if o}
+    inside: dict[str, int] = {}
+    for n in nodes:
+        for i in dict.fromkeys(n.reads):
+            inside[i] = inside.get(i, 0) + 1
+    inputs = tuple(dict.fromkeys(i for n in nodes for i in n.inputs if i and i not in made))
+    outputs = tuple(o for n in nodes for o in n.outputs if o and wanted.get(o, 0) > inside.get(o, 0))
+    return Group(name, nodes, inputs, outputs)

@@ -1,0 +1,125 @@
+"""How a tensor lies in memory: a short list of steps from logical to storage order, each of which can be undone.
+
+The same steps pack a constant (`pack`), turn a logical index into a storage index (`storage_index`) and tell emit which
+standard operators a function body needs to undo them (`undone`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.index import Index, flatten, product, unflatten
+
+Shape = tuple[Index, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """Axis i of the result is axis perm[i]."""
+
+    perm: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reshape:
+    """The same row-major order under another shape."""
+
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class PadHigh:
+    """Zeros behind the end of each axis."""
+
+    extra: tuple[int, ...]
+
+
+Step = Permute | Reshape | PadHigh
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Steps from logical to storage order; no steps is plain row-major order."""
+
+    steps: tuple[Step, ...] = ()
+
+    def then(self, *steps: Step) -> Layout:
+        """This layout followed by more steps."""
+        return Layout(self.steps + steps)
+
+    def shape(self, logical: Shape) -> Shape:
+        """Shape in storage."""
+        for step in self.steps:
+            logical = _step_shape(step, logical)
+        return logical
+
+    def storage_index(self, index: tuple[Index, ...], logical: Shape) -> tuple[Index, ...]:
+        """Where the element with this logical index is stored."""
+        for step in self.steps:
+            if isinstance(step, Permute):
+                index = tuple(index[p] for p in step.perm)
+            elif isinstance(step, Reshape):
+                index = unflatten(flatten(index, logical), step.shape)
+            logical = _step_shape(step, logical)
+        return index
+
+    def pack(self, array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """An array of static shape in storage order."""
+        for step in self.steps:
+            if isinstance(step, Permute):
+                array = array.transpose(step.perm)
+            elif isinstance(step, Reshape):
+                array = array.reshape([_static(e) for e in step.shape])
+            else:
+                array = np.pad(array, [(0, e) for e in step.extra])
+        return np.ascontiguousarray(array)
+
+    def undone(self, logical: Shape) -> tuple[tuple[Step, Shape], ...]:
+        """Steps from storage back to logical order, each with the shape of its result; PadHigh means: slice off."""
+        shapes = [logical]
+        for step in self.steps:
+            shapes.append(_step_shape(step, shapes[-1]))
+        back: list[tuple[Step, Shape]] = []
+        for step, before in zip(reversed(self.steps), reversed(shapes[:-1]), strict=True):
+            if isinstance(step, Permute):
+                back.append((Permute(tuple(int(i) for i in np.argsort(step.perm))), before))
+            elif isinstance(step, Reshape):
+                back.append((Reshape(before), before))
+            else:
+                back.append((step, before))
+        return tuple(back)
+
+
+PLAIN = Layout()
+
+
+def channels_last(rank: int) -> Layout:
+    """N, C, spatial... stored as N, spatial..., C."""
+    return Layout((Permute((0, *range(2, rank), 1)),))
+
+
+def panels(rows: int, columns: int, width: int) -> tuple[Step, ...]:
+    """Steps that store a rows x columns matrix as (column panel, row, column in panel), the last panel padded with zeros."""
+    extra = -columns % width
+    count = (columns + extra) // width
+    shape = (Index.of(rows), Index.of(count), Index.of(width))
+    pad = (PadHigh((0, extra)),) if extra else ()
+    return (*pad, Reshape(shape), Permute((1, 0, 2)))
+
+
+def _step_shape(step: Step, shape: Shape) -> Shape:
+    if isinstance(step, Permute):
+        return tuple(shape[p] for p in step.perm)
+    if isinstance(step, Reshape):
+        assert product(step.shape) == product(shape), f"layout: {shape} is not {step.shape}"
+        return step.shape
+    return tuple(e + x for e, x in zip(shape, step.extra, strict=True))
+
+
+def _static(e: Index) -> int:
+    value = e.constant
+    assert value is not None, "layout: a packed tensor has a static shape"
+    return value

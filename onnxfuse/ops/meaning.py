@@ -1,0 +1,105 @@
+"""What rows mean, in NumPy: definitions evaluated element by element over whole arrays, for all operators alike.
+
+This is the reference that rows are held against before any code is generated, and what constant folding runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol, evaluate
+from onnxfuse.ir.scalar import FUNCTIONS, MONOIDS, Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition
+
+Array = np.ndarray[Any, Any]
+Frame = tuple[Axis, ...]
+
+
+def meaning(definitions: Sequence[Definition], arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
+    """All values that the definitions make, given the arrays they read and the symbols' values."""
+    known: dict[str, Array] = dict(arrays)
+    with np.errstate(all="ignore"):
+        for d in definitions:
+            value = _Evaluator(known, symbols).scalar(d.value, d.axes)
+            shape = tuple(_Evaluator(known, symbols).extent(a) for a in d.axes)
+            known[d.name] = np.broadcast_to(value, shape).astype(d.value.dtype.numpy)
+    return {d.name: known[d.name] for d in definitions}
+
+
+class _Evaluator:
+    """Evaluates scalars over a frame: arrays have one dimension per axis of the frame, of its extent or 1."""
+
+    def __init__(self, arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> None:
+        self.arrays = arrays
+        self.symbols = symbols
+
+    def extent(self, axis: Axis) -> int:
+        return int(evaluate(axis.extent, lambda a: self.symbols[a.name] if isinstance(a, Symbol) else None))
+
+    def index(self, e: Index, frame: Frame) -> Any:
+        def value(atom: Atom) -> Any:
+            if isinstance(atom, Symbol):
+                return self.symbols[atom.name]
+            if isinstance(atom, Axis):
+                at = frame.index(atom)
+                return np.arange(self.extent(atom)).reshape([-1 if i == at else 1 for i in range(len(frame))])
+            assert isinstance(atom, Loaded)
+            got = self._element(self.arrays[atom.source], atom.at, frame).astype(np.int64)
+            return np.where(got < 0, got + self.index(atom.extent, frame), got)
+
+        return evaluate(e, value)
+
+    def _element(self, array: Array, at: tuple[Index, ...], frame: Frame, inside: Any = None) -> Array:
+        if not at:
+            return array.reshape((1,) * len(frame))
+        index = [np.asarray(self.index(i, frame)) for i in at]
+        if inside is not None:
+            index = [np.where(inside, i, 0) for i in index]
+            if array.size == 0:
+                return np.zeros((1,) * len(frame), array.dtype)
+        index = [i.reshape((1,) * (len(frame) - i.ndim) + i.shape) for i in index]
+        return np.asarray(array[tuple(np.broadcast_arrays(*index))])
+
+    def scalar(self, x: Scalar, frame: Frame) -> Array:
+        if isinstance(x, Const):
+            return np.full((1,) * len(frame), x.value, x.dtype.numpy)
+        if isinstance(x, FromIndex):
+            got = np.asarray(self.index(x.index, frame)).astype(x.dtype.numpy)
+            return got.reshape((1,) * (len(frame) - got.ndim) + got.shape)
+        if isinstance(x, Load):
+            return self._load(x, frame)
+        if isinstance(x, Reduce):
+            return self._reduce(x, frame)
+        args = [self.scalar(a, frame) for a in x.args]
+        if x.fn == "cast":
+            return args[0] != 0 if x.dtype.kind == "b" else args[0].astype(x.dtype.numpy)
+        return np.asarray(FUNCTIONS[x.fn].numpy(*args)).astype(x.dtype.numpy)
+
+    def _load(self, x: Load, frame: Frame) -> Array:
+        if not x.guards:
+            return self._element(self.arrays[x.source], x.index, frame)
+        inside: Any = True
+        for g in x.guards:
+            i = np.asarray(self.index(g.index, frame))
+            inside = inside & (i >= 0) & (i < self.index(g.extent, frame))
+        assert x.otherwise is not None
+        return np.where(inside, self._element(self.arrays[x.source], x.index, frame, inside), self.scalar(x.otherwise, frame))
+
+    def _reduce(self, x: Reduce, frame: Frame) -> Array:
+        inner = frame + x.ranges
+        counts = tuple(self.extent(r) for r in x.ranges)
+        parts = [self.scalar(b, inner) for b in x.body]
+        outer = np.broadcast_shapes(*(p.shape for p in parts))[: len(frame)]
+        flat = [np.broadcast_to(p, outer + counts).reshape((*outer, -1)) for p in parts]
+        monoid = MONOIDS[x.combine]
+        if monoid.numpy is None:
+            pick = np.argmax(flat[0], -1) if x.combine == "argmax" else np.argmin(flat[0], -1)
+            return np.take_along_axis(flat[x.slot], pick[..., None], -1)[..., 0]
+        if flat[0].shape[-1] == 0:
+            start = monoid.init(x.dtype)[0]
+            return np.full(outer, start.value if isinstance(start, Const) else 0, x.dtype.numpy)
+        return np.asarray(monoid.numpy(flat[0], axis=-1)).astype(x.dtype.numpy)
+

@@ -1,0 +1,341 @@
+"""Rows of operators that move elements: each is an index map, and none of them ever copies by itself."""
+
+from __future__ import annotations
+
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.graph import Constant
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, flatten, floor_div, in_range, product, unflatten
+from onnxfuse.ir.index import modulo as index_modulo
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const
+from onnxfuse.ops.elementwise import aligned, broadcast
+from onnxfuse.ops.spec import Definition, Row, View
+
+_HUGE = 2**31 - 1
+
+
+def _at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
+    return tuple(map(Index.of, axes))
+
+
+def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
+    """The same elements in row-major order under another shape."""
+    axes = view.axes(shape)
+    index = unflatten(flatten(_at(axes), shape), view.shape(0))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def reshape_target(view: View) -> tuple[Index, ...]:
+    """The shape a Reshape asks for, with 0 copied and -1 inferred by exact division."""
+    have = view.shape(0)
+    asked = list(view.ints(1))
+    copy = not view.attr("allowzero", 0)
+    for at, e in enumerate(asked):
+        if e == ZERO and copy:
+            asked[at] = have[at]
+    inferred = [at for at, e in enumerate(asked) if e.constant == -1]
+    if inferred:
+        known = product([e for at, e in enumerate(asked) if at not in inferred])
+        rest = divides(known, product(have)) if known != ZERO else None
+        if rest is None:
+            raise view.refuse("E-SHAPE-UNKNOWN", f"{product(have)!r} elements over {known!r} is not an extent")
+        asked[inferred[0]] = rest
+    if product(asked) != product(have):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{have!r} does not reshape to {asked!r} for every size")
+    return tuple(asked)
+
+
+def reshape(view: View) -> tuple[Definition, ...]:
+    """Reshape."""
+    return reshaped(view, reshape_target(view))
+
+
+def axes_of_node(view: View, since: int, rank: int) -> tuple[int, ...] | None:
+    """The `axes` of a node: an attribute before opset `since`, an input from there on; None when not given."""
+    if view.opset >= since:
+        given = view.static_ints(1) if view.has(1) else None
+    else:
+        given = view.attr("axes", None)
+    return None if given is None else tuple(view.axis(a, rank) for a in given)
+
+
+def squeeze(view: View) -> tuple[Definition, ...]:
+    """Squeeze: unit axes, named or all, vanish."""
+    have = view.shape(0)
+    named = axes_of_node(view, 13, len(have))
+    drop = named if named is not None else tuple(i for i, e in enumerate(have) if e == ONE)
+    return reshaped(view, tuple(e for i, e in enumerate(have) if i not in drop))
+
+
+def unsqueeze(view: View) -> tuple[Definition, ...]:
+    """Unsqueeze: unit axes appear at the named places of the result."""
+    have = list(view.shape(0))
+    given = view.static_ints(1) if view.opset >= 13 else view.attr("axes", ())
+    rank = len(have) + len(given)
+    for at in sorted(view.axis(a, rank) for a in given):
+        have.insert(at, ONE)
+    return reshaped(view, tuple(have))
+
+
+def flatten_node(view: View) -> tuple[Definition, ...]:
+    """Flatten to two axes."""
+    have = view.shape(0)
+    at = view.attr("axis", 1)
+    at = at + len(have) if at < 0 else at
+    return reshaped(view, (product(have[:at]), product(have[at:])))
+
+
+def transpose(view: View) -> tuple[Definition, ...]:
+    """Transpose by perm (default: reversed)."""
+    have = view.shape(0)
+    perm = view.attr("perm", tuple(reversed(range(len(have)))))
+    axes = view.axes(tuple(have[p] for p in perm))
+    index = [ZERO] * len(have)
+    for a, p in zip(axes, perm, strict=True):
+        index[p] = Index.of(a)
+    return (Definition(view.out(), axes, view.load(0, tuple(index))),)
+
+
+def expand(view: View) -> tuple[Definition, ...]:
+    """Expand: broadcast to the given shape."""
+    shape = broadcast(view, [view.shape(0), view.ints(1)])
+    axes = view.axes(shape)
+    return (Definition(view.out(), axes, view.load(0, aligned(view.shape(0), axes))),)
+
+
+def _slice_bounds(view: View, extent: Index, start: Index, end: Index, step: int) -> tuple[Index, Index]:
+    """First index and extent of one sliced axis."""
+    n, a, b = extent.constant, start.constant, end.constant
+    if n is not None and a is not None and b is not None:
+        low, high, stride = slice(a, b if b > -_HUGE else None, step).indices(n)
+        return Index.of(low), Index.of(len(range(low, high, stride)))
+    if step != 1 or a is None:
+        raise view.refuse("E-SHAPE-UNKNOWN", f"a slice of the symbolic extent {extent!r}")
+    whole = end == extent or (b is not None and b >= _HUGE)
+    if a == 0 and whole:
+        return ZERO, extent
+    if a == -1 and whole:
+        return extent - 1, ONE
+    if a == 0 and b == 1:
+        return ZERO, ONE
+    if a == 0 and b is None and n is None:
+        return _prefix(view, extent, end)
+    raise view.refuse("E-SHAPE-UNKNOWN", f"a slice {start!r}:{end!r} of the symbolic extent {extent!r}")
+
+
+def _prefix(view: View, extent: Index, end: Index) -> tuple[Index, Index]:
+    from_end = extent - end
+    if end == extent or in_range(from_end, extent):
+        return ZERO, end
+    raise view.refuse("E-SHAPE-UNKNOWN", f"whether {end!r} lies within {extent!r}")
+
+
+def slice_node(view: View) -> tuple[Definition, ...]:
+    """Slice with steps; bounds are attributes before opset 10."""
+    have = view.shape(0)
+    if view.opset < 10:
+        starts, ends = (tuple(Index.of(i) for i in view.attr(k, ())) for k in ("starts", "ends"))
+        where, steps = view.attr("axes", None), None
+    else:
+        starts, ends = view.ints(1), view.ints(2)
+        where = view.static_ints(3) if view.has(3) else None
+        steps = view.static_ints(4) if view.has(4) else None
+    where = tuple(view.axis(a, len(have)) for a in (where or range(len(starts))))
+    first, shape, stride = [ZERO] * len(have), list(have), [1] * len(have)
+    for at, start, end, step in zip(where, starts, ends, steps or (1,) * len(where), strict=True):
+        first[at], shape[at] = _slice_bounds(view, have[at], start, end, step)
+        stride[at] = step
+    axes = view.axes(tuple(shape))
+    index = tuple(f + Index.of(a) * s for f, a, s in zip(first, axes, stride, strict=True))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def split(view: View) -> tuple[Definition, ...]:
+    """Split into pieces along one axis."""
+    have = view.shape(0)
+    at = view.axis(view.attr("axis", 0), len(have))
+    count = len(view.node.outputs)
+    if view.opset >= 13 and view.has(1):
+        sizes = view.ints(1)
+    elif view.opset < 13 and view.attr("split", None):
+        sizes = tuple(map(Index.of, view.attr("split", ())))
+    else:
+        whole = have[at].constant
+        if whole is None:
+            raise view.refuse("E-SHAPE-UNKNOWN", f"equal parts of the symbolic extent {have[at]!r}")
+        part = -(-whole // count)
+        sizes = tuple(Index.of(min(part, max(0, whole - k * part))) for k in range(count))
+    out: list[Definition] = []
+    offset = ZERO
+    for k, size in enumerate(sizes):
+        axes = view.axes((*have[:at], size, *have[at + 1 :]), output=k)
+        index = tuple(Index.of(a) + (offset if i == at else ZERO) for i, a in enumerate(axes))
+        out.append(Definition(view.out(k), axes, view.load(0, index)))
+        offset = offset + size
+    return tuple(out)
+
+
+def concat(view: View) -> tuple[Definition, ...]:
+    """Concat: the piece that holds the index, tried in order."""
+    count = len(view.node.inputs)
+    first = view.shape(0)
+    at = view.axis(view.attr("axis", 0), len(first))
+    extents = [view.shape(i)[at] for i in range(count)]
+    shape = (*first[:at], sum(extents, ZERO), *first[at + 1 :])
+    axes = view.axes(shape)
+    offset = shape[at]
+    value: Scalar | None = None
+    for i in reversed(range(count)):
+        offset = offset - extents[i]
+        index = tuple(Index.of(a) - (offset if d == at else ZERO) for d, a in enumerate(axes))
+        piece = view.load(i, index)
+        guard = (Guard(index[at], extents[i]),)
+        if value is None:
+            value = piece
+        elif isinstance(piece, Load):
+            value = Load(piece.source, piece.index, piece.dtype, guard, value)
+        else:
+            inside = apply("less", FromIndex(index[at] - extents[i], I64), Const(0, I64))
+            value = apply("select", inside, piece, value)
+    assert value is not None
+    return (Definition(view.out(), axes, value),)
+
+
+def pad(view: View) -> tuple[Definition, ...]:
+    """Pad, constant mode."""
+    mode = view.attr("mode", "constant")
+    if mode != "constant":
+        raise view.refuse("E-NO-KERNEL", f"mode {mode}")
+    have = view.shape(0)
+    pads = view.static_ints(1) if view.opset >= 11 else view.attr("pads", ())
+    where = view.static_ints(3) if view.has(3) else tuple(range(len(have)))
+    low, high = [0] * len(have), [0] * len(have)
+    for k, a in enumerate(where):
+        low[view.axis(a, len(have))], high[view.axis(a, len(have))] = pads[k], pads[k + len(where)]
+    axes = view.axes(tuple(e + low[i] + high[i] for i, e in enumerate(have)))
+    index = tuple(Index.of(a) - low[i] for i, a in enumerate(axes))
+    dtype = view.dtype(0)
+    if view.opset >= 11:
+        fill: Scalar = view.load(2, (ZERO,) * len(view.shape(2))) if view.has(2) else const(0, dtype)
+    else:
+        fill = const(view.attr("value", 0.0), dtype)
+    guards = tuple(Guard(index[i], e) for i, e in enumerate(have) if low[i] or high[i])
+    x = view.load(0, index)
+    if isinstance(x, Load) and guards:
+        x = Load(x.source, x.index, x.dtype, guards, fill)
+    return (Definition(view.out(), axes, x),)
+
+
+def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
+    """Element `at` of integer input i as an index below extent."""
+    known = view.known.get(view.node.inputs[i])
+    if known is not None and len(known) == 1:
+        value = known[0]
+        return value + extent if (value.constant or 0) < 0 else value
+    return Index.of(Loaded(view.node.inputs[i], at, extent))
+
+
+def gather(view: View) -> tuple[Definition, ...]:
+    """Gather along one axis."""
+    data, indices = view.shape(0), view.shape(1)
+    at = view.axis(view.attr("axis", 0), len(data))
+    axes = view.axes((*data[:at], *indices, *data[at + 1 :]))
+    inner = _at(axes[at : at + len(indices)])
+    index = (*_at(axes[:at]), loaded(view, 1, inner, data[at]), *_at(axes[at + len(indices) :]))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def gather_elements(view: View) -> tuple[Definition, ...]:
+    """GatherElements along one axis."""
+    data, indices = view.shape(0), view.shape(1)
+    at = view.axis(view.attr("axis", 0), len(data))
+    axes = view.axes(indices)
+    index = list(_at(axes))
+    index[at] = loaded(view, 1, _at(axes), data[at])
+    return (Definition(view.out(), axes, view.load(0, tuple(index))),)
+
+
+def gather_nd(view: View) -> tuple[Definition, ...]:
+    """GatherND: the last axis of the indices holds a multi-index."""
+    data, indices = view.shape(0), view.shape(1)
+    batch = view.attr("batch_dims", 0)
+    width = indices[-1].constant
+    if width is None:
+        raise view.refuse("E-SHAPE-UNKNOWN", "the length of the index tuples is a symbol")
+    axes = view.axes((*indices[:-1], *data[batch + width :]))
+    outer = _at(axes[: len(indices) - 1])
+    picked = tuple(
+        Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width)
+    )
+    index = (*outer[:batch], *picked, *_at(axes[len(indices) - 1 :]))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def range_node(view: View) -> tuple[Definition, ...]:
+    """Range from known integers."""
+    start, limit, delta = (view.ints(i)[0] for i in range(3))
+    step = delta.constant
+    if not step or (step != 1 and (limit - start).constant is None):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{start!r} to {limit!r} by {delta!r}")
+    length = limit - start if step == 1 else Index.of(max(0, -(-((limit - start).constant or 0) // step)))
+    axes = view.axes((length,))
+    return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), view.dtype(0))),)
+
+
+def constant_of_shape(view: View) -> tuple[Definition, ...]:
+    """ConstantOfShape."""
+    value = view.node.attrs.get("value")
+    fill = const(value.load().reshape(-1)[0].item(), value.dtype) if isinstance(value, Constant) else const(0.0)
+    return (Definition(view.out(), view.axes(view.ints(0)), fill),)
+
+
+def tile(view: View) -> tuple[Definition, ...]:
+    """Tile by repeats."""
+    have = view.shape(0)
+    axes = view.axes(tuple(e * r for e, r in zip(have, view.ints(1), strict=True)))
+    index = tuple(index_modulo(Index.of(a), e) if e != ONE else ZERO for a, e in zip(axes, have, strict=True))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def depth_to_space(view: View) -> tuple[Definition, ...]:
+    """DepthToSpace, both modes."""
+    n, c, h, w = view.shape(0)
+    b = Index.of(view.attr("blocksize", 1))
+    depth = floor_div(c, b * b)
+    axes = view.axes((n, depth, h * b, w * b))
+    i, ch, y, x = _at(axes)
+    inside = index_modulo(y, b) * b + index_modulo(x, b)
+    channel = ch * b * b + inside if view.attr("mode", "DCR") == "CRD" else inside * depth + ch
+    return (Definition(view.out(), axes, view.load(0, (i, channel, floor_div(y, b), floor_div(x, b)))),)
+
+
+def space_to_depth(view: View) -> tuple[Definition, ...]:
+    """SpaceToDepth."""
+    n, c, h, w = view.shape(0)
+    b = Index.of(view.attr("blocksize", 1))
+    axes = view.axes((n, c * b * b, floor_div(h, b), floor_div(w, b)))
+    i, ch, y, x = _at(axes)
+    block = floor_div(ch, c)
+    index = (i, index_modulo(ch, c), y * b + floor_div(block, b), x * b + index_modulo(block, b))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Reshape", reshape, since=5, shape_inputs=(1,)),
+    Row("Squeeze", squeeze, shape_inputs=(1,)),
+    Row("Unsqueeze", unsqueeze, shape_inputs=(1,)),
+    Row("Flatten", flatten_node),
+    Row("Transpose", transpose),
+    Row("Expand", expand, shape_inputs=(1,)),
+    Row("Slice", slice_node, shape_inputs=(1, 2, 3, 4)),
+    Row("Split", split, shape_inputs=(1,)),
+    Row("Concat", concat),
+    Row("Pad", pad, since=2, shape_inputs=(1, 3)),
+    Row("Gather", gather),
+    Row("GatherElements", gather_elements),
+    Row("GatherND", gather_nd),
+    Row("Range", range_node, shape_inputs=(0, 1, 2)),
+    Row("ConstantOfShape", constant_of_shape, shape_inputs=(0,)),
+    Row("Tile", tile, since=6, shape_inputs=(1,)),
+    Row("DepthToSpace", depth_to_space),
+    Row("SpaceToDepth", space_to_depth),
+)

@@ -1,0 +1,8 @@
+"""The operator table: every family, in one value."""
+
+from __future__ import annotations
+
+from onnxfuse.ops import contraction, elementwise, movement, reduction
+from onnxfuse.ops.spec import table
+
+ROWS = table(elementwise.ROWS, movement.ROWS, reduction.ROWS, contraction.ROWS)

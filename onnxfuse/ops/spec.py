@@ -1,0 +1,184 @@
+"""What a row of the operator table is, and everything that is derived from it.
+
+A row's `define` states each output element as an expression over the inputs' elements. Shape, type, mapping type, work,
+loops, the reference meaning and the docs follow from that; nothing else about an operator is written down.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.scalar import Const, Load, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """value `name` at `axes` (one per dimension) is `value`."""
+
+    name: str
+    axes: tuple[Axis, ...]
+    value: Scalar
+
+    @property
+    def shape(self) -> tuple[Index, ...]:
+        """Extents of the axes."""
+        return tuple(a.extent for a in self.axes)
+
+    @property
+    def type(self) -> TensorType:
+        """The tensor type that the row gives this value."""
+        return TensorType(self.value.dtype, self.shape)
+
+    def __repr__(self) -> str:
+        return f"{self.name}[{', '.join(map(repr, self.axes))}] = {self.value!r}"
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A node as its row sees it: input types, known integers, small constants and attributes."""
+
+    node: Node
+    types: Mapping[str, TensorType | None]
+    constants: Mapping[str, Constant]
+    known: Mapping[str, tuple[Index, ...]]
+    opset: int
+
+    def has(self, i: int) -> bool:
+        """Whether optional input i is given."""
+        return i < len(self.node.inputs) and bool(self.node.inputs[i])
+
+    def type(self, i: int) -> TensorType:
+        """Type of input i; refused when it is not known."""
+        name = self.node.inputs[i] if self.has(i) else ""
+        found = self.types.get(name)
+        if found is None:
+            raise self.refuse("E-SHAPE-UNKNOWN", f"the shape of {name or 'an input'} is not known", "give --input-shape")
+        return found
+
+    def dtype(self, i: int = 0) -> DType:
+        """Element type of input i."""
+        return self.type(i).dtype
+
+    def shape(self, i: int = 0) -> tuple[Index, ...]:
+        """Extents of input i."""
+        return self.type(i).shape
+
+    def load(self, i: int, index: tuple[Index, ...]) -> Scalar:
+        """Element `index` of input i; a constant of one element is that number."""
+        constant = self.constants.get(self.node.inputs[i])
+        if constant is not None and constant.size == 1:
+            return Const(constant.load().reshape(()).item(), constant.dtype)
+        return Load(self.node.inputs[i], index, self.dtype(i))
+
+    def ints(self, i: int) -> tuple[Index, ...]:
+        """Elements of integer input i, known before the model runs or as extents; refused otherwise."""
+        found = self.known.get(self.node.inputs[i])
+        if found is None:
+            raise self.refuse("E-SHAPE-UNKNOWN", f"{self.node.inputs[i]} is only known when the model runs")
+        return found
+
+    def static_ints(self, i: int) -> tuple[int, ...]:
+        """Elements of integer input i that are plain integers; refused otherwise."""
+        values = [e.constant for e in self.ints(i)]
+        if any(v is None for v in values):
+            raise self.refuse("E-SHAPE-UNKNOWN", f"{self.node.inputs[i]} depends on a symbol")
+        return tuple(v for v in values if v is not None)
+
+    def array(self, i: int) -> np.ndarray[Any, Any] | None:
+        """Input i as an array when it is a constant."""
+        found = self.constants.get(self.node.inputs[i]) if self.has(i) else None
+        return found.load() if found is not None else None
+
+    def attr(self, name: str, default: Any) -> Any:
+        """An attribute or its default."""
+        value: Attribute | Any = self.node.attrs.get(name, default)
+        return value.decode() if isinstance(value, bytes) else value
+
+    def axis(self, value: int, rank: int) -> int:
+        """A dimension number with negative values counted from the end; refused outside the rank."""
+        at = value + rank if value < 0 else value
+        if not 0 <= at < rank:
+            raise self.refuse("E-SHAPE-UNKNOWN", f"axis {value} is outside rank {rank}")
+        return at
+
+    def axes(self, shape: tuple[Index, ...], tag: str = "", output: int = 0) -> tuple[Axis, ...]:
+        """Fresh axes, one per extent."""
+        return tuple(Axis(f"{self.node.outputs[output]}{tag}:{i}", e) for i, e in enumerate(shape))
+
+    def out(self, k: int = 0) -> str:
+        """Name of output k."""
+        return self.node.outputs[k]
+
+    def refuse(self, code: str, reason: str, unlock: str = "") -> Refused:
+        """A refusal about this node, to be raised."""
+        return Refused(Decision(code, (self.node.name,), f"{self.node.op}: {reason}", unlock))
+
+
+Define = Callable[[View], tuple[Definition, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An operator of the default domain. `shape_inputs` are inputs whose *values* only shape the result.
+
+    """
+
+    op: str
+    define: Define
+    since: int = 1
+    until: int = 10_000
+    shape_inputs: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rows by operator name."""
+
+    rows: Mapping[str, tuple[Row, ...]]
+
+    def find(self, node: Node, opset: int) -> Row | None:
+        """The row that serves a node in this opset."""
+        if node.domain not in ("", "ai.onnx"):
+            return None
+        return next((r for r in self.rows.get(node.op, ()) if r.since <= opset <= r.until), None)
+
+    def near(self, op: str) -> list[str]:
+        """Operators with a row whose names look like `op`."""
+        return difflib.get_close_matches(op, self.rows, 3)
+
+
+def table(*families: tuple[Row, ...]) -> Table:
+    """The table of some families of rows."""
+    rows: dict[str, tuple[Row, ...]] = {}
+    for family in families:
+        for row in family:
+            rows[row.op] = (*rows.get(row.op, ()), row)
+    return Table(rows)
+
+
+def view_of(graph: Graph, node: Node) -> View:
+    """A node of a graph as its row sees it."""
+    return View(node, graph.types, graph.constants, graph.known, graph.opset)
+
+
+def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
+    """What a node computes, or why that cannot be said."""
+    node = view.node
+    if node.domain not in ("", "ai.onnx"):
+        return Decision("E-OPAQUE", (node.name,), f"{node.domain}::{node.op} belongs to another domain")
+    row = rows.find(node, view.opset)
+    if row is None:
+        near = rows.near(node.op)
+        return Decision("E-NO-KERNEL", (node.name,), f"{node.op} has no row", f"near: {', '.join(near)}" if near else "")
+    try:
+        return row.define(view)
+    except Refused as refused:
+        return refused.decision

@@ -1,0 +1,103 @@
+"""Sliding windows: where a convolution or pooling reads, per spatial axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfuse.ir.dtype import I64, DType
+from onnxfuse.ir.index import Axis, Index, floor_div
+from onnxfuse.ir.scalar import FromIndex, Guard, Load, Reduce, Scalar, apply, cast, const, rename_ranges
+from onnxfuse.ops.spec import View
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One spatial axis: input extent, output extent, stride, dilation, low and high padding, kernel size."""
+
+    have: Index
+    extent: Index
+    stride: int
+    dilation: int
+    low: int
+    high: int
+    size: int
+
+    def index(self, out: Index, tap: Index) -> Index:
+        """Input position of a tap; outside 0..have-1 in the padding."""
+        return out * self.stride + tap * self.dilation - self.low
+
+    @property
+    def padded(self) -> bool:
+        """Whether a tap may lie outside the input."""
+        last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation - self.low
+        beyond = (last - self.have + 1).constant
+        return self.low > 0 or beyond is None or beyond > 0
+
+    def cells(self, out: Index, tap: Axis, counted: bool, dtype: DType) -> Scalar:
+        """How many taps count for an average: those inside the input, or inside the padded input when `counted`."""
+        at = self.index(out, Index.of(tap))
+        low, extent = (self.low, self.have + self.low + self.high) if counted else (0, self.have)
+        last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation
+        beyond = (last - (self.have + self.low + self.high) + 1).constant
+        if not self.padded or (counted and beyond is not None and beyond <= 0):
+            return const(self.size, dtype)
+        inside = [
+            apply("greater_equal", FromIndex(at + low, I64), const(0, I64)),
+            apply("less", FromIndex(at + low - extent, I64), const(0, I64)),
+        ]
+        own = Axis(tap.name + "%n", tap.extent)
+        one = apply("select", apply("and", *inside), const(1, dtype), const(0, dtype))
+        return rename_ranges(Reduce("sum", (tap,), (one,), dtype), {tap: own})
+
+
+def windows(view: View, kernel: tuple[int, ...], data: int = 0) -> tuple[Window, ...]:
+    """The windows of a node over the spatial axes of its input `data`."""
+    spatial = view.shape(data)[2:]
+    rank = len(spatial)
+    if len(kernel) != rank:
+        raise view.refuse("E-SHAPE-UNKNOWN", "the kernel's shape is not known")
+    strides = tuple(view.attr("strides", None) or (1,) * rank)
+    dilations = tuple(view.attr("dilations", None) or (1,) * rank)
+    pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
+    auto = view.attr("auto_pad", "NOTSET")
+    out: list[Window] = []
+    for i, (have, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
+        low, high = (pads[i], pads[i + rank]) if auto == "NOTSET" else _auto_pads(view, auto, have, k, s, d)
+        room = have + (low + high - d * (k - 1) - 1)
+        extent = floor_div(room, Index.of(s)) + 1
+        if view.attr("ceil_mode", 0):
+            extent = _ceil_extent(view, have, room, s, low)
+        out.append(Window(have, extent, s, d, low, high, k))
+    return tuple(out)
+
+
+def _ceil_extent(view: View, have: Index, room: Index, stride: int, low: int) -> Index:
+    """Output extent of ceil_mode; a last window that starts in the high padding is dropped."""
+    n, r = have.constant, room.constant
+    if n is None or r is None:
+        raise view.refuse("E-SHAPE-UNKNOWN", "ceil_mode on a symbolic extent")
+    extent = -(-r // stride) + 1
+    return Index.of(extent - 1 if (extent - 1) * stride >= n + low else extent)
+
+
+def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tuple[int, int]:
+    if auto == "VALID":
+        return 0, 0
+    n = have.constant
+    if n is None:
+        if s != 1:
+            raise view.refuse("E-SHAPE-UNKNOWN", f"auto_pad {auto} on a symbolic extent")
+        total = d * (k - 1)
+    else:
+        total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
+    half = total // 2
+    return (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
+
+
+def guarded_load(view: View, i: int, index: tuple[Index, ...], spots: tuple[Window, ...], fill: Scalar) -> Scalar:
+    """Element `index` of input i (two outer axes, then the windows' axes), `fill` where it lies in the padding."""
+    x = view.load(i, index)
+    guards = tuple(Guard(at, s.have) for at, s in zip(index[2:], spots, strict=True) if s.padded)
+    if not guards or not isinstance(x, Load):
+        return x
+    return Load(x.source, x.index, x.dtype, guards, cast(fill, x.dtype))
