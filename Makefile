@@ -1,0 +1,73 @@
+# Developer verbs. Needs Python >= 3.11 and make; everything else goes into .venv and .cache. No root.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+
+CANDIDATES := python3 python3.14 python3.13 python3.12 python3.11 python
+NEW_ENOUGH := import sys; sys.exit(sys.version_info < (3, 11))
+PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c '$(NEW_ENOUGH)' 2>/dev/null && echo $$p && break; done)
+VENV := .venv
+PY := $(VENV)/bin/python
+CORPUS ?=
+
+# Compiled kernels stay inside the project.
+export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: help setup toolchain demo test check lint type layers test-fast bench models corpus clean
+
+help: ## Show this list
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/.cpu toolchain ## Build a network, optimize it, verify it, profile it against the original
+	@$(PY) scripts/demo.py
+
+test: lint type layers ## Everything a change must pass: lint, types, import layers, tests
+	@$(PY) -m pytest -n auto
+
+check: test ## Another name for test
+
+lint: $(VENV)/.test ## Style (ruff)
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+
+type: $(VENV)/.cpu $(VENV)/.test ## Types (mypy --strict)
+	@$(PY) -m mypy
+
+layers: setup ## Who may import whom
+	@$(PY) -m pytest -q tests/craft/test_layers.py
+
+test-fast: setup ## The tests that need no compiler
+	@$(PY) -m pytest -n auto --ignore=tests/build --ignore=tests/kernels --ignore=tests/models --ignore=tests/cli
+
+bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
+	@$(PY) scripts/bench.py
+
+models: $(VENV)/.cpu $(VENV)/.models ## Build the real networks at full size into models/build (needs torch: 1 GB)
+	@$(PY) -m models
+
+corpus: $(VENV)/.cpu toolchain ## Optimize and compare every model below CORPUS=DIR
+	@test -n "$(CORPUS)" || { echo "make corpus CORPUS=DIR: name a folder of .onnx files" >&2; exit 2; }
+	@$(PY) scripts/corpus.py "$(CORPUS)"
+
+setup: $(VENV)/.cpu $(VENV)/.test toolchain ## The environment alone (the other targets do this themselves)
+
+clean: ## Remove the environment, the caches and what was built
+	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis models/build
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/bin/python:
+	@test -n "$(PYTHON)" || { echo "make: no Python >= 3.11 on PATH; name one: make PYTHON=/path/to/python3" >&2; exit 2; }
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "make: this Python cannot make environments; install its venv package (Debian: python3-venv)" >&2; exit 2; }
+
+# One stamp per extra of pyproject.toml: $(VENV)/.NAME says that [NAME] is installed as pinned.
+$(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "setup: installing [$*] into $(VENV)"
+	@$(PY) -m pip install --quiet --constraint constraints.txt --editable '.[$*]'
+	@touch $@
+
+# The product's own search decides whether there is a compiler; without one the [zig] extra brings it.
+toolchain: $(VENV)/.cpu
+	@$(PY) -c 'from onnxfuse.build import find_toolchain; find_toolchain("auto")' 2>/dev/null || $(MAKE) --no-print-directory $(VENV)/.zig

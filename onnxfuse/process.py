@@ -1,0 +1,205 @@
+"""Runs a command or a Python child within limits of time and memory, and leaves none of its processes behind.
+
+The only file that starts processes. Each command leads a process group of its own, which is killed as a whole.
+
+Memory is sampled, not limited by the kernel: RLIMIT_AS and RLIMIT_RSS count (or ignore) mapped weights, and RLIMIT_DATA counts
+reserved arenas and thread stacks that nobody touched, holds per process and makes allocation fail somewhere instead of
+ending with a clear message. What is counted is what a machine can run out of: anonymous, shared and swapped pages of the
+command and all its descendants, without clean file pages. A spike shorter than a sample can be missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from onnxfuse import errors
+
+_FIRST_SAMPLE, _LAST_SAMPLE = (
+    0.002,
+    0.05,
+)  # seconds between looks at a command: short ones end soon, long ones cost little
+_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
+_PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended. `code` is its exit status, minus the signal that ended it, or 127 when it could not be started."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    peak_bytes: int  # anonymous, shared and swapped memory of the command and its descendants, largest sample
+
+
+def run(
+    command: Sequence[str],
+    *,
+    stage: str = "run",
+    stdin: str = "",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+    stop: threading.Event | None = None,
+) -> Finished:
+    """Run `command` to its end; `env` adds to the environment, limits are in seconds and bytes.
+
+    An exit code other than 0 and a command that does not exist are values; setting `stop` ends the command with code -9.
+    Raises BudgetError when a limit is exceeded. However this function is left, the whole process group is dead.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(stdin.encode())
+        given.seek(0)
+        try:
+            child = subprocess.Popen(
+                list(command),
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env={**os.environ, **env} if env else None,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            return Finished(127, "", f"{command[0]}: {problem.strerror or problem}", time.monotonic() - start, 0)
+        try:
+            name = f"{stage}: {Path(command[0]).name}"
+            peak = _watch(child.pid, name, start, time_limit, memory_limit, stop or threading.Event())
+        finally:
+            # Before `child` is reaped its number cannot have been given to another group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        return Finished(child.returncode, _text(out), _text(err), time.monotonic() - start, peak)
+
+
+def _watch(
+    pid: int, name: str, start: float, time_limit: float | None, memory_limit: int | None, stop: threading.Event
+) -> int:
+    """Return the peak memory of `pid` in bytes once it has ended (but is not reaped) or `stop` is set; raise at a limit."""
+    peak, pause = 0, _FIRST_SAMPLE
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        peak = max(peak, sum(map(_process_bytes, _tree(pid))))
+        if memory_limit is not None and peak > memory_limit:
+            took = f"took {peak / 1e6:.0f} MB, more than the {memory_limit / 1e6:.0f} MB allowed"
+            raise errors.BudgetError(f"{name} {took}", hint="raise the memory budget")
+        left = float("inf") if time_limit is None else time_limit - (time.monotonic() - start)
+        if left <= 0:
+            raise errors.BudgetError(
+                f"{name} ran longer than the {time_limit:.3g} s allowed", hint="raise the time budget"
+            )
+        if stop.wait(min(pause, left)):
+            break
+        pause = min(2 * pause, _LAST_SAMPLE)
+    return peak
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", errors="replace")
+
+
+def _tree(pid: int) -> Iterator[int]:
+    """A process and its descendants; only the process itself where there is no /proc."""
+    yield pid
+    with contextlib.suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
+                yield from _tree(int(child))
+
+
+def _process_bytes(pid: int) -> int:
+    """Counted memory of one process, in bytes; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+
+
+def python_child(
+    module: str,
+    payload: Any,
+    *,
+    stage: str,
+    env: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> Any:
+    """What `module`, run as a program of its own that calls `serve`, answers to `payload`; both are JSON values.
+
+    The child imports the same onnxfuse as this process, and nothing from the current folder. An onnxfuse error of the child
+    is raised here as it was there. Raises DeviceError when the child dies of a signal, OnnxFuseError when it ends without an
+    answer (both with its stderr as a note), BudgetError as `run` does.
+    """
+    done = run(
+        (sys.executable, "-P", "-m", module),
+        stage=stage,
+        stdin=json.dumps(payload),
+        env={**_import_path(), **(env or {})},
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+        if "answer" in answer:
+            return answer["answer"]
+        error = answer["error"]
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise _no_answer(stage, module, done) from None
+    raise _error_class(error["kind"])(error["message"], hint=error["hint"])
+
+
+def _import_path() -> dict[str, str]:
+    """PYTHONPATH for a child that must import this very onnxfuse; empty when it is installed where Python looks anyway."""
+    if _PACKAGE_ROOT in sysconfig.get_paths().values():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))}
+
+
+def _no_answer(stage: str, module: str, done: Finished) -> errors.OnnxFuseError:
+    said = (done.err.strip().splitlines() or ["no message"])[-1]
+    kind, how = errors.OnnxFuseError, f"ended with code {done.code} and without an answer"
+    if done.code < 0:
+        kind, how = errors.DeviceError, f"died of signal {-done.code}"
+        with contextlib.suppress(ValueError):
+            how = f"died of {signal.Signals(-done.code).name}"
+    error = kind(f"{stage}: the child process {module} {how}: {said}")
+    error.add_note(done.err)
+    return error
+
+
+def serve(function: Callable[[Any], Any]) -> None:
+    """The child's half of `python_child`: answer the payload on stdin with `function(payload)` as the last line of stdout.
+
+    While `function` runs, whatever it or a C library writes to stdout goes to stderr.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        reply: dict[str, Any] = {"answer": function(json.load(sys.stdin))}
+    except errors.OnnxFuseError as error:
+        reply = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
+    with answers:
+        answers.write(json.dumps(reply) + "\n")
+
+
+def _error_class(kind: str) -> type[errors.OnnxFuseError]:
+    found = getattr(errors, kind, errors.OnnxFuseError)
+    return found if isinstance(found, type) and issubclass(found, errors.OnnxFuseError) else errors.OnnxFuseError

@@ -1,0 +1,13 @@
+"""The text that the renderers hand to the build: one C++17 translation unit under one name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """`text` is a whole translation unit that may include the headers of `tiles/`; `symbol`, a C identifier, names it."""
+
+    symbol: str
+    text: str
