@@ -1,0 +1,483 @@
+// Elementary functions on float, double, vec<float> and vec<double>, correct on all inputs to the bounds tests/kernels states.
+//
+// vec<float> functions are polynomials; their coefficients interpolate at Chebyshev nodes and were computed in 40 digits.
+// The float overload is lane 0 of the vector one, so scalar tails and vectors agree. double goes to libm lane by lane.
+// They rely on IEEE arithmetic: never compile them with -ffast-math.
+#pragma once
+#include <cmath>
+
+#include "vec.h"
+
+namespace onnxfuse {
+
+// f(x[i]) in every lane.
+template <class V, class F> ONNXFUSE_INLINE V per_lane(V x, F f) {
+  V r = x;
+  for (int i = 0; i < LANES; i++) r[i] = f(x[i]);
+  return r;
+}
+
+#define ONNXFUSE_FLOAT_OF_VECTOR(name) \
+  ONNXFUSE_INLINE float name(float x) { return name(splat<float>(x))[0]; }
+#define ONNXFUSE_DOUBLE_BY_LIBM(name, libm)             \
+  ONNXFUSE_INLINE double name(double x) { return libm; } \
+  ONNXFUSE_INLINE vd name(vd v) { return per_lane(v, [](double x) { return (double)(libm); }); }
+#define ONNXFUSE_FLOAT_BY_LIBM(name, libm)            \
+  ONNXFUSE_INLINE float name(float x) { return libm; } \
+  ONNXFUSE_INLINE vf name(vf v) { return per_lane(v, [](float x) { return (float)(libm); }); }
+
+// ---- bits, signs, rounding ----
+
+ONNXFUSE_INLINE vi bits(vf x) { return bits_as<vi>(x); }
+ONNXFUSE_INLINE vf magnitude(vf x) { return bits_as<vf>(bits(x) & 0x7fffffff); }
+// |x| with the sign bit of `sign`; x must not be negative.
+ONNXFUSE_INLINE vf with_sign(vf x, vf sign) { return bits_as<vf>(bits(x) | (bits(sign) & INT32_MIN)); }
+
+template <class V> ONNXFUSE_INLINE V abs_(V x) {
+  typedef elem<V> T;
+  if constexpr (is_float<T> && is_vec<V>) return bits_as<V>(bits_as<mask<T>>(x) & ~((int_like<T>)1 << (8 * sizeof(T) - 1)));
+  else if constexpr (is_float<T>) return std::fabs(x);
+  else return select(lt(x, V{}), (V)(V{} - x), x);
+}
+
+// -1, 0 or 1; NaN stays NaN.
+template <class V> ONNXFUSE_INLINE V sign_(V x) {
+  V one = V{} + (elem<V>)1;
+  V r = select(gt(x, V{}), one, select(lt(x, V{}), (V)(V{} - one), V{}));
+  if constexpr (is_float<elem<V>>) return select(ne(x, x), x, r);
+  else return r;
+}
+
+template <class V> ONNXFUSE_INLINE V reciprocal_(V x) { return (elem<V>)1 / x; }
+
+ONNXFUSE_INLINE vf trunc_(vf x) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#elif ONNXFUSE_AVX2
+  return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_ZERO | _MM_FROUND_NO_EXC);
+#else
+  vi whole = ge(bits(x) & 0x7fffffff, splat<int32_t>(0x4b000000));  // 2^23 and above, inf, NaN: already whole
+  vf small = select(whole, vf{}, x);
+  return select(whole, x, with_sign(magnitude(convert<float>(convert<int32_t>(small))), x));
+#endif
+}
+ONNXFUSE_INLINE vf floor_(vf x) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#elif ONNXFUSE_AVX2
+  return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+#else
+  vf t = trunc_(x);
+  return select(gt(t, x), t - 1.0f, t);
+#endif
+}
+ONNXFUSE_INLINE vf ceil_(vf x) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+#elif ONNXFUSE_AVX2
+  return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+#else
+  vf t = trunc_(x);
+  return select(lt(t, x), with_sign(magnitude(t + 1.0f), x), t);
+#endif
+}
+// Halves to even.
+ONNXFUSE_INLINE vf round_(vf x) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#elif ONNXFUSE_AVX2
+  return (vf)_mm256_round_ps((__m256)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+#else
+  vf whole = splat<float>(8388608.0f), a = magnitude(x);  // 2^23 has no room for a fraction
+  return select(lt(a, whole), with_sign((a + whole) - whole, x), x);
+#endif
+}
+ONNXFUSE_INLINE float trunc_(float x) { return __builtin_truncf(x); }
+ONNXFUSE_INLINE float floor_(float x) { return __builtin_floorf(x); }
+ONNXFUSE_INLINE float ceil_(float x) { return __builtin_ceilf(x); }
+ONNXFUSE_INLINE float round_(float x) { return __builtin_rintf(x); }
+ONNXFUSE_DOUBLE_BY_LIBM(trunc_, __builtin_trunc(x))
+ONNXFUSE_DOUBLE_BY_LIBM(floor_, __builtin_floor(x))
+ONNXFUSE_DOUBLE_BY_LIBM(ceil_, __builtin_ceil(x))
+ONNXFUSE_DOUBLE_BY_LIBM(round_, __builtin_rint(x))
+
+// ---- roots ----
+
+ONNXFUSE_INLINE vf sqrt_(vf x) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_sqrt_ps((__m512)x);
+#elif ONNXFUSE_AVX2
+  return (vf)_mm256_sqrt_ps((__m256)x);
+#elif defined(__SSE2__) && ONNXFUSE_LANES == 4
+  return (vf)_mm_sqrt_ps((__m128)x);
+#else
+  return per_lane(x, [](float v) { return __builtin_sqrtf(v); });
+#endif
+}
+ONNXFUSE_INLINE float sqrt_(float x) { return __builtin_sqrtf(x); }
+ONNXFUSE_DOUBLE_BY_LIBM(sqrt_, __builtin_sqrt(x))
+template <class V> ONNXFUSE_INLINE V rsqrt_(V x) { return (elem<V>)1 / sqrt_(x); }
+
+// ---- exp and what is made of it ----
+
+// The integer nearest to x in float, for |x| < 2^22: the sum has no room for a fraction.
+ONNXFUSE_INLINE vf nearest(vf x) { return (x + 12582912.0f) - 12582912.0f; }
+
+// p * 2^n for a whole n, |n| <= 250, rounded once.
+ONNXFUSE_INLINE vf times_power_of_two(vf p, vf n) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
+#else
+  vi i = convert<int32_t>(n), half = i >> 1;
+  return p * bits_as<vf>((half + 127) << 23) * bits_as<vf>((i - half + 127) << 23);
+#endif
+}
+
+constexpr float LN2_HIGH = 0.693145751953125f;    // 15 bits: n * LN2_HIGH is exact
+constexpr float LN2_LOW = 1.42860682031e-6f;
+
+// exp of x in [-104, 89] or NaN; what lies outside must be clamped before.
+ONNXFUSE_INLINE vf exp_clamped(vf x) {
+  vf n = nearest(x * 1.44269504f);
+  vf r = (x - n * LN2_HIGH) - n * LN2_LOW;
+  vf p = splat<float>(0.00139263261f);
+  p = p * r + 0.00836329255f;
+  p = p * r + 0.0416665524f;
+  p = p * r + 0.166665763f;
+  p = p * r + 0.5f;
+  p = p * r + 1.0f;
+  p = p * r + 1.0f;
+  return times_power_of_two(p, n);
+}
+ONNXFUSE_INLINE vf exp_(vf x) {
+  x = min_(splat<float>(89.0f), x);  // the second operand is what a NaN comes back from
+  return exp_clamped(max_(splat<float>(-104.0f), x));
+}
+
+// 1 / x for x in [1, 2], within 1 ulp.
+ONNXFUSE_INLINE vf fast_reciprocal(vf x) {
+#if ONNXFUSE_AVX512
+  vf y = (vf)_mm512_rcp14_ps((__m512)x);
+  return y + y * (1.0f - x * y);
+#else
+  return 1.0f / x;
+#endif
+}
+
+// exp(-|x|) is at most 1 and keeps its relative error in both tails.
+ONNXFUSE_INLINE vf sigmoid_(vf x) {
+  vf e = exp_clamped(max_(splat<float>(-104.0f), -magnitude(x)));
+  vf r = fast_reciprocal(1.0f + e);
+  return select(lt(x, vf{}), e * r, r);
+}
+
+// log(1 + exp(x)) without overflow: max(x, 0) + log1p(exp(-|x|)).
+ONNXFUSE_INLINE vf softplus_(vf x) {
+  vf u = exp_clamped(max_(splat<float>(-104.0f), -magnitude(x)));
+  vf p = splat<float>(0.00280164205f);
+  p = p * u + -0.0171842668f;
+  p = p * u + 0.0493099727f;
+  p = p * u + -0.0913941413f;
+  p = p * u + 0.130333647f;
+  p = p * u + -0.163651526f;
+  p = p * u + 0.19956708f;
+  p = p * u + -0.249967605f;
+  p = p * u + 0.33333236f;
+  p = p * u + -0.5f;
+  return max_(vf{}, x) + (u + u * u * p);
+}
+
+// ---- functions by tables: a polynomial around the nearest of LANES points, its coefficients picked by one permutation each ----
+
+#if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
+#define ONNXFUSE_TABLES 1
+// row[index[lane] % LANES] per lane.
+ONNXFUSE_INLINE vf pick(const float (&row)[LANES], vi index) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_permutexvar_ps((__m512i)index, _mm512_load_ps(row));
+#else
+  return (vf)_mm256_permutevar8x32_ps(_mm256_load_ps(row), (__m256i)index);
+#endif
+}
+
+// An odd function at x, given for i * Step + d, |d| <= Step / 2, as a polynomial in d in column i; it is constant beyond
+// `Limit`. Powers fall from row to row. Step has few bits, so i * Step is exact.
+template <int Rows> ONNXFUSE_INLINE vf odd_by_table(vf x, const float (&table)[Rows][LANES], float step, float limit) {
+  vf a = min_(splat<float>(limit), magnitude(x));
+  vf shifted = a * (1.0f / step) + 12582912.0f;  // its low bits are the index of the nearest point
+  vf d = a - (shifted - 12582912.0f) * step;
+  vi index = bits(shifted);
+  vf p = pick(table[0], index);
+#pragma GCC unroll 8
+  for (int i = 1; i < Rows; i++) p = p * d + pick(table[i], index);
+  return bits_as<vf>(bits(p) ^ (bits(x) & INT32_MIN));
+}
+#endif
+
+#if ONNXFUSE_AVX512
+constexpr float ERF_STEP = 65 / 256.0f, ERF_LIMIT = 3.93f;
+alignas(64) static const float ERF_TABLE[6][16] = {
+    {0.111087814f, 0.078715682f, 0.00512941414f, -0.0546301343f, -0.0683247074f, -0.0445912145f,
+     -0.0123287234f, 0.00785890874f, 0.0130364299f, 0.0100200279f, 0.00549429888f, 0.00236790814f,
+     0.000834487146f, 0.000245507312f, 6.10520656e-05f, 1.29383325e-05f},
+    {0.000256127474f, 0.127548873f, 0.182122141f, 0.146900892f, 0.0639470071f, -0.0101210717f, -0.0457372479f,
+     -0.0469108559f, -0.0324016139f, -0.0173377376f, -0.00755421259f, -0.00274571311f, -0.000844104274f,
+     -0.000221422219f, -4.98566624e-05f, -9.67742471e-06f},
+    {-0.376139253f, -0.307172239f, -0.140739396f, 0.033775568f, 0.142522559f, 0.166877404f, 0.134494871f,
+     0.0849500373f, 0.0440457724f, 0.0191701818f, 0.00709280791f, 0.00224863878f, 0.000614106306f,
+     0.00014501976f, 2.96945273e-05f, 5.28332293e-06f},
+    {2.13117204e-07f, -0.268608987f, -0.442749709f, -0.481129527f, -0.408523619f, -0.285855561f,
+     -0.168790951f, -0.0851760358f, -0.0370108671f, -0.0139154699f, -0.00454219012f, -0.00129020563f,
+     -0.000319474668f, -6.90513261e-05f, -1.30410026e-05f, -2.15379873e-06f},
+    {1.12837923f, 1.05792964f, 0.871890604f, 0.631641567f, 0.402237773f, 0.225163758f, 0.110794343f,
+     0.047922574f, 0.0182207469f, 0.00608969759f, 0.00178907579f, 0.000462024793f, 0.000104883053f,
+     2.09290229e-05f, 3.67109942e-06f, 5.6603983e-07f},
+    {0.0f, 0.28046301f, 0.527338445f, 0.718623817f, 0.849086046f, 0.927408159f, 0.968796372f, 0.988047481f,
+     0.995929182f, 0.998769462f, 0.999670327f, 0.999921799f, 0.999983609f, 0.99999696f, 0.999999523f,
+     0.99999994f},
+};
+constexpr float TANH_STEP = 149 / 256.0f, TANH_LIMIT = 9.02f;
+alignas(64) static const float TANH_TABLE[8][16] = {
+    {-0.0412859432f, 0.0290300716f, -0.00314625376f, -0.00199774816f, -2.61035075e-05f, 9.57820739e-05f,
+     4.17957272e-05f, 1.42660447e-05f, 4.57448186e-06f, 1.44001478e-06f, 4.50745688e-07f, 1.40841934e-07f,
+     4.39839383e-08f, 1.37335228e-08f, 4.28791891e-09f, 1.33876366e-09f},
+    {-0.00662296545f, -0.0331356525f, 0.0172879305f, 0.00218061102f, -0.000748722232f, -0.000432440516f,
+     -0.000156538343f, -5.10411883e-05f, -1.61492735e-05f, -5.06292054e-06f, -1.58275748e-06f,
+     -4.9435954e-07f, -1.54365935e-07f, -4.81972826e-08f, -1.50481103e-08f, -4.69826666e-09f},
+    {0.134787485f, -0.0477159023f, -0.0277305264f, 0.00365065224f, 0.0036342449f, 0.00143539137f,
+     0.000479443814f, 0.00015280259f, 4.80126655e-05f, 1.50201113e-05f, 4.69241695e-06f, 1.46532761e-06f,
+     4.57525232e-07f, 1.42849046e-07f, 4.45999078e-08f, 1.39247964e-08f},
+    {-0.000155727656f, 0.14899902f, -0.00253461464f, -0.0235990193f, -0.0108341491f, -0.00377050927f,
+     -0.00121669145f, -0.000383770355f, -0.000120200784f, -3.75657874e-05f, -1.17322452e-05f,
+     -3.66333984e-06f, -1.14378497e-06f, -3.57110451e-07f, -1.11495652e-07f, -3.48106717e-08f},
+    {-0.333325565f, -0.0425103083f, 0.111019157f, 0.0632895604f, 0.0234729815f, 0.00772524904f,
+     0.00245173369f, 0.00076938275f, 0.000240595618f, 7.51549451e-05f, 2.34681593e-05f, 7.32747139e-06f,
+     2.28778276e-06f, 7.14283999e-07f, 2.23010659e-07f, 6.96273545e-08f},
+    {-1.42967622e-07f, -0.380146891f, -0.266218692f, -0.107879311f, -0.0365938507f, -0.0117268292f,
+     -0.00369127118f, -0.00115541078f, -0.000361023936f, -0.000112745169f, -3.52034876e-05f, -1.09913317e-05f,
+     -3.43168699e-06f, -1.0714275e-06f, -3.34516216e-07f, -1.04441078e-07f},
+    {1.0f, 0.725277066f, 0.323724985f, 0.114652015f, 0.0372959711f, 0.0117966142f, 0.00369811431f,
+     0.00115607865f, 0.000361088954f, 0.00011275147f, 3.52040915e-05f, 1.09913863e-05f, 3.43169131e-06f,
+     1.0714275e-06f, 3.34516102e-07f, 1.04441035e-07f},
+    {0.0f, 0.524140239f, 0.822359443f, 0.940929294f, 0.981174827f, 0.994084179f, 0.998149216f, 0.999421775f,
+     0.999819458f, 0.999943614f, 0.999982417f, 0.999994516f, 0.999998271f, 0.999999464f, 0.999999821f,
+     0.99999994f},
+};
+#elif ONNXFUSE_AVX2
+constexpr float ERF_STEP = 67 / 128.0f, ERF_LIMIT = 3.925f;
+alignas(32) static const float ERF_TABLE[8][8] = {
+    {-0.0242766161f, 0.00690570241f, 0.0130504994f, -0.00555927632f, -0.00225725607f, 0.00065654132f,
+     0.000256280415f, 2.696101e-05f},
+    {-0.00122943323f, -0.0477125719f, 0.00854519289f, 0.0165304523f, -0.0011761284f, -0.00227680174f,
+     -0.000438628835f, -3.40668375e-05f},
+    {0.113082334f, 0.000369959918f, -0.0672090575f, -0.00725540845f, 0.0127976378f, 0.00432500849f,
+     0.000535751577f, 3.12218908e-05f},
+    {-2.36427986e-05f, 0.1834732f, 0.053205505f, -0.0484455861f, -0.0283462815f, -0.00558144413f,
+     -0.000513491046f, -2.41769121e-05f},
+    {-0.376125336f, -0.129272833f, 0.149832994f, 0.125603825f, 0.0364555642f, 0.00506220618f, 0.000366548076f,
+     1.43638354e-05f},
+    {-1.76268333e-08f, -0.44908464f, -0.394808501f, -0.150495246f, -0.0294796806f, -0.00312979007f,
+     -0.000184423727f, -6.10884854e-06f},
+    {1.12837923f, 0.857954204f, 0.377130121f, 0.0958377048f, 0.0140799033f, 0.00119586184f, 5.87192335e-05f,
+     1.66685379e-06f},
+    {0.0f, 0.540853143f, 0.861261427f, 0.973632574f, 0.996933699f, 0.999785483f, 0.999991059f, 0.999999762f},
+};
+#endif
+
+ONNXFUSE_INLINE vf erf_(vf x) {
+#if ONNXFUSE_TABLES
+  return odd_by_table(x, ERF_TABLE, ERF_STEP, ERF_LIMIT);
+#else
+  vf a = magnitude(x), t = x * x;
+  vf p = splat<float>(8.1441678e-05f);
+  p = p * t + -0.000808784564f;
+  p = p * t + 0.00519607868f;
+  p = p * t + -0.0268573575f;
+  p = p * t + 0.112836577f;
+  p = p * t + -0.376126319f;
+  p = p * t + 1.12837923f;
+  vf b = min_(splat<float>(4.0f), a);  // beyond: 1 - exp(a polynomial for log(erfc))
+  vf q = splat<float>(1.64267897e-06f);
+  q = q * b + -4.61647869e-05f;
+  q = q * b + 0.000597677252f;
+  q = q * b + -0.00476350961f;
+  q = q * b + 0.0264316425f;
+  q = q * b + -0.110097244f;
+  q = q * b + -0.631809533f;
+  q = q * b + -1.13024187f;
+  q = q * b + 0.000321866246f;
+  return select(lt(a, splat<float>(0.959f)), x * p, with_sign(1.0f - exp_clamped(q), x));
+#endif
+}
+
+ONNXFUSE_INLINE vf tanh_(vf x) {
+#if ONNXFUSE_AVX512
+  return odd_by_table(x, TANH_TABLE, TANH_STEP, TANH_LIMIT);
+#else
+  vf a = magnitude(x), t = x * x;
+  vf p = splat<float>(-0.00604516501f);
+  p = p * t + 0.0209613293f;
+  p = p * t + -0.0538432635f;
+  p = p * t + 0.133327186f;
+  p = p * t + -0.333333284f;
+  vf e = exp_clamped(2.0f * min_(splat<float>(10.0f), a));
+  return with_sign(select(lt(a, splat<float>(0.63f)), a + a * t * p, 1.0f - 2.0f / (e + 1.0f)), x);
+#endif
+}
+
+// ---- log, pow ----
+
+ONNXFUSE_INLINE vf log_(vf x) {
+  vi tiny = lt(x, splat<float>(1.17549435e-38f));
+  vf scaled = select(tiny, x * 8388608.0f, x);
+  vi from_root = bits(scaled) - 0x3f3504f3;  // so that the mantissa below is in [sqrt(1/2), sqrt(2))
+  vf e = convert<float>((from_root >> 23) - (tiny & 23));
+  vf f = bits_as<vf>((from_root & 0x7fffff) + 0x3f3504f3) - 1.0f;
+  vf p = splat<float>(0.0697134659f);
+  p = p * f + -0.114830814f;
+  p = p * f + 0.116870247f;
+  p = p * f + -0.124253601f;
+  p = p * f + 0.142488763f;
+  p = p * f + -0.166678101f;
+  p = p * f + 0.2000072f;
+  p = p * f + -0.24999997f;
+  p = p * f + 0.333333313f;
+  vf s = f * f;
+  vf r = e * LN2_HIGH + (f + (e * LN2_LOW + (s * f * p - 0.5f * s)));
+  const float inf = __builtin_inff();
+  r = select(lt(x, splat<float>(inf)), r, x);  // inf and NaN
+  return select(gt(x, vf{}), r, select(eq(x, vf{}), splat<float>(-inf), select(ne(x, x), x, splat<float>(__builtin_nanf("")))));
+}
+
+// |x|^y as 2^(y log2 |x|) in double, for what neither operand decides alone.
+ONNXFUSE_INLINE vf pow_magnitude(vf x, vf y) {
+  vf a = magnitude(x);
+  vi tiny = lt(a, splat<float>(1.17549435e-38f));
+  vi from_root = bits(select(tiny, a * 8388608.0f, a)) - 0x3f3504f3;
+  const float inf = __builtin_inff();
+  vf exponent = select(eq(a, vf{}), splat<float>(-inf), select(eq(a, splat<float>(inf)), a, convert<float>((from_root >> 23) - (tiny & 23))));
+  vd m = convert<double>(bits_as<vf>((from_root & 0x7fffff) + 0x3f3504f3));
+  vd s = (m - 1.0) / (m + 1.0), u = s * s;  // log2 m = 2 / ln 2 * atanh s
+  vd p = u * 0.34072111495492952 + 0.41167329914115813;
+  p = p * u + 0.57708357336369331;
+  p = p * u + 0.96179667341549735;
+  p = p * u + 2.8853900817900136;
+  vd t = convert<double>(y) * (convert<double>(exponent) + s * p);
+  t = max_(splat<double>(-200.0), min_(splat<double>(200.0), t));
+  vd shifted = t + 6755399441055744.0;  // its low bits are the nearest integer
+  vd f = t - (shifted - 6755399441055744.0);
+  vd q = f * 0.00015461444698569129 + 0.0013400428177615838;
+  q = q * f + 0.0096180566785246373;
+  q = q * f + 0.05550327226670302;
+  q = q * f + 0.24022650922288757;
+  q = q * f + 0.69314720670283259;
+  q = q * f + 1.0;
+  typedef vec<int64_t> L;
+  return convert<float>(bits_as<vd>(bits_as<L>(q) + (bits_as<L>(shifted) << 52)));
+}
+ONNXFUSE_INLINE vf pow_(vf x, vf y) {
+  vf one = splat<float>(1.0f), r = pow_magnitude(x, y);
+  r = select(eq(magnitude(x), one) & eq(magnitude(y), splat<float>(__builtin_inff())), one, r);
+  vf half = y * 0.5f;
+  vi whole = eq(trunc_(y), y), odd = whole & ne(trunc_(half), half);
+  vi negative = bits(x) < 0;
+  r = bits_as<vf>(bits(r) ^ (negative & odd & INT32_MIN));
+  vi finite = lt(x, vf{}) & ne(x, splat<float>(-__builtin_inff()));
+  r = select(finite & ~whole, splat<float>(__builtin_nanf("")), r);
+  r = select(ne(x, x) | ne(y, y), x + y, r);
+  return select(eq(x, one) | eq(y, vf{}), one, r);
+}
+ONNXFUSE_INLINE float pow_(float x, float y) { return pow_(splat<float>(x), splat<float>(y))[0]; }
+ONNXFUSE_INLINE double pow_(double x, double y) { return __builtin_pow(x, y); }
+// Integers: by squaring, wrapping; a negative power of anything but 1 and -1 is 0.
+template <class T> ONNXFUSE_INLINE T integer_pow(T x, T y) {
+  if (y < 0) return x == 1 ? 1 : x == (T)-1 ? (y & 1 ? (T)-1 : 1) : 0;
+  uint64_t r = 1, base = (uint64_t)x;
+  for (uint64_t n = (uint64_t)y; n; n >>= 1, base *= base)
+    if (n & 1) r *= base;
+  return (T)r;
+}
+template <class V> ONNXFUSE_INLINE V pow_(V x, V y) {
+  typedef elem<V> T;
+  if constexpr (!is_vec<V>) return integer_pow(x, y);
+  else {
+    V r = x;
+    for (int i = 0; i < LANES; i++) r[i] = pow_((T)x[i], (T)y[i]);
+    return r;
+  }
+}
+
+// ---- sin, cos ----
+
+// sin(x + quarter * pi / 2). Reduction in double by pi / 2 in two parts, the first of 33 bits.
+ONNXFUSE_INLINE vf sin_quarter(vf x, int quarter) {
+  vf n = nearest(x * 0.636619772f);
+  vd wide = convert<double>(x), turns = convert<double>(n);
+  vf r = convert<float>((wide - turns * 1.5707963267341256) - turns * 6.0771005065061922e-11);
+  vi q = convert<int32_t>(n) + quarter;
+  vf t = r * r;
+  vf s = splat<float>(2.72468696e-06f);
+  s = s * t + -0.000198400638f;
+  s = s * t + 0.00833333191f;
+  s = s * t + -0.166666672f;
+  s = select(eq(x, vf{}), r, r + r * t * s);  // keeps -0
+  vf c = splat<float>(2.45454194e-05f);
+  c = c * t + -0.00138882909f;
+  c = c * t + 0.0416666642f;
+  c = 1.0f + (t * t * c - 0.5f * t);
+  vf y = select(ne(q & 1, vi{}), c, s);
+  return bits_as<vf>(bits(y) ^ (q & 2) << 30);
+}
+ONNXFUSE_INLINE vf sin_(vf x) {
+  vi large = ~le(magnitude(x), splat<float>(1e5f));  // NaN and inf too
+  vf y = sin_quarter(select(large, vf{}, x), 0);
+  if (__builtin_expect(any(large), 0))
+    for (int i = 0; i < LANES; i++) y[i] = large[i] ? __builtin_sinf(x[i]) : y[i];
+  return y;
+}
+ONNXFUSE_INLINE vf cos_(vf x) {
+  vi large = ~le(magnitude(x), splat<float>(1e5f));
+  vf y = sin_quarter(select(large, vf{}, x), 1);
+  if (__builtin_expect(any(large), 0))
+    for (int i = 0; i < LANES; i++) y[i] = large[i] ? __builtin_cosf(x[i]) : y[i];
+  return y;
+}
+
+// ---- scalars, double, and what goes to libm ----
+
+ONNXFUSE_FLOAT_OF_VECTOR(exp_) ONNXFUSE_FLOAT_OF_VECTOR(log_) ONNXFUSE_FLOAT_OF_VECTOR(tanh_)
+ONNXFUSE_FLOAT_OF_VECTOR(erf_) ONNXFUSE_FLOAT_OF_VECTOR(sigmoid_) ONNXFUSE_FLOAT_OF_VECTOR(softplus_)
+ONNXFUSE_FLOAT_OF_VECTOR(sin_) ONNXFUSE_FLOAT_OF_VECTOR(cos_)
+ONNXFUSE_DOUBLE_BY_LIBM(exp_, __builtin_exp(x))
+ONNXFUSE_DOUBLE_BY_LIBM(log_, __builtin_log(x))
+ONNXFUSE_DOUBLE_BY_LIBM(tanh_, __builtin_tanh(x))
+ONNXFUSE_DOUBLE_BY_LIBM(erf_, __builtin_erf(x))
+ONNXFUSE_DOUBLE_BY_LIBM(sigmoid_, 1 / (1 + __builtin_exp(-x)))
+ONNXFUSE_DOUBLE_BY_LIBM(softplus_, (x > 0 ? x : x != x ? x : 0) + __builtin_log1p(__builtin_exp(-__builtin_fabs(x))))
+ONNXFUSE_DOUBLE_BY_LIBM(sin_, __builtin_sin(x))
+ONNXFUSE_DOUBLE_BY_LIBM(cos_, __builtin_cos(x))
+#define ONNXFUSE_ALL_BY_LIBM(name) \
+  ONNXFUSE_FLOAT_BY_LIBM(name##_, __builtin_##name##f(x)) ONNXFUSE_DOUBLE_BY_LIBM(name##_, __builtin_##name(x))
+ONNXFUSE_ALL_BY_LIBM(tan) ONNXFUSE_ALL_BY_LIBM(asin) ONNXFUSE_ALL_BY_LIBM(acos) ONNXFUSE_ALL_BY_LIBM(atan)
+ONNXFUSE_ALL_BY_LIBM(sinh) ONNXFUSE_ALL_BY_LIBM(cosh)
+ONNXFUSE_ALL_BY_LIBM(asinh) ONNXFUSE_ALL_BY_LIBM(acosh) ONNXFUSE_ALL_BY_LIBM(atanh)
+
+// ---- Gelu ----
+
+// x (1 + erf(x / sqrt(2))) / 2
+template <class V> ONNXFUSE_INLINE V gelu_erf(V x) {
+  V half = x * (elem<V>)0.5;
+  return half + half * erf_(x * (elem<V>)0.70710678118654752);
+}
+// x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2
+template <class V> ONNXFUSE_INLINE V gelu_tanh(V x) {
+  V half = x * (elem<V>)0.5;
+  return half + half * tanh_(x * ((elem<V>)0.79788456080286536 + (elem<V>)0.035677408136300125 * x * x));
+}
+
+#undef ONNXFUSE_ALL_BY_LIBM
+#undef ONNXFUSE_FLOAT_OF_VECTOR
+#undef ONNXFUSE_DOUBLE_BY_LIBM
+#undef ONNXFUSE_FLOAT_BY_LIBM
+
+}  // namespace onnxfuse
