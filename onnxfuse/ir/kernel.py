@@ -1,0 +1,204 @@
+"""The loop nest that is printed: phases of parallel tasks over buffers, with every access a flat offset.
+
+A kernel is a list of phases. A phase is one parallel loop: its `splits` are divided into contiguous ranges among tasks,
+and `body` runs once per task. Between phases stands a barrier. Twelve kinds of statement exist; nothing here chooses
+anything: widths, orders, tiles and buffers were decided by `schedule`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import Axis, Index, Symbol
+from onnxfuse.ir.layout import Layout
+from onnxfuse.ir.scalar import Guard, Load, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """A tensor that the kernel reads or writes: its value in the graph, logical type and layout in memory."""
+
+    name: str  # in the kernel: in0, in1, ..., out0, ...
+    value: str  # in the graph
+    dtype: DType
+    shape: tuple[Index, ...]  # logical
+    layout: Layout
+
+    @property
+    def storage(self) -> tuple[Index, ...]:
+        """The shape that the runtime sees."""
+        return self.layout.shape(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Memory inside the kernel. `scratch` is shared by all tasks of a run, `local` belongs to one running task."""
+
+    name: str
+    dtype: DType
+    size: Index  # elements
+    space: str  # scratch | local
+
+
+@dataclass(frozen=True, slots=True)
+class Bind:
+    """axis = value, at most `most`."""
+
+    axis: Axis
+    value: Index
+    most: Index | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """For axis from begin up to end. Kinds: serial; vector (several at once, tails masked); unroll (all spelled out)."""
+
+    axis: Axis
+    begin: Index
+    end: Index
+    kind: str
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final."""
+
+    targets: tuple[str, ...]
+    combine: str
+    dtype: DType
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Accumulate:
+    """Merge values into the variables of the enclosing fold."""
+
+    targets: tuple[str, ...]
+    combine: str
+    values: tuple[Scalar, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Let:
+    """A variable "%name" for the rest of the block."""
+
+    name: str
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """buffer[offset] = value."""
+
+    buffer: str
+    offset: Index
+    value: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """body where all guards hold."""
+
+    guards: tuple[Guard, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Row pointers: table[segment * pitch + row - begin] is where `load` finds its segment; a zero row where a guard fails.
+
+    `segments` are the ranges that lead from one contiguous piece of `length` elements to the next.
+    """
+
+    table: str
+    row: Axis
+    begin: Index
+    end: Index
+    pitch: int
+    segments: tuple[Axis, ...]
+    load: Load
+    length: Index
+    at: Index = Index(())  # first entry of the table
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A register tile of a contraction: out[row * width + column] = sum over k of a[row, k] * b[k * width + column].
+
+    `a` is a pointer table (`rows`: segments of `length` elements each) or a packed block a[k * rows + row] (`packed`).
+    `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows.
+    """
+
+    out: str
+    rows: Index
+    most: int
+    kind: str  # rows | packed
+    a: str
+    a_at: Index
+    segments: int
+    length: Index
+    b: str
+    b_at: Index
+    width: int
+    ahead: Index | None = None  # offset in b to prefetch from while this tile runs, `share` vectors of it
+    share: Index | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Rows of a matrix side by side for packed tiles: out[at + k * (end - begin) + row - begin] = load(row, k)."""
+
+    out: str
+    at: Index
+    row: Axis
+    begin: Index
+    end: Index
+    k: Axis
+    load: Load
+
+
+Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A parallel axis that is divided among tasks; a task runs [first, last) of it."""
+
+    first: Axis
+    last: Axis
+    extent: Index
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """One parallel loop. `work` estimates its serial time in nanoseconds; `locals` live as long as one task."""
+
+    splits: tuple[Split, ...]
+    work: Index
+    locals: tuple[Buffer, ...]
+    body: tuple[Stmt, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """A kernel with positional names: equal computations are equal kernels.
+
+    Symbols are bound from input dimensions: `binds` gives, per symbol, the input and the axis of its storage shape.
+    """
+
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    scratch: tuple[Buffer, ...]
+    binds: tuple[tuple[Symbol, int, int], ...]
+    phases: tuple[Phase, ...]
+
+
+def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
+    """Every statement in a body, outer ones first."""
+    for s in body:
+        yield s
+        if isinstance(s, (Loop, Fold, When)):
+            yield from statements(s.body)
