@@ -374,9 +374,23 @@ ONNXFUSE_INLINE void prefetch_l2(const void* p) { __builtin_prefetch(p, 0, 2); }
 
 template <class V> ONNXFUSE_INLINE V fma_(V a, V b, V c) { return a * b + c; }
 
-// The second operand where either is NaN: one instruction.
-template <class V> ONNXFUSE_INLINE V max_(V a, V b) { return select(gt(a, b), a, b); }
-template <class V> ONNXFUSE_INLINE V min_(V a, V b) { return select(lt(a, b), a, b); }
+// The second operand where either is NaN: one instruction, spelled out since compilers lose it among bit operations.
+template <class V> ONNXFUSE_INLINE V max_(V a, V b) {
+#if ONNXFUSE_AVX512
+  if constexpr (is_same<V, vf>) return (V)_mm512_max_ps((__m512)a, (__m512)b);
+#elif ONNXFUSE_AVX2
+  if constexpr (is_same<V, vf>) return (V)_mm256_max_ps((__m256)a, (__m256)b);
+#endif
+  return select(gt(a, b), a, b);
+}
+template <class V> ONNXFUSE_INLINE V min_(V a, V b) {
+#if ONNXFUSE_AVX512
+  if constexpr (is_same<V, vf>) return (V)_mm512_min_ps((__m512)a, (__m512)b);
+#elif ONNXFUSE_AVX2
+  if constexpr (is_same<V, vf>) return (V)_mm256_min_ps((__m256)a, (__m256)b);
+#endif
+  return select(lt(a, b), a, b);
+}
 // NaN where either is NaN, as ONNX Max, Min and numpy have it.
 template <class V> ONNXFUSE_INLINE V max_nan(V a, V b) {
   if constexpr (is_float<elem<V>>) return select(ne(a, a), a, max_(a, b));
