@@ -1,7 +1,7 @@
-"""A folder of files found by content key: what `get` gives is whole and is what `put` was given, whoever else uses the folder.
+"""A folder of files found by content key: `get` gives exactly what `put` was given, whoever else uses the folder.
 
-An entry is one file, `<2 digits>/<key>.<digest>`, where the key names what it was made from and the digest what it holds.
-It appears by one rename, so readers never see half a file, and a file that does not match its own name counts as absent.
+An entry is one file, `<2 digits>/<key>.<digest>`: the key names what it was made from, the digest what it holds. It
+appears by one rename, so readers never see half a file, and a file that does not match its own name counts as absent.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Cache:
     root: Path
 
     def get(self, key: str) -> Path | None:
-        """The file put under `key`, or None. A damaged entry is removed and counts as absent. Treat the file as read-only."""
+        """The file put under `key`, or None; only to be read. A damaged entry is removed and counts as absent."""
         folder = self._folder(key)
         for path in sorted(folder.glob(f"{key}.*")):
             with contextlib.suppress(OSError):

@@ -2,10 +2,10 @@
 
 The only file that starts processes. Each command leads a process group of its own, which is killed as a whole.
 
-Memory is sampled, not limited by the kernel: RLIMIT_AS and RLIMIT_RSS count (or ignore) mapped weights, and RLIMIT_DATA counts
-reserved arenas and thread stacks that nobody touched, holds per process and makes allocation fail somewhere instead of
-ending with a clear message. What is counted is what a machine can run out of: anonymous, shared and swapped pages of the
-command and all its descendants, without clean file pages. A spike shorter than a sample can be missed.
+Memory is sampled, not limited by the kernel: RLIMIT_AS counts mapped weights, RLIMIT_RSS does nothing on Linux, and
+RLIMIT_DATA counts reserved arenas and stacks that nobody touched, holds per process and makes some allocation fail
+instead of ending with a clear message. What is counted is what a machine can run out of: anonymous, shared and swapped
+pages of the command and all its descendants, without clean file pages. A spike shorter than a sample can be missed.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """How a command ended. `code` is its exit status, minus the signal that ended it, or 127 when it could not be started."""
+    """How a command ended: `code` is its exit status, minus the signal that ended it, or 127 if it could not start."""
 
     code: int
     out: str
@@ -59,7 +59,7 @@ def run(
 ) -> Finished:
     """Run `command` to its end; `env` adds to the environment, limits are in seconds and bytes.
 
-    An exit code other than 0 and a command that does not exist are values; setting `stop` ends the command with code -9.
+    An exit code other than 0 and a command that does not exist are values; setting `stop` ends it with code -9.
     Raises BudgetError when a limit is exceeded. However this function is left, the whole process group is dead.
     """
     start = time.monotonic()
@@ -92,7 +92,7 @@ def run(
 def _watch(
     pid: int, name: str, start: float, time_limit: float | None, memory_limit: int | None, stop: threading.Event
 ) -> int:
-    """Return the peak memory of `pid` in bytes once it has ended (but is not reaped) or `stop` is set; raise at a limit."""
+    """Return the peak memory of `pid` in bytes once it has ended (unreaped) or `stop` is set; raise at a limit."""
     peak, pause = 0, _FIRST_SAMPLE
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         peak = max(peak, sum(map(_process_bytes, _tree(pid))))
@@ -144,9 +144,9 @@ def python_child(
 ) -> Any:
     """What `module`, run as a program of its own that calls `serve`, answers to `payload`; both are JSON values.
 
-    The child imports the same onnxfuse as this process, and nothing from the current folder. An onnxfuse error of the child
-    is raised here as it was there. Raises DeviceError when the child dies of a signal, OnnxFuseError when it ends without an
-    answer (both with its stderr as a note), BudgetError as `run` does.
+    The child imports the same onnxfuse as this process, and nothing from the current folder. An onnxfuse error of the
+    child is raised here as it was there. Raises DeviceError when the child dies of a signal, OnnxFuseError when it ends
+    without an answer (both with its stderr as a note), BudgetError as `run` does.
     """
     done = run(
         (sys.executable, "-P", "-m", module),
@@ -167,7 +167,7 @@ def python_child(
 
 
 def _import_path() -> dict[str, str]:
-    """PYTHONPATH for a child that must import this very onnxfuse; empty when it is installed where Python looks anyway."""
+    """PYTHONPATH for a child that must import this onnxfuse; empty when it is installed where Python looks anyway."""
     if _PACKAGE_ROOT in sysconfig.get_paths().values():
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))}
@@ -186,7 +186,7 @@ def _no_answer(stage: str, module: str, done: Finished) -> errors.OnnxFuseError:
 
 
 def serve(function: Callable[[Any], Any]) -> None:
-    """The child's half of `python_child`: answer the payload on stdin with `function(payload)` as the last line of stdout.
+    """The child's half of `python_child`: answer the payload on stdin with `function(payload)`, as stdout's last line.
 
     While `function` runs, whatever it or a C library writes to stdout goes to stderr.
     """

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`text` is a whole translation unit that may include the headers of `tiles/`; `symbol`, a C identifier, names it."""
+    """`text` is a translation unit, which may include the headers of `tiles/`; `symbol`, a C identifier, names it."""
 
     symbol: str
     text: str

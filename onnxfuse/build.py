@@ -1,0 +1,339 @@
+"""Kernel sources to one shared library: the same input, options and compiler give the same bytes, whatever the folder.
+
+Each source becomes an object of its own, compiled in parallel and kept in the cache under everything that went into
+it; the objects are linked into a library that exports `RegisterCustomOps` alone and needs libc and libm alone. No C++
+run-time library is linked (kernels are C++17 without exceptions, run-time types, new or locks in statics), so none has
+to be shipped or matched, and the compiler wheel need not build one first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import re
+import shlex
+import shutil
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from onnxfuse import process
+from onnxfuse.cache import Cache, file_digest, key_of
+from onnxfuse.config import Target
+from onnxfuse.errors import BudgetError, OutputError, ToolchainError
+from onnxfuse.render.source import Source
+
+TILES = Path(__file__).resolve().parent / "render" / "tiles"
+EXPORTED = "RegisterCustomOps"
+
+_FAMILIES = {"gcc": ("g++", "c++"), "clang": ("clang++", "c++"), "zig": ()}
+_AUTO = ("c++", "g++", "clang++")
+_OLDEST = {"gcc": 11, "clang": 12, "zig": 0}  # the first that know -march=x86-64-v4
+_ZIG = (sys.executable, "-P", "-m", "ziglang", "c++")
+
+# Not -ffast-math: NaN, infinities and signed zeros keep their meaning, and sums keep their order.
+_MEANING = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+_SHAPE = ("-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden")
+_FAST = ("-O3", "-g0")
+_SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
+
+# What a family wants besides: (compile, before the objects, after the objects).
+_PLACES = {
+    "gcc": ((), ("-nodefaultlibs",), ("-lm", "-lc", "-lgcc")),
+    "clang": ((), ("-nostdlib++", "-static-libgcc"), ("-lm",)),
+    "zig": (("-fno-sanitize=undefined",), ("-nostdlib++",), ("-lm",)),
+}
+# Zig gives its own meaning to -march, and compiles for this very machine unless a target is named.
+_ZIG_SPELLING = {"-march=x86-64-v3": "-mcpu=x86_64_v3", "-march=x86-64-v4": "-mcpu=x86_64_v4"}
+_ZIG_GLIBC = "2.28"  # as old as what ONNX Runtime's own wheels ask for
+
+_FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
+
+
+class CompileError(ToolchainError):
+    """The compiler or linker failed; `log` holds the command and all that it said."""
+
+    def __init__(self, message: str, *, hint: str, log: str) -> None:
+        super().__init__(message, hint=hint)
+        self.log = log
+        self.add_note(log)
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """A C++ compiler that answers: `family` is gcc, clang or zig; `identity` differs where builds may differ."""
+
+    name: str
+    version: str
+    command: tuple[str, ...]
+    family: str
+    identity: str
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A built library: objects `compiled` now and `cached` from before, wall time in seconds, the compiler's name."""
+
+    path: Path
+    sha256: str
+    compiled: int
+    cached: int
+    seconds: float
+    compiler: str
+
+
+def find_toolchain(name: str = "auto") -> Toolchain:
+    """The compiler that `--toolchain` names; auto is $CXX, else the first of c++, g++, clang++ and the ziglang wheel.
+
+    $CXX counts for a named family too when it is of that family. Raises ToolchainError when nothing usable is found.
+    """
+    refused = []
+    for command, required in _candidates(name):
+        found, reason = _identify(command)
+        if found is None:
+            refused.append(reason)
+        elif name not in ("auto", found.family):
+            refused.append(f"{command[0]} is {found.family}")
+        else:
+            return found
+        if required and name == "auto":
+            break
+    wanted = "C++" if name == "auto" else f"{name} C++"
+    raise ToolchainError(
+        f"build: no usable {wanted} compiler: {'; '.join(refused)}",
+        hint="install g++ 11 or clang++ 12 or newer, or pip install 'onnxfuse[zig]'",
+    )
+
+
+def _candidates(name: str) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Commands to try in order; True marks the one that the user named in $CXX."""
+    named = shlex.split(os.environ.get("CXX", ""))
+    if named:
+        yield tuple(named), True
+    for program in _AUTO if name == "auto" else _FAMILIES[name]:
+        yield (program,), False
+    if name in ("auto", "zig"):
+        yield _ZIG, False
+
+
+def _identify(command: tuple[str, ...]) -> tuple[Toolchain | None, str]:
+    """The toolchain behind a command, or None and why not."""
+    if command == _ZIG and find_spec("ziglang") is None:
+        return None, "the ziglang wheel is not installed"
+    if shutil.which(command[0]) is None:
+        return None, f"{command[0]} not found"
+    is_zig = command == _ZIG or Path(command[0]).name == "zig"
+    name = "zig" if is_zig else Path(command[-1]).name
+    ask = (*command[:-1], "version") if is_zig else (*command, "--version")
+    said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=120.0)
+    title = (said.out.splitlines() or [""])[0]
+    # "g++ (Debian 12.2.0-14) 12.2.0", "Debian clang version 16.0.6 (1)", "0.17.0"
+    version = re.search(r"\d+\.\d+(\.\d+)?", re.sub(r"\(.*?\)", "", title))
+    if said.code != 0 or version is None:
+        return None, f"{name} does not tell its version: {(said.err.strip().splitlines() or [title])[-1]}"
+    family = "zig" if is_zig else "clang" if "clang" in title else "gcc"
+    if int(version[0].split(".")[0]) < _OLDEST[family]:
+        return None, f"{name} {version[0]} is older than {_OLDEST[family]}"
+    return Toolchain(name, version[0], command, family, f"{family} {title} {platform.machine()}"), ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Recipe:
+    """Everything but the sources: recipes with equal `identity` turn equal sources into equal objects."""
+
+    command: tuple[str, ...]
+    kernel: tuple[str, ...]  # flags of kernels
+    glue: tuple[str, ...]  # flags of the glue, which runs on any machine to find out what this one can do
+    link: tuple[tuple[str, ...], tuple[str, ...]]  # before and after the objects
+    env: dict[str, str]
+    identity: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Site:
+    """One build under way: its folder, and what ends it early (`time_limit` seconds from `start`, or `stop`)."""
+
+    folder: Path
+    recipe: _Recipe
+    cache: Cache | None
+    start: float
+    time_limit: float | None
+    stop: threading.Event
+
+
+def build_library(
+    sources: Sequence[Source],
+    glue: Source,
+    target: Target,
+    toolchain: Toolchain,
+    cache: Cache | None,
+    jobs: int,
+    out: Path,
+    time_limit: float | None = None,
+    *,
+    sanitize: bool = False,
+) -> Library:
+    """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
+
+    `out` is replaced in one step. `sanitize` builds for AddressSanitizer and UBSan, to be loaded with `sanitizer_env`.
+    Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
+    """
+    start = time.monotonic()
+    units = (*sources, glue)
+    names = [unit.symbol for unit in units]
+    if len(set(names)) != len(names) or not all(name.isidentifier() and name.isascii() for name in names):
+        raise ValueError(f"source symbols must be distinct C identifiers: {names}")
+    recipe = _recipe(target, toolchain, cache, sanitize)
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+        site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
+        compiled = _compile_all(site, units, jobs or len(os.sched_getaffinity(0)))
+        library = _link(site, names)
+        digest = file_digest(library)
+        _install(library, out)
+    return Library(out, digest, compiled, len(units) - compiled, time.monotonic() - start, str(toolchain))
+
+
+def sanitizer_env(toolchain: Toolchain) -> dict[str, str]:
+    """Environment in which a program that is not sanitized itself (Python) can load a library built with `sanitize`."""
+    if toolchain.family != "gcc":
+        raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
+    found = [
+        process.run((*toolchain.command, f"-print-file-name={name}"), stage="build").out.strip()
+        for name in ("libasan.so", "libubsan.so")
+    ]
+    return {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def _recipe(target: Target, toolchain: Toolchain, cache: Cache | None, sanitize: bool) -> _Recipe:
+    if sanitize and toolchain.family != "gcc":
+        raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
+    kernel = compile_flags(toolchain, target.flags, sanitize=sanitize)
+    glue = compile_flags(toolchain, (), sanitize=sanitize)
+    _, before, after = _PLACES[toolchain.family]
+    shape = ("-shared", *spelled((), toolchain.family), "-Wl,--build-id=none", "-Wl,--version-script=exports.map")
+    # A sanitized library leaves symbols to the preloaded run-time libraries; every other one must be complete.
+    link = ((*shape, *_SANITIZED), ("-lm",)) if sanitize else ((*shape, "-Wl,-z,defs", *before), after)
+    env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
+    if toolchain.family == "zig" and cache is not None:
+        env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
+    headers = key_of(*(text for path in sorted(TILES.glob("*.h")) for text in (path.name, path.read_bytes())))
+    return _Recipe(toolchain.command, kernel, glue, link, env, key_of("1", toolchain.identity, headers))
+
+
+def compile_flags(toolchain: Toolchain, machine: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
+    """Everything that decides what code a kernel becomes; `machine` is the target's own part (none: the baseline)."""
+    extra, _, _ = _PLACES[toolchain.family]
+    return (*_MEANING, *_SHAPE, *(_SANITIZED if sanitize else _FAST), *spelled(machine, toolchain.family), *extra)
+
+
+def spelled(flags: Sequence[str], family: str) -> tuple[str, ...]:
+    """A target's flags, which rows of `TARGETS` spell as gcc does, as another family spells them."""
+    if family != "zig":
+        return tuple(flags)
+    where = ("-target", f"{platform.machine()}-linux-gnu.{_ZIG_GLIBC}") if sys.platform == "linux" else ()
+    return (*where, *(_ZIG_SPELLING.get(flag, flag) for flag in flags))
+
+
+def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
+    """Make `SYMBOL.o` of every unit, the last being the glue; the number that had to be compiled.
+
+    The first failure ends the others.
+    """
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        *kernels, glue = units
+        waiting = [pool.submit(_object, site, unit, site.recipe.kernel) for unit in kernels]
+        waiting.append(pool.submit(_object, site, glue, site.recipe.glue))
+        try:
+            done = wait(waiting, return_when=FIRST_EXCEPTION).done
+            return sum(future.result() for future in waiting if future in done)
+        except BaseException:
+            site.stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _object(site: _Site, unit: Source, flags: Sequence[str]) -> bool:
+    """Make the object of one unit; True when it was compiled, False when the cache had it."""
+    key = key_of("object", site.recipe.identity, *flags, unit.symbol, unit.text)
+    made = site.folder / f"{unit.symbol}.o"
+    if _from_cache(site.cache, key, made):
+        return False
+    source = f"{unit.symbol}.cpp"
+    (site.folder / source).write_text(unit.text, encoding="utf-8")
+    # Names are relative and the headers' folder is hidden, so no path of this machine gets into the object.
+    where = (f"-I{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={key[:16]}")
+    _call(site, (*flags, *where, "-c", source, "-o", made.name), f"{source} does not compile")
+    if site.cache is not None:
+        site.cache.put(key, made)
+    return True
+
+
+def _link(site: _Site, names: Sequence[str]) -> Path:
+    """Link the objects, in the order of `names`, into one library below the site's folder."""
+    objects = [f"{name}.o" for name in names]
+    before, after = site.recipe.link
+    digests = [file_digest(site.folder / name) for name in objects]
+    key = key_of("library", site.recipe.identity, *before, *after, *names, *digests)
+    made = site.folder / "library.so"
+    if not _from_cache(site.cache, key, made):
+        (site.folder / "exports.map").write_text(f"{{ global: {EXPORTED}; local: *; }};\n", encoding="ascii")
+        _call(site, (*before, *objects, "-o", made.name, *after), "the library does not link")
+        if site.cache is not None:
+            site.cache.put(key, made)
+    return made
+
+
+def _call(site: _Site, arguments: Sequence[str], what: str) -> None:
+    """Run the compiler in the site's folder; raises CompileError with `what` went wrong and its first complaint."""
+    command = (*site.recipe.command, *arguments)
+    left = None if site.time_limit is None else max(0.0, site.start + site.time_limit - time.monotonic())
+    env = {**site.recipe.env, "ZIG_LOCAL_CACHE_DIR": str(site.folder / "zig")}
+    try:
+        done = process.run(command, stage="build", cwd=site.folder, env=env, time_limit=left, stop=site.stop)
+    except BudgetError:
+        late = f"build: compiling takes longer than the {site.time_limit:.3g} s allowed"
+        raise BudgetError(late, hint="raise --time-budget") from None
+    if done.code == 0:
+        return
+    said = done.err + done.out
+    first = _FIRST_ERROR.search(said)
+    reason = first[0].strip() if first else (said.strip().splitlines() or [f"exit code {done.code}"])[0]
+    raise CompileError(
+        f"build: {what}: {reason}",
+        hint="a bug of onnxfuse or the compiler; --toolchain takes another one, --skip-node leaves nodes out",
+        log=f"{shlex.join(command)}\n{said}",
+    )
+
+
+def _from_cache(cache: Cache | None, key: str, to: Path) -> bool:
+    """Copy what the cache has under `key`; False when there is none, or another process deletes it meanwhile."""
+    kept = cache.get(key) if cache is not None else None
+    if kept is None:
+        return False
+    with contextlib.suppress(FileNotFoundError):
+        shutil.copyfile(kept, to)
+        return True
+    return False
+
+
+def _install(library: Path, out: Path) -> None:
+    """Copy to a neighbour of `out`, then rename: whoever has the old file loaded keeps it, nobody sees half of one."""
+    partial = out.with_name(f".{out.name}.{os.getpid()}.new")
+    try:
+        shutil.copyfile(library, partial)
+        partial.replace(out)
+    except OSError as problem:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+        reason = problem.strerror or str(problem)
+        raise OutputError(f"build: {out} cannot be written: {reason}", hint="name another with --lib") from problem
