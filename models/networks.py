@@ -1,0 +1,134 @@
+"""The table of all networks: name, builder, inputs. A new one is a row here and, if full-size, a row in `full.py`."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from models.net import Extent
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A graph input and what a sensible value of it is: `ids` below `high`, a `mask` of ones, or a normal `image`."""
+
+    name: str
+    kind: Literal["ids", "mask", "image"]
+    shape: tuple[Extent, ...]
+    high: int = 0
+
+    def sample(self, random: np.random.Generator, sizes: Mapping[str, int], padding: int) -> npt.NDArray[Any]:
+        """A random value; a mask hides the last `padding` places."""
+        shape = tuple(sizes[extent] if isinstance(extent, str) else extent for extent in self.shape)
+        if self.kind == "image":
+            return random.standard_normal(shape, dtype=np.float32)
+        if self.kind == "ids":
+            return random.integers(0, self.high, shape)
+        mask = np.ones(shape, dtype=np.int64)
+        mask[..., shape[-1] - padding :] = 0
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """One model that can be built. `full` ones need torch and transformers (the extra `[models]`)."""
+
+    name: str
+    what: str
+    inputs: tuple[Input, ...]
+    module: Literal["models.small_bert", "models.small_cnn", "models.full"]
+    function: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    extents: Mapping[str, int] = field(default_factory=dict)  # usual values of the symbolic extents
+
+    @property
+    def full(self) -> bool:
+        """Whether this is a full-size network."""
+        return self.module == "models.full"
+
+    def build(self) -> onnx.ModelProto:
+        """The model."""
+        # By name: importing torch takes seconds, and the small networks do without it.
+        builder = getattr(importlib.import_module(self.module), self.function)
+        return cast(onnx.ModelProto, builder(**self.arguments))
+
+    def sample(self, *, seed: int = 1, padding: int = 0, **sizes: int) -> dict[str, npt.NDArray[Any]]:
+        """Random inputs; symbolic extents come from `sizes`, then from the row; a mask hides `padding` places."""
+        random = np.random.default_rng(seed)
+        known = {**self.extents, **sizes}
+        return {entry.name: entry.sample(random, known, padding) for entry in self.inputs}
+
+
+def network(name: str) -> Network:
+    """The network of this name; KeyError if there is none."""
+    return {row.name: row for row in NETWORKS}[name]
+
+
+def _tokens(vocab: int, batch: Extent, sequence: Extent) -> tuple[Input, ...]:
+    shape = (batch, sequence)
+    return (
+        Input("input_ids", "ids", shape, vocab),
+        Input("attention_mask", "mask", shape),
+        Input("token_type_ids", "ids", shape, 2),
+    )
+
+
+def _image(size: int, batch: Extent = 1) -> tuple[Input, ...]:
+    return (Input("pixel_values", "image", (batch, 3, size, size)),)
+
+
+_SMALL_EXTENTS = {"batch": 2, "sequence": 24}
+
+
+def _small(name: str, what: str, inputs: tuple[Input, ...], function: str, **arguments: Any) -> tuple[Network, ...]:
+    """A small network in both forms."""
+    module: Any = "models.small_bert" if function == "bert" else "models.small_cnn"
+    modern, decomposed = arguments | {"form": "modern"}, arguments | {"form": "decomposed"}
+    return (
+        Network(name, what, inputs, module, function, modern, _SMALL_EXTENTS),
+        Network(f"{name}.decomposed", what, inputs, module, function, decomposed, _SMALL_EXTENTS),
+    )
+
+
+def _full(name: str, what: str, inputs: tuple[Input, ...]) -> tuple[Network, ...]:
+    """A full-size network in both forms."""
+    return (
+        Network(name, what, inputs, "models.full", "export", {"name": name, "form": "modern"}),
+        Network(f"{name}.decomposed", what, inputs, "models.full", "export", {"name": name, "form": "decomposed"}),
+    )
+
+
+_DEMO_BERT = {"layers": 4, "hidden": 384, "heads": 6, "intermediate": 1536, "vocab": 1000, "positions": 128}
+_DEMO_MOBILENET = ((6, 24, 2, 2), (6, 32, 2, 2), (6, 64, 3, 2), (6, 96, 2, 1), (6, 160, 2, 2))
+
+NETWORKS: tuple[Network, ...] = (
+    *_full("bert-base", "BERT-base, batch 1, sequence 128", _tokens(30522, 1, 128)),
+    Network(
+        "bert-base.dynamic",
+        "BERT-base, symbolic batch and sequence",
+        _tokens(30522, "batch", "sequence"),
+        "models.full",
+        "export",
+        {"name": "bert-base", "form": "dynamic"},
+        {"batch": 1, "sequence": 128},
+    ),
+    *_full("resnet-50", "ResNet-50 v1.5, batch 1, 224 x 224", _image(224)),
+    *_full("mobilenet-v2", "MobileNetV2 1.0, batch 1, 224 x 224", _image(224)),
+    *_small("tiny-bert", "BERT, 2 layers of 64", _tokens(100, 1, 32), "bert", batch=1, sequence=32),
+    *_small("tiny-bert.dynamic", "BERT, 2 layers of 64, symbolic", _tokens(100, "batch", "sequence"), "bert"),
+    *_small("tiny-resnet", "ResNet, 2 bottlenecks of 8", _image(32), "resnet"),
+    *_small("tiny-resnet.dynamic", "ResNet, 2 bottlenecks, symbolic", _image(32, "batch"), "resnet", batch="batch"),
+    *_small("tiny-mobilenet", "MobileNetV2, 3 blocks", _image(32), "mobilenet_v2"),
+    *_small("demo-bert", "BERT, 4 layers of 384", _tokens(1000, 1, 128), "bert", batch=1, sequence=128, **_DEMO_BERT),
+    *_small("demo-resnet", "ResNet-26", _image(224), "resnet", blocks=(2, 2, 2, 2), width=48, image=224, classes=1000),
+    *_small(
+        "demo-mobilenet", "MobileNetV2, 12 blocks", _image(224), "mobilenet_v2",
+        stages=_DEMO_MOBILENET, stem=32, last=1280, image=224, classes=1000,
+    ),
+)  # fmt: skip

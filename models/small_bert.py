@@ -1,0 +1,311 @@
+"""BERT of any size, node for node as torch's two exporters write it, made with onnx and numpy alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+from onnx import TensorProto
+
+from models.net import Extent, Form, Net, Spread
+
+# A mean that is not zero, so that the mean a LayerNorm subtracts is not zero either; a small deviation, because what
+# all tokens share grows from layer to layer, until they are equal and attention is uniform.
+BIAS = Spread(0.1, 0.15)
+SHIFT = Spread(0.1, 0.1)
+SCORE_GAIN = 1.0  # of queries and of keys: the scores' deviation becomes 1, attention neither uniform nor one-hot
+ATTENTION_GAIN = 0.4  # of what attention says, which is mostly the same for all tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The extents of one BERT; `batch` and `sequence` may be symbolic."""
+
+    hidden: int
+    heads: int
+    intermediate: int
+    vocab: int
+    positions: int
+    batch: Extent
+    sequence: Extent
+
+    @property
+    def head(self) -> int:
+        """Channels of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def static(self) -> tuple[int, int] | None:
+        """(batch, sequence) when both are numbers."""
+        if isinstance(self.batch, int) and isinstance(self.sequence, int):
+            return self.batch, self.sequence
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """How one exporter writes the parts in which the two forms of BERT differ."""
+
+    opset: int
+    layer_norm: Callable[[Net, Sizes, str, str, str], str]
+    gelu: Callable[[Net, str], str]
+    mask: Callable[[Net, Sizes], str]
+    position_ids: Callable[[Net, Sizes], str]
+    extents: Callable[[Net, Sizes, str, tuple[int, ...]], str]
+    attention: Callable[[Net, Sizes, str, str, str, str], str]
+    bias_first: bool
+
+
+def bert(
+    layers: int = 2,
+    hidden: int = 64,
+    heads: int = 4,
+    intermediate: int = 128,
+    vocab: int = 100,
+    positions: int = 64,
+    batch: Extent = "batch",
+    sequence: Extent = "sequence",
+    form: Form = "modern",
+    seed: int = 0,
+) -> onnx.ModelProto:
+    """BERT with its pooler: int64 input_ids, attention_mask, token_type_ids to last_hidden_state and pooler_output.
+
+    `modern` is what torch.export and onnxscript give (opset 20), `decomposed` what tracing gave in the years before
+    (opset 12): LayerNorm, GELU and softmax as chains of primitives, the mask as (1 - mask) * -10000.
+    """
+    sizes = Sizes(hidden, heads, intermediate, vocab, positions, batch, sequence)
+    write = WRITERS[form]
+    net = Net("bert", form, write.opset, seed)
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        net.input(name, TensorProto.INT64, (batch, sequence))
+    state = _embeddings(net, sizes, write)
+    mask = write.mask(net, sizes)
+    for number in range(layers):
+        out = "last_hidden_state" if number == layers - 1 else ""
+        state = _layer(net, sizes, write, f"encoder.layer.{number}", state, mask, out)
+    first = net.node("Gather", state, net.constant(0), axis=1)
+    weight = net.weight("pooler.dense.weight", net.draw("pooler.dense", (hidden, hidden), Spread(hidden**-0.5)))
+    bias = net.weight("pooler.dense.bias", net.draw("pooler.dense.bias", (hidden,), BIAS))
+    net.node("Tanh", net.node("Gemm", first, weight, bias, alpha=1.0, beta=1.0, transB=1), out="pooler_output")
+    return net.model({"last_hidden_state": (batch, sequence, hidden), "pooler_output": (batch, hidden)})
+
+
+def _embeddings(net: Net, sizes: Sizes, write: Writer) -> str:
+    def table(kind: str, rows: int) -> str:
+        name = f"embeddings.{kind}_embeddings.weight"
+        return net.weight(name, net.draw(name, (rows, sizes.hidden), Spread(0.6, 0.1)))
+
+    words = net.node("Gather", table("word", sizes.vocab), "input_ids", axis=0)
+    types = net.node("Gather", table("token_type", 2), "token_type_ids", axis=0)
+    total = net.node("Add", words, types)
+    places = net.node("Gather", table("position", sizes.positions), write.position_ids(net, sizes), axis=0)
+    return write.layer_norm(net, sizes, net.node("Add", total, places), "embeddings.LayerNorm", "")
+
+
+def _layer(net: Net, sizes: Sizes, write: Writer, name: str, state: str, mask: str, out: str) -> str:
+    """Attention and MLP, each with its residual and its LayerNorm."""
+    hidden, inner = sizes.hidden, sizes.intermediate
+    split = write.extents(net, sizes, state, (-1, sizes.head))
+    query, key, value = (
+        net.node("Reshape", _dense(net, write, state, f"{name}.attention.self.{part}", hidden, hidden, gain), split)
+        for part, gain in (("query", SCORE_GAIN), ("key", SCORE_GAIN), ("value", 1.0))
+    )
+    context = write.attention(net, sizes, query, key, value, mask)
+    merged = net.node("Transpose", context, perm=(0, 2, 1, 3))
+    merged = net.node("Reshape", merged, write.extents(net, sizes, state, (-1,)))
+    attended = _dense(net, write, merged, f"{name}.attention.output.dense", hidden, hidden, ATTENTION_GAIN)
+    attended = net.node("Add", attended, state)
+    state = write.layer_norm(net, sizes, attended, f"{name}.attention.output.LayerNorm", "")
+    wide = write.gelu(net, _dense(net, write, state, f"{name}.intermediate.dense", hidden, inner, 1.0))
+    # GELU of a standard normal has a root mean square of about 0.65.
+    narrow = _dense(net, write, wide, f"{name}.output.dense", inner, hidden, 1 / 0.65)
+    return write.layer_norm(net, sizes, net.node("Add", narrow, state), f"{name}.output.LayerNorm", out)
+
+
+def _dense(net: Net, write: Writer, x: str, name: str, inputs: int, outputs: int, gain: float) -> str:
+    weight = net.weight(f"{name}.weight", net.draw(f"{name}.weight", (inputs, outputs), Spread(gain * inputs**-0.5)))
+    bias = net.weight(f"{name}.bias", net.draw(f"{name}.bias", (outputs,), BIAS))
+    product = net.node("MatMul", x, weight)
+    return net.node("Add", bias, product) if write.bias_first else net.node("Add", product, bias)
+
+
+def _norm_weights(net: Net, sizes: Sizes, name: str) -> tuple[str, str]:
+    scale = net.draw(f"{name}.weight", (sizes.hidden,), Spread(0.15, 1.0))
+    shift = net.draw(f"{name}.bias", (sizes.hidden,), SHIFT)
+    return net.weight(f"{name}.weight", scale), net.weight(f"{name}.bias", shift)
+
+
+# --- as torch.export and onnxscript write it -------------------------------------------------------------------------
+
+
+def _modern_layer_norm(net: Net, sizes: Sizes, x: str, name: str, out: str) -> str:
+    weights = _norm_weights(net, sizes, name)
+    return net.node("LayerNormalization", x, *weights, out=out, axis=-1, epsilon=1e-12, stash_type=1)
+
+
+def _modern_gelu(net: Net, x: str) -> str:
+    return net.node("Gelu", x, approximate="none")
+
+
+def _modern_extent(net: Net, axis: int) -> str:
+    return net.node("Shape", "token_type_ids", start=axis, end=axis + 1)
+
+
+def _modern_position_ids(net: Net, sizes: Sizes) -> str:
+    if sizes.static:
+        return net.constant(np.arange(sizes.static[1])[None])
+    one = net.constant([1])
+    ids = net.constant(np.arange(sizes.positions)[None])
+    return net.node("Slice", ids, net.constant([0]), _modern_extent(net, 1), one, one)
+
+
+def _modern_extents(net: Net, sizes: Sizes, like: str, rest: tuple[int, ...]) -> str:
+    """The shape (batch, sequence, *rest) as a value."""
+    if sizes.static:
+        return net.constant([*sizes.static, *rest])
+    return net.node(
+        "Concat", _modern_extent(net, 0), _modern_extent(net, 1), *(net.constant([size]) for size in rest), axis=0
+    )
+
+
+def _modern_mask(net: Net, sizes: Sizes) -> str:
+    """0 where a key may be seen and the lowest number where not: (batch, 1, sequence, sequence)."""
+    seen = net.node("Cast", "attention_mask", to=TensorProto.BOOL)
+    if sizes.static:
+        batch, sequence = sizes.static
+        places = np.stack(np.broadcast_arrays(np.arange(batch)[:, None], np.arange(sequence)[None]), axis=-1)
+        every = net.constant(np.ones((1, 1, sequence, 1), dtype=np.bool_))
+        keys = net.node("GatherND", seen, net.constant(places[:, None, None].astype(np.int64)), batch_dims=0)
+    else:
+        every, keys = _modern_symbolic_mask(net, seen)
+    both = net.node("And", every, keys)
+    return net.node("Where", both, net.constant(0.0), net.constant(float(np.finfo(np.float32).min)))
+
+
+def _modern_symbolic_mask(net: Net, seen: str) -> tuple[str, str]:
+    """`True` for each query (it tests sequence >= 0) and `seen` for each key, gathered by computed indices."""
+    zero, one = net.constant(0), net.constant(1)
+    rows = net.node("Range", zero, net.node("Squeeze", _modern_extent(net, 0)), one)
+    columns = net.node("Range", zero, net.node("Squeeze", _modern_extent(net, 1)), one)
+    rows = net.node("Unsqueeze", net.node("Unsqueeze", rows, net.constant([1, 2])), net.constant([3]))
+    columns = net.node("Unsqueeze", columns, net.constant([0, 1]))
+    queries = net.node("Unsqueeze", columns, net.constant([3]))
+    keys = net.node("Unsqueeze", columns, net.constant([2]))
+    every = net.node("And", net.constant(np.array(True)), net.node("GreaterOrEqual", queries, zero))
+    shape = net.node("Shape", net.node("Max", rows, keys), start=0)
+    last = net.constant([-1])
+    pairs = [net.node("Unsqueeze", net.node("Expand", index, shape), last) for index in (rows, keys)]
+    return every, net.node("GatherND", seen, net.node("Concat", *pairs, axis=-1), batch_dims=0)
+
+
+def _modern_attention(net: Net, sizes: Sizes, query: str, key: str, value: str, mask: str) -> str:
+    """The decomposition of scaled_dot_product_attention: half of the scale on each side, no row of NaN kept."""
+    query, key, value = (net.node("Transpose", x, perm=(0, 2, 1, 3)) for x in (query, key, value))
+    flat, apart = _modern_key_shapes(net, sizes, key)
+    key = net.node("Transpose", net.node("Reshape", key, flat, allowzero=0), perm=(0, 2, 1))
+    key = net.node("Reshape", key, apart, allowzero=0)
+    scale = net.constant(float(sizes.head**-0.25))
+    scores = net.node("MatMul", net.node("Mul", query, scale), net.node("Mul", key, scale))
+    chances = net.node("Softmax", net.node("Add", scores, mask), axis=-1)
+    chances = net.node("Where", net.node("IsNaN", chances), net.constant(0.0), chances)
+    return net.node("MatMul", chances, value)
+
+
+def _modern_key_shapes(net: Net, sizes: Sizes, key: str) -> tuple[str, str]:
+    """(batch * heads, sequence, head) and (batch, heads, head, sequence) as values."""
+    if sizes.static:
+        batch, sequence = sizes.static
+        return (
+            net.constant([-1, sequence, sizes.head]),
+            net.constant([batch, sizes.heads, sizes.head, sequence]),
+        )
+    bounds = np.iinfo(np.int64)
+    shape = net.node("Shape", key, start=0)
+    last = net.constant([-1])
+    head = net.node("Slice", shape, last, net.constant([bounds.max]))
+    sequence_ = net.node("Slice", shape, net.constant([-2]), last)
+    outer = net.node("Slice", shape, net.constant([bounds.min]), net.constant([-2]))
+    flat = net.node("Concat", last, sequence_, head, axis=0)
+    return flat, net.node("Concat", outer, head, sequence_, axis=0)
+
+
+# --- as tracing wrote it ---------------------------------------------------------------------------------------------
+
+
+def _traced_layer_norm(net: Net, sizes: Sizes, x: str, name: str, out: str) -> str:
+    scale, shift = _norm_weights(net, sizes, name)
+    centred = net.node("Sub", x, net.node("ReduceMean", x, axes=[-1]))
+    variance = net.node("ReduceMean", net.node("Pow", centred, net.constant(2.0)), axes=[-1])
+    deviation = net.node("Sqrt", net.node("Add", variance, net.constant(1e-12)))
+    normal = net.node("Div", centred, deviation)
+    return net.node("Add", net.node("Mul", normal, scale), shift, out=out)
+
+
+def _traced_gelu(net: Net, x: str) -> str:
+    error = net.node("Erf", net.node("Div", x, net.constant(float(np.sqrt(2.0)))))
+    gated = net.node("Mul", x, net.node("Add", error, net.constant(1.0)))
+    return net.node("Mul", gated, net.constant(0.5))
+
+
+def _traced_extent(net: Net, like: str, axis: int) -> str:
+    extent = net.node("Gather", net.node("Shape", like), net.constant(axis), axis=0)
+    return net.node("Unsqueeze", extent, axes=[0])
+
+
+def _traced_position_ids(net: Net, sizes: Sizes) -> str:
+    if sizes.static:
+        return net.constant(np.arange(sizes.static[1])[None])
+    ids = net.constant(np.arange(sizes.positions)[None])
+    start, axis, step = net.constant([0]), net.constant([1]), net.constant([1])
+    return net.node("Slice", ids, start, _traced_extent(net, "input_ids", 1), axis, step)
+
+
+def _traced_extents(net: Net, sizes: Sizes, like: str, rest: tuple[int, ...]) -> str:
+    if sizes.static:
+        return net.constant([*sizes.static, *rest])
+    extents = (_traced_extent(net, like, 0), _traced_extent(net, like, 1))
+    return net.node("Concat", *extents, *(net.constant([size]) for size in rest), axis=0)
+
+
+def _traced_mask(net: Net, sizes: Sizes) -> str:
+    """0 where a key may be seen and -10000 where not: (batch, 1, 1, sequence)."""
+    seen = net.node("Unsqueeze", net.node("Unsqueeze", "attention_mask", axes=[1]), axes=[2])
+    hidden = net.node("Sub", net.constant(1.0), net.node("Cast", seen, to=TensorProto.FLOAT))
+    return net.node("Mul", hidden, net.constant(-10000.0))
+
+
+def _traced_attention(net: Net, sizes: Sizes, query: str, key: str, value: str, mask: str) -> str:
+    query = net.node("Transpose", query, perm=(0, 2, 1, 3))
+    value = net.node("Transpose", value, perm=(0, 2, 1, 3))
+    key = net.node("Transpose", key, perm=(0, 2, 3, 1))
+    scores = net.node("Div", net.node("MatMul", query, key), net.constant(float(sizes.head**0.5)))
+    scores = net.node("Add", scores, mask)
+    powers = net.node("Exp", net.node("Sub", scores, net.node("ReduceMax", scores, axes=[-1], keepdims=1)))
+    total = net.node("ReduceSum", powers, axes=[-1], keepdims=1)
+    return net.node("MatMul", net.node("Div", powers, total), value)
+
+
+WRITERS: dict[Form, Writer] = {
+    "modern": Writer(
+        opset=20,
+        layer_norm=_modern_layer_norm,
+        gelu=_modern_gelu,
+        mask=_modern_mask,
+        position_ids=_modern_position_ids,
+        extents=_modern_extents,
+        attention=_modern_attention,
+        bias_first=False,
+    ),
+    "decomposed": Writer(
+        opset=12,
+        layer_norm=_traced_layer_norm,
+        gelu=_traced_gelu,
+        mask=_traced_mask,
+        position_ids=_traced_position_ids,
+        extents=_traced_extents,
+        attention=_traced_attention,
+        bias_first=True,
+    ),
+}
