@@ -1,0 +1,139 @@
+"""Compares tensors by numbers: how far apart two are, and how far apart rounding alone may put them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+Array: TypeAlias = npt.NDArray[Any]
+Results: TypeAlias = list[list[Array]]  # by set of inputs, by output
+
+# What rounding alone may do to the relative L2 error of a whole network, by its coarsest float type: some 100 roundings
+# for float32, whose sums are reordered, and fewer for the types that are rounded after each operator.
+FLOORS: dict[str, float] = {
+    "float64": 1e-12,
+    "float32": 2e-5,
+    "float16": 8e-3,
+    "bfloat16": 5e-2,
+    "float8": 2e-1,
+    "quantized": 5e-3,  # float tensors behind 8-bit ones, where one rounding can become one step
+}
+
+# One rounding, relative.
+EPSILONS: dict[str, float] = {
+    "float64": 2.0**-52,
+    "float32": 2.0**-23,
+    "float16": 2.0**-10,
+    "bfloat16": 2.0**-7,
+    "float8": 2.0**-2,
+}
+
+STEADY = 0.1  # an output that the original itself does not reproduce within this share says nothing
+_TINY = 1e-30
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """How far `b` is from `a`. Floats: relative L2 error. Others: the share of elements that differ."""
+
+    error: float  # infinite when shapes, types, or the places of NaN and infinities differ
+    max_abs: float  # the largest difference of two elements
+    rms: float = 0.0  # of the reference's finite elements
+    reason: str = ""  # why the error is infinite
+
+
+def distance(a: Array, b: Array) -> Distance:
+    """The distance of `b` from the reference `a`; 8-bit integers are equal when they are within one step.
+
+    >>> distance(np.array([3.0, 4.0]), np.array([3.0, 4.5])).error
+    0.1
+    """
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return Distance(np.inf, np.inf, reason=f"{b.dtype}{list(b.shape)} instead of {a.dtype}{list(a.shape)}")
+    if not a.size:
+        return Distance(0.0, 0.0)
+    if not is_float(a.dtype):
+        return _exact_distance(a, b)
+    if a.dtype.itemsize < 4:
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    finite = np.isfinite(a)
+    if not finite.all() or not np.isfinite(b).all():
+        if not np.array_equal(a[~finite], b[~finite], equal_nan=True) or not np.isfinite(b[finite]).all():
+            return Distance(np.inf, np.inf, reason="NaN or infinity in other places")
+        a, b = a[finite], b[finite]
+    return _float_distance(a, b)
+
+
+def _exact_distance(a: Array, b: Array) -> Distance:
+    if a.dtype.kind not in "iub":
+        return Distance(float(np.mean(a != b)), 0.0)
+    off = np.abs(a.astype(np.float64) - b.astype(np.float64))
+    step = 1.0 if a.dtype.kind in "iu" and a.dtype.itemsize == 1 else 0.0
+    return Distance(float(np.mean(off > step)), float(off.max(initial=0.0)))
+
+
+def _float_distance(a: Array, b: Array) -> Distance:
+    off = b.astype(np.float64).ravel() - a.astype(np.float64).ravel()
+    norm = float(np.linalg.norm(a.astype(np.float64).ravel()))
+    size = float(np.linalg.norm(off))
+    error = size / max(norm, _TINY) if size else 0.0
+    return Distance(error, float(np.abs(off).max(initial=0.0)), norm / max(1.0, float(np.sqrt(off.size))))
+
+
+def is_float(dtype: np.dtype[Any]) -> bool:
+    """The type rounds: NumPy's floats and the short ones that NumPy has not."""
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8"))
+
+
+def type_name(dtype: np.dtype[Any]) -> str:
+    """The key of `FLOORS` and `EPSILONS` for a float type.
+
+    >>> type_name(np.dtype(np.float32))
+    'float32'
+    """
+    return "float8" if dtype.name.startswith("float8") else dtype.name
+
+
+def worst(found: Sequence[Distance]) -> Distance:
+    """The largest error of several pairs, with the smallest reference."""
+    largest = max(found, key=lambda each: each.error)
+    return replace(largest, rms=min(each.rms for each in found))
+
+
+def distances(expected: Results, found: Results) -> list[Distance]:
+    """By output, the worst over all sets of inputs."""
+    rows = [[distance(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(expected, found, strict=True)]
+    return [worst(column) for column in zip(*rows, strict=True)]
+
+
+def limit(own: Sequence[float], floor: float, exact: bool) -> float:
+    """The distance allowed to another model: ten times the original's own largest, at least `floor` for floats."""
+    widest = 10.0 * max(own, default=0.0)
+    return widest if exact else max(widest, floor)
+
+
+def excess(error: float, limit: float) -> float:
+    """How far an error fills its limit: at most 1 is good."""
+    return error / limit if limit else (np.inf if error else 0.0)
+
+
+def group_bound(dtype: np.dtype[Any], reduction: int) -> float:
+    """The relative L2 error that one kernel may have against its body, for its coarsest type and its longest sum.
+
+    Roundings of a sum of n terms grow as sqrt(n); sixteen of them are for what surrounds it (exp, divisions, a mean
+    taken off), and four is for luck.
+    """
+    return 4.0 * EPSILONS[type_name(dtype)] * (16.0 + float(np.sqrt(reduction)))
+
+
+def relevant(tensor: Array) -> bool:
+    """At least half of the elements are finite, or it holds no floats: comparing it says something."""
+    if not is_float(tensor.dtype) or not tensor.size:
+        return True
+    wide = tensor.astype(np.float32) if tensor.dtype.itemsize < 4 else tensor
+    return bool(np.isfinite(wide).mean() >= 0.5)
+

@@ -1,0 +1,104 @@
+"""Opens ONNX Runtime sessions in one way for verification and profiling, and runs them on NumPy arrays of any type."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from onnxfuse.errors import DeviceError
+
+Array: TypeAlias = npt.NDArray[Any]
+Feeds: TypeAlias = Mapping[str, Array]
+
+# Element types that NumPy has not: the runtime's name of each, its ONNX number, its bits and its values as seen here.
+_FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
+    "tensor(bfloat16)": (16, np.uint16, ml_dtypes.bfloat16),
+    "tensor(float8e4m3fn)": (17, np.uint8, ml_dtypes.float8_e4m3fn),
+    "tensor(float8e4m3fnuz)": (18, np.uint8, ml_dtypes.float8_e4m3fnuz),
+    "tensor(float8e5m2)": (19, np.uint8, ml_dtypes.float8_e5m2),
+    "tensor(float8e5m2fnuz)": (20, np.uint8, ml_dtypes.float8_e5m2fnuz),
+}
+
+
+def options(*, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0) -> ort.SessionOptions:
+    """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
+
+    Raises DeviceError when a library cannot be registered.
+    """
+    made = ort.SessionOptions()
+    made.log_severity_level = 4
+    made.intra_op_num_threads = threads
+    levels = ort.GraphOptimizationLevel
+    made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    for library in libraries:
+        try:
+            made.register_custom_ops_library(os.path.abspath(library))
+        except Exception as problem:
+            raise DeviceError(f"runtime: {library} cannot be registered: {reason(problem)}") from None
+    return made
+
+
+def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort.InferenceSession:
+    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's own words."""
+    try:
+        return ort.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
+    except Exception as problem:
+        what = Path(model).name if isinstance(model, str) else "the model"
+        raise DeviceError(f"runtime: {what} cannot be opened: {reason(problem)}") from None
+
+
+def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None = None) -> list[Array]:
+    """The outputs `names` (all, in order, by default). Entries of `feeds` that the model has no input for are left out.
+
+    Raises DeviceError with the runtime's own words.
+    """
+    inputs = {each.name: each.type for each in session.get_inputs()}
+    outputs = {each.name: each.type for each in session.get_outputs()}
+    wanted = list(outputs) if names is None else list(names)
+    if not wanted:
+        return []  # the runtime takes an empty list for "all"
+    given = {name: value for name, value in feeds.items() if name in inputs}
+    try:
+        if not _FOREIGN.keys() & {*inputs.values(), *(outputs[name] for name in wanted)}:
+            return [_tensor(name, value) for name, value in zip(wanted, session.run(wanted, given), strict=True)]
+        values = {name: _to_value(value, inputs[name]) for name, value in given.items()}
+        return [_to_array(value) for value in session.run_with_ort_values(wanted, values)]
+    except Exception as problem:
+        raise DeviceError(f"runtime: the model cannot be run: {reason(problem)}") from None
+
+
+def _tensor(name: str, value: Any) -> Array:
+    if isinstance(value, np.ndarray):
+        return value
+    raise TypeError(f"output {name} is no tensor")
+
+
+def _to_value(array: Array, kind: str) -> ort.OrtValue:
+    if kind not in _FOREIGN:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    number, bits, _ = _FOREIGN[kind]
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(bits), number)
+
+
+def _to_array(value: ort.OrtValue) -> Array:
+    kind = value.data_type()
+    if kind not in _FOREIGN:
+        made: Array = value.numpy()
+        return made
+    dtype, shape = np.dtype(_FOREIGN[kind][2]), value.shape()
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)
+
+
+def reason(problem: BaseException) -> str:
+    """What went wrong, in one line: the runtime's messages span several and open with a name in brackets."""
+    text = " ".join(str(problem).split())
+    return text.removeprefix("[ONNXRuntimeError] : ")[:400] or type(problem).__name__

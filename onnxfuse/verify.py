@@ -1,0 +1,221 @@
+"""Original against rewritten model by numbers, in a child process: models, and each fused node against its body."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse import compare, process
+from onnxfuse.errors import DeviceError
+
+_CHILD = "onnxfuse.verify_child"
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way to run the model under test, and its output that is nearest its limit or furthest over it."""
+
+    name: str  # such as "with library, all optimizations"
+    ok: bool
+    output: str
+    error: float | None  # relative L2 error; share of unequal elements for integers; None when it did not run
+    limit: float | None
+    max_abs: float | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to "do both models compute the same?"; `ok` is None when the question could not be asked."""
+
+    ok: bool | None
+    max_error: float | None  # with its limit: of the output and run that are nearest the limit or furthest over it
+    limit: float | None
+    tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
+    runs: tuple[Run, ...] = ()
+    unsteady: tuple[str, ...] = ()  # outputs that the original itself does not reproduce; not compared
+    inputs: int = 0  # how many sets of inputs were tried
+    message: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON document."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """One fused node against its function body; `ok` is None when the body does not run alone."""
+
+    name: str
+    op_type: str
+    ok: bool | None
+    error: float | None
+    limit: float | None
+    message: str = ""
+
+
+def verify_models(
+    a: str | Path,
+    b: str | Path,
+    *,
+    library: str | Path | None = None,
+    inputs: str | Path | None = None,
+    seed: int = 0,
+    rtol: float | None = None,
+    atol: float | None = None,
+    custom_libraries: Sequence[str | Path] = (),
+    dims: Mapping[str, int] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> Verdict:
+    """Run `a` and `b` on the same inputs, `b` with and without `library`, each with all optimizations and with none.
+
+    The limit of an output is ten times the largest distance among the original's own runs (all optimizations, none,
+    inputs moved by one rounding), at least a floor by type; `rtol` (relative L2) and `atol` (RMS) replace it.
+    `inputs` is an .npz file or a test_data_set folder; without it they are random, of two sizes where symbols are not
+    fixed by `dims`. `custom_libraries` are what both models need anyway.
+
+    Raises BudgetError when a limit is exceeded, UsageError and ModelError for what cannot be read.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        return Verdict(None, None, None, None, message="onnxruntime is not installed")
+    request = _request("models", library, inputs, seed, dims, custom_libraries) | {"a": _whole(a), "b": _whole(b)}
+    with tempfile.TemporaryDirectory() as folder:
+        notes = Path(folder, "notes")
+        try:
+            answer = _ask(request, notes, time_limit, memory_limit)
+        except DeviceError as problem:
+            return _undone(problem, notes)
+    return judged(answer, rtol, atol)
+
+
+def _request(
+    do: str,
+    library: str | Path | None,
+    inputs: str | Path | None,
+    seed: int,
+    dims: Mapping[str, int] | None,
+    custom: Sequence[str | Path],
+) -> dict[str, Any]:
+    return {
+        "do": do,
+        "library": None if library is None else _whole(library),
+        "custom": [_whole(each) for each in custom],
+        "inputs": None if inputs is None else _whole(inputs),
+        "seed": seed,
+        "dims": dict(dims or {}),
+    }
+
+
+def _whole(path: str | Path) -> str:
+    return str(Path(path).absolute())
+
+
+def _ask(request: dict[str, Any], notes: Path, time_limit: float | None, memory_limit: int | None) -> Any:
+    request = request | {"notes": str(notes)}
+    return process.python_child(_CHILD, request, stage="verify", time_limit=time_limit, memory_limit=memory_limit)
+
+
+def _undone(problem: DeviceError, notes: Path) -> Verdict:
+    """The child did not answer: the model under test is at fault when it was running, else nothing can be said."""
+    doing = notes.read_text(encoding="utf-8") if notes.exists() else ""
+    if not doing or doing.startswith("the original"):
+        return Verdict(None, None, None, None, message=problem.message)
+    run = Run(doing, False, "", None, None, None, problem.message)
+    return Verdict(False, None, None, None, (run,), message=f"{doing}: {problem.message}")
+
+
+def judged(measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None) -> Verdict:
+    """The verdict on what `verify_child.measure` measured."""
+    names: list[str] = measured["outputs"]
+    own = [max(each, default=0.0) for each in measured["own"]]
+    steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
+    runs = tuple(_judged_run(each, measured, steady, rtol, atol) for each in measured["runs"])
+    common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
+    failed = [run for run in runs if not run.ok]
+    if names and not steady and not any(run.error is None for run in failed):
+        message = "the original does not reproduce its own outputs"
+        return Verdict(None, None, None, None, runs, message=message, **common)
+    compared = [run for run in runs if run.error is not None and run.limit is not None]
+    worst = max(compared, key=lambda run: compare.excess(run.error or 0.0, run.limit or 0.0), default=None)
+    return Verdict(
+        ok=not failed,
+        max_error=worst.error if worst else None,
+        limit=worst.limit if worst else None,
+        tolerance=_tolerance(measured, steady),
+        runs=runs,
+        message=f"{failed[0].name}: {failed[0].message}" if failed else "",
+        **common,
+    )
+
+
+def _judged_run(
+    run: Mapping[str, Any], measured: Mapping[str, Any], steady: Sequence[int], rtol: float | None, atol: float | None
+) -> Run:
+    if run["message"]:
+        return Run(run["name"], False, "", None, None, None, run["message"])
+    found = [compare.Distance(**each) for each in run["distances"]]
+    limits = {i: _limit(found[i], i, measured, rtol, atol) for i in steady}
+    if not limits:
+        return Run(run["name"], True, "", None, None, None)
+    at = max(limits, key=lambda i: compare.excess(found[i].error, limits[i]))
+    ok = found[at].error <= limits[at]
+    name = measured["outputs"][at]
+    words = "" if ok else f"output {name}: {found[at].reason or f'error {found[at].error:.3g} above {limits[at]:.3g}'}"
+    return Run(run["name"], ok, name, found[at].error, limits[at], found[at].max_abs, words)
+
+
+def _limit(
+    found: compare.Distance, output: int, measured: Mapping[str, Any], rtol: float | None, atol: float | None
+) -> float:
+    exact = measured["exact"][output]
+    if exact or (rtol is None and atol is None):
+        return compare.limit(measured["own"][output], measured["floor"], exact)
+    return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
+
+
+def _tolerance(measured: Mapping[str, Any], steady: Sequence[int]) -> float | None:
+    floats = [i for i in steady if not measured["exact"][i]]
+    errors = [run["distances"][i]["error"] for run in measured["runs"] if run["distances"] for i in floats]
+    return max(errors, default=None)
+
+
+def verify_groups(
+    model: str | Path,
+    library: str | Path,
+    inputs: str | Path | None = None,
+    *,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    reductions: Mapping[str, int] | None = None,
+    custom_libraries: Sequence[str | Path] = (),
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> tuple[GroupResult, ...]:
+    """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
+
+    `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
+    stands for it. A kernel that brings its process down is a result like any other.
+
+    Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
+    """
+    request = _request("groups", library, inputs, seed, dims, custom_libraries)
+    request |= {"model": _whole(model), "reductions": dict(reductions or {})}
+    crashed: list[GroupResult] = []
+    with tempfile.TemporaryDirectory() as folder:
+        while True:
+            notes = Path(folder, str(len(crashed)))
+            try:
+                answer = _ask(request | {"skip": [each.name for each in crashed]}, notes, time_limit, memory_limit)
+            except DeviceError as problem:
+                doing = notes.read_text(encoding="utf-8") if notes.exists() else ""
+                if not doing.startswith("node "):
+                    raise
+                op_type, name = doing.removeprefix("node ").split(" ", 1)
+                crashed.append(GroupResult(name, op_type, False, None, None, problem.message))
+                continue
+            return (*(GroupResult(**each) for each in answer), *crashed)

@@ -1,0 +1,139 @@
+"""The half of verification that runs whole models, one session at a time: the program that `verify.py` starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from onnx import ModelProto, TensorProto
+
+from onnxfuse import compare, engine, feed_limits, feeds, process, trial, verify_nodes
+from onnxfuse.compare import Results
+from onnxfuse.errors import DeviceError, OnnxFuseError
+from onnxfuse.trial import Values
+
+Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
+
+
+def main(request: dict[str, Any]) -> Any:
+    """Answer one request of `verify.py`: `do` names the function, the rest are its arguments."""
+    notes = Path(request.pop("notes"))
+
+    def note(text: str) -> None:
+        notes.write_text(text, encoding="utf-8")
+
+    table: dict[str, Callable[..., Any]] = {"models": measure, "groups": verify_nodes.measure}
+    return table[request.pop("do")](note, **request)
+
+
+def measure(
+    note: Note,
+    a: str,
+    b: str,
+    library: str | None,
+    custom: Sequence[str],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+) -> dict[str, Any]:
+    """Run model `a` in three ways and model `b` in up to four; numbers only, `verify.judged` makes a verdict of them.
+
+    Raises DeviceError when `a` does not run.
+    """
+    bare = feed_limits.skeleton(Path(a))
+    note("the original, no optimizations")
+    names, sets, expected = _reference(a, bare, custom, inputs, seed, dims)
+    note("the original, all optimizations")
+    own = _own_distances(a, custom, sets, expected, seed)
+    runs = []
+    for how, libraries, optimize in _ways(library):
+        note(how)
+        runs.append({"name": how, **_compared(b, (*libraries, *custom), optimize, names, sets, expected)})
+    exact = [not compare.is_float(each.dtype) for each in expected[0]]
+    return {"outputs": names, "exact": exact, "own": own, "floor": floor(bare), "sets": len(sets), "runs": runs}
+
+
+def _ways(library: str | None) -> Iterator[tuple[str, tuple[str, ...], bool]]:
+    for libraries in ((library,), ()) if library else ((),):
+        for optimize in (True, False):
+            used = "with library" if libraries else "without library"
+            yield f"{used}, {'all' if optimize else 'no'} optimizations", libraries, optimize
+
+
+def _reference(
+    path: str, bare: ModelProto, custom: Sequence[str], inputs: str | None, seed: int, dims: Mapping[str, int]
+) -> tuple[list[str], list[Values], Results]:
+    """Names of the outputs, the sets of inputs, and what the original makes of them when nothing is optimized."""
+    try:
+        session = engine.open_session(path, engine.options(libraries=custom, optimize=False))
+    except DeviceError:  # some models need the optimizer, which removes casts that have no kernel
+        session = engine.open_session(path, engine.options(libraries=custom))
+    sets, expected = trial.input_sets(session, feeds.inputs_of(bare), inputs, seed, dims)
+    return [each.name for each in session.get_outputs()], sets, expected
+
+
+def _own_distances(
+    path: str, custom: Sequence[str], sets: list[Values], expected: Results, seed: int
+) -> list[list[float]]:
+    """By output: optimized against not optimized, and nudged inputs against the inputs, both optimized."""
+    nudged = [feeds.nudged(each, seed) for each in sets]
+    try:
+        session = engine.open_session(path, engine.options(libraries=custom))
+        found = [engine.run(session, each) for each in (*sets, *nudged)]
+    except DeviceError:  # the reference ran: what is left is the floor
+        return [[] for _ in expected[0]]
+    plain, moved = found[: len(sets)], found[len(sets) :]
+    pairs = ((expected, plain), (plain, moved))
+    rows = [compare.distances(x, y) for x, y in pairs]
+    return [[each.error for each in column] for column in zip(*rows, strict=True)]
+
+
+def _compared(
+    path: str, libraries: Sequence[str], optimize: bool, names: Sequence[str], sets: list[Values], expected: Results
+) -> dict[str, Any]:
+    """One way to run the other model: by output its distance from the original, or the message of what went wrong."""
+    try:
+        session = engine.open_session(path, engine.options(libraries=libraries, optimize=optimize))
+        own = [each.name for each in session.get_outputs()]
+        if len(own) != len(names):
+            raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(names)}")
+        matched = names if set(own) == set(names) else own
+        found = [engine.run(session, each, matched) for each in sets]
+    except OnnxFuseError as problem:
+        return {"message": problem.message, "distances": []}
+    return {"message": "", "distances": [asdict(each) for each in compare.distances(expected, found)]}
+
+
+def floor(bare: ModelProto) -> float:
+    """The floor of the coarsest float type that the model computes with."""
+    names = {_floor_name(kind) for kind in _element_types(bare)} - {""}
+    if any("Quantize" in node.op_type or node.op_type.startswith("QLinear") for node in _nodes(bare)):
+        names.add("quantized")
+    return max((compare.FLOORS[name] for name in names), default=0.0)
+
+
+def _nodes(bare: ModelProto) -> Iterator[Any]:
+    yield from bare.graph.node
+    for function in bare.functions:
+        yield from function.node
+
+
+def _element_types(bare: ModelProto) -> Iterator[int]:
+    yield from (tensor.data_type for tensor in bare.graph.initializer)
+    for value in (*bare.graph.input, *bare.graph.output, *bare.graph.value_info):
+        yield value.type.tensor_type.elem_type
+    for node in _nodes(bare):
+        yield from (each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to")
+
+
+def _floor_name(kind: int) -> str:
+    """The key of `compare.FLOORS` for an ONNX element type; empty for what is no float."""
+    name = TensorProto.DataType.Name(kind).lower()
+    known = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "bfloat16"}
+    return "float8" if name.startswith("float8") else known.get(name, "")
+
+
+if __name__ == "__main__":
+    process.serve(main)

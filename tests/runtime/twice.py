@@ -1,0 +1,65 @@
+"""A model with one fused node, the library of its hand-written kernel (twice.cpp), and the plain model it stands for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse import build
+from onnxfuse.config import TARGETS
+from onnxfuse.render import ort_glue
+from onnxfuse.render.source import Source
+
+DOMAIN = "onnxfuse.0123456789ab"
+
+
+def library(
+    folder: Path, *, gain: str = "1.0f", features: tuple[str, ...] = (), domain: str = DOMAIN, family: str = "auto"
+) -> Path:
+    """`libtwice.so` in `folder`; a `gain` other than 1 plants an error in its kernel."""
+    folder.mkdir(parents=True, exist_ok=True)
+    kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
+    source = Source("twice", f"#define GAIN {gain}\n{kernel}")
+    glue = ort_glue.registration(domain, [ort_glue.Entry("twice")], features)
+    made = folder / "libtwice.so"
+    build.build_library([source], glue, TARGETS["generic"], build.find_toolchain(family), None, 2, made)
+    return made
+
+
+def _value(name: str, dims: list[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+
+
+def _body(x: str, y: str, prefix: str) -> list[onnx.NodeProto]:
+    constants = [
+        helper.make_node("Constant", [], [prefix + name], value=numpy_helper.from_array(np.float32(value)))
+        for name, value in (("two", 2), ("one", 1))
+    ]
+    products = helper.make_node("Mul", [x, prefix + "two"], [prefix + "t"], name=prefix + "mul")
+    return [*constants, products, helper.make_node("Add", [prefix + "t", prefix + "one"], [y], name=prefix + "add")]
+
+
+def model(*, nodes: int = 1, fused: bool = True, rank: int = 2) -> onnx.ModelProto:
+    """`y = -(2 x + 1)`, the inner part `nodes` times in a row, each time one fused node or two plain ones."""
+    dims: list[int | str] = ["batch", "features", "more"][:rank]
+    graph = onnx.GraphProto(name="twice", input=[_value("x", dims)], output=[_value("y", dims)])
+    at = "x"
+    for i in range(nodes):
+        after, prefix = f"f{i}", f"part{i}_"
+        if fused:
+            node = helper.make_node("Twice", [at], [after], domain=DOMAIN, name=f"fused{i}")
+            node.metadata_props.add(key="onnxfuse.origin", value=f'["{prefix}mul", "{prefix}add"]')
+            graph.node.append(node)
+            graph.value_info.append(_value(after, dims))
+        else:
+            graph.node.extend(_body(at, after, prefix))
+        at = after
+    graph.node.append(helper.make_node("Neg", [at], ["y"], name="neg"))
+    opsets = [helper.make_opsetid("", 17)]
+    function = helper.make_function(DOMAIN, "Twice", ["X"], ["Y"], _body("X", "Y", ""), opsets)
+    made = helper.make_model(graph, opset_imports=[*opsets, *[helper.make_opsetid(DOMAIN, 1)] * fused], ir_version=8)
+    made.functions.extend([function] * fused)
+    return made
