@@ -271,7 +271,8 @@ def _object(site: _Site, unit: Source, flags: Sequence[str]) -> bool:
     source = f"{unit.symbol}.cpp"
     (site.folder / source).write_text(unit.text, encoding="utf-8")
     # Names are relative and the headers' folder is hidden, so no path of this machine gets into the object.
-    where = (f"-I{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={key[:16]}")
+    # -iquote: our math.h is not found by <math.h>.
+    where = (f"-iquote{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={key[:16]}")
     _call(site, (*flags, *where, "-c", source, "-o", made.name), f"{source} does not compile")
     if site.cache is not None:
         site.cache.put(key, made)

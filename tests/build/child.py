@@ -1,0 +1,29 @@
+"""A program for the tests of `python_child`: does what its payload asks, or dies the way it asks."""
+
+import os
+import signal
+import sys
+from typing import Any
+
+from onnxfuse.errors import ModelError
+from onnxfuse.process import serve
+
+
+def obey(payload: Any) -> Any:
+    match payload["do"]:
+        case "echo":
+            return payload
+        case "noise":
+            sys.stdout.write("from Python\n")
+            os.write(1, b'{"answer": "from C"}\n')
+            return "quiet"
+        case "refuse":
+            raise ModelError("load: m.onnx: not a model", hint="give a model")
+        case "crash":
+            os.kill(os.getpid(), signal.SIGSEGV)
+        case "bug":
+            raise RuntimeError("the reason")
+
+
+if __name__ == "__main__":
+    serve(obey)

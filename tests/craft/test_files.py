@@ -1,0 +1,45 @@
+"""Every file opens with its promise, stays short, and names nothing of the place where it was written."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.craft.sources import ROOMS, ROOT, TEXT, files, name_of, python_files, tree_of
+
+MAX_LINES = 400
+ALL_PYTHON = python_files("onnxfuse", "cli", "tests", "models", "scripts")
+# Spelled in pieces, so that this file passes its own test.
+FORBIDDEN = ("/".join(("", "work", "")), "/".join(("", "root", "")), ".".join(("pypi", "org")))
+WRITTEN = [path for path in (*files(*ROOMS), *sorted(ROOT.glob("*"))) if path.is_file() and path.suffix in TEXT]
+
+
+@pytest.mark.parametrize("path", ALL_PYTHON, ids=name_of)
+def test_a_file_opens_with_its_promise(path: Path):
+    """One sentence on the first line, in full. An empty `__init__.py` promises nothing."""
+    tree = tree_of(path)
+    if path.name == "__init__.py" and not tree.body:
+        return
+    first = (ast.get_docstring(tree) or "").split("\n")[0]
+    assert first, f"{name_of(path)} has no docstring"
+    assert first.endswith((".", ":")), f"{name_of(path)}: the first line is a whole sentence: {first!r}"
+
+
+@pytest.mark.parametrize("path", ALL_PYTHON, ids=name_of)
+def test_a_file_is_short(path: Path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MAX_LINES, f"{name_of(path)} has {lines} lines, more than {MAX_LINES}: it is two files"
+
+
+@pytest.mark.parametrize("path", WRITTEN, ids=name_of)
+def test_no_file_names_where_it_was_written(path: Path):
+    text = path.read_text(encoding="utf-8")
+    found = [word for word in FORBIDDEN if word in text]
+    assert not found, f"{name_of(path)} names {found}"
+
+
+def test_the_files_are_found():
+    """The lists above are not empty by mistake."""
+    named = {name_of(path) for path in WRITTEN}
+    assert {"Makefile", "pyproject.toml", ".ci/run", "onnxfuse/build.py", "onnxfuse/render/tiles/host.h"} <= named
+    assert "tests/craft/test_files.py" in named
