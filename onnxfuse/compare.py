@@ -136,4 +136,3 @@ def relevant(tensor: Array) -> bool:
         return True
     wide = tensor.astype(np.float32) if tensor.dtype.itemsize < 4 else tensor
     return bool(np.isfinite(wide).mean() >= 0.5)
-

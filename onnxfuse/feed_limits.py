@@ -1,4 +1,4 @@
-"""What a model does with its integer inputs, found by following them: which are indices of what, and which are sizes."""
+"""What a model does with its integer inputs, found by following them: which are indices, and which are sizes."""
 
 from __future__ import annotations
 

@@ -41,7 +41,8 @@ class Recipe:
     """How open questions about inputs are answered; `RECIPES` lists the answers in the order they are tried."""
 
     name: str
-    spatial: tuple[int, int] = (37, 67)  # symbolic height and width, in the first and the second set
+    sizes: tuple[tuple[int, ...], ...] = _PRIMES  # of symbols in the order of the inputs, for each set
+    spatial: tuple[int, ...] = (37, 67)  # symbolic height and width, for each set
     shared: bool = False  # extents without a name are equal where the axis is
     equal: bool = False  # all symbols have one value
     ones: bool = False  # integers of no known use are 0 or 1
@@ -55,6 +56,7 @@ RECIPES = (
     Recipe("one size for all", spatial=(64, 64), shared=True, equal=True, ones=True),
     Recipe("positive", shared=True, ones=True, positive=True),
 )
+TYPICAL = Recipe("typical", ((1, *[128] * 9),), (224,))  # sizes worth measuring
 
 
 def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
@@ -88,10 +90,10 @@ def _extent(dim: onnx.TensorShapeProto.Dimension, name: str, axis: int) -> Exten
     return dim.dim_param or f"{name}.{axis}"
 
 
-def random_feeds(
-    inputs: Sequence[Input], *, seed: int, variant: int, recipe: Recipe, dims: Mapping[str, int]
-) -> dict[str, Array]:
-    """Random values for `inputs`; `variant` 0 and 1 differ in the sizes that symbols get; `dims` fixes some of them.
+def random_sets(
+    inputs: Sequence[Input], *, seed: int, recipe: Recipe, dims: Mapping[str, int]
+) -> list[dict[str, Array]]:
+    """Random values for `inputs`, one set for each of the recipe's choices of sizes; `dims` fixes some symbols.
 
     Raises ModelError for an input that states no shape and for strings.
     """
@@ -99,15 +101,18 @@ def random_feeds(
         if each.shape is None or each.dtype.kind == "O":
             lacks = "states no shape" if each.shape is None else "holds strings"
             raise ModelError(f"inputs: input {each.name} {lacks}", hint="give --inputs")
-    sizes = _sizes(inputs, recipe, variant, dims)
-    random = np.random.default_rng((seed, variant))
-    return {each.name: _values(each, sizes, recipe, random) for each in inputs}
+    made = []
+    for variant in range(len(recipe.sizes)):
+        sizes = _sizes(inputs, recipe, variant, dims)
+        random = np.random.default_rng((seed, variant))
+        made.append({each.name: _values(each, sizes, recipe, random) for each in inputs})
+    return made
 
 
 def _sizes(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:
     """A size for each symbol, in the order in which the inputs mention them."""
     sizes: dict[str, int] = dict(dims)
-    primes = iter(_PRIMES[variant] * 10)
+    free = iter(recipe.sizes[variant] * 10)
     by_axis: dict[str, int] = {}
     for each in inputs:
         for axis, extent in enumerate(each.shape or ()):
@@ -121,9 +126,9 @@ def _sizes(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[
                 elif image and axis > 1:
                     value = recipe.spatial[variant]
                 elif recipe.equal:
-                    value = _PRIMES[variant][1]
+                    value = recipe.sizes[variant][1]
                 else:
-                    value = by_axis[key] if key in by_axis else next(primes)
+                    value = by_axis[key] if key in by_axis else next(free)
                 by_axis[key] = sizes[symbol] = value
     return sizes
 

@@ -17,7 +17,12 @@ Values: TypeAlias = dict[str, Array]
 
 
 def input_sets(
-    session: ort.InferenceSession, wanted: Sequence[feeds.Input], inputs: str | None, seed: int, dims: Mapping[str, int]
+    session: ort.InferenceSession,
+    wanted: Sequence[feeds.Input],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    recipes: Sequence[feeds.Recipe] = feeds.RECIPES,
 ) -> tuple[list[Values], Results]:
     """Inputs that the model can take, and its outputs: those of the file, else random ones by the first recipe to work.
 
@@ -28,8 +33,8 @@ def input_sets(
         return sets, [engine.run(session, each) for each in sets]
     refused = DeviceError("runtime: the model cannot be run")
     unclear: tuple[list[Values], Results] | None = None  # mostly NaN: taken when nothing is better
-    for recipe in feeds.RECIPES:
-        sets = [feeds.random_feeds(wanted, seed=seed, variant=v, recipe=recipe, dims=dims) for v in (0, 1)]
+    for recipe in recipes:
+        sets = feeds.random_sets(wanted, seed=seed, recipe=recipe, dims=dims)
         try:
             found = [engine.run(session, each) for each in sets]
         except DeviceError as problem:

@@ -1,4 +1,4 @@
-"""A model with one fused node, the library of its hand-written kernel (twice.cpp), and the plain model it stands for."""
+"""A model with fused nodes, the library of its hand-written kernel (twice.cpp), and the plain model it stands for."""
 
 from __future__ import annotations
 

@@ -1,0 +1,232 @@
+"""Latency of models side by side: one process per engine, run in turns, with the spread of an engine against itself."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import statistics
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from onnxfuse import process
+from onnxfuse.errors import DeviceError
+
+_CHILD = "onnxfuse.profile_child"
+_TURN_MS = 100.0  # about how long one engine runs before the next one's turn
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds of one run."""
+
+    min: float
+    median: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """Median time of one node as the runtime's profiler saw it; `origin` are the original nodes that it stands for."""
+
+    name: str
+    op_type: str
+    origin: tuple[str, ...]
+    time_ms: float
+    share: float  # of the sum over all nodes
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """What was measured of one model."""
+
+    path: str
+    library: str | None
+    latency_ms: Latency
+    load_ms: float
+    runs: int
+    ops: tuple[OpTime, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All that was measured; ratios are of minima, the steadiest figure."""
+
+    models: tuple[ModelProfile, ...]
+    speedup: float | None  # the first model's minimum over the last one's; None for one model
+    spread: float | None  # how far the first model against itself is from a ratio of 1; None when not asked for
+    threads: int
+    inputs: dict[str, tuple[int, ...]]  # shapes
+    host: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON document."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """A running child: one line with a count is answered by one line with that many times."""
+
+    lines: IO[str]
+    answer: Future[Any]
+    facts: Mapping[str, Any]
+
+    def times(self, count: int) -> list[float]:
+        """Milliseconds of `count` runs."""
+        self.lines.write(f"{count}\n")
+        self.lines.flush()
+        return list(_heard(self.lines, self.answer))
+
+
+def profile_models(
+    paths: Sequence[str | Path],
+    *,
+    libraries: Sequence[str | Path | None] = (),
+    custom_libraries: Sequence[str | Path] = (),
+    threads: int = 0,
+    warmup: int = 3,
+    duration: float = 3.0,
+    repeats: int | None = None,
+    inputs: str | Path | None = None,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    a_a: bool = True,
+    per_op: bool = False,
+    time_limit: float | None = None,
+) -> Profile:
+    """Measure the models in turns (A B A B ...), each for `duration` seconds or, if given, for `repeats` runs.
+
+    `libraries` are those of the models, in their order; `custom_libraries` are for all. `threads` 0 is one per core.
+    All run on the same inputs, which the first model must be able to take; symbols that `dims` leaves open are 1 (the
+    first), 128, and 224 for images. `a_a` measures the first model twice, which gives the spread.
+
+    Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
+    """
+    used = threads or len(os.sched_getaffinity(0))
+    owned = [*libraries, *[None] * (len(paths) - len(libraries))]
+    pairs = [(_whole(path), None if own is None else _whole(own)) for path, own in zip(paths, owned, strict=True)]
+    custom = [_whole(each) for each in custom_libraries]
+    loads = [{"model": path, "libraries": [*([own] if own else []), *custom]} for path, own in pairs]
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+        values = str(Path(folder, "inputs.npz"))
+        wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
+        shapes = _ask({"do": "inputs", **loads[0], **wish, "out": values}, time_limit)
+        engines = [{"do": "engine", **each, "threads": used, "inputs": values} for each in (*loads, *loads[:1] * a_a)]
+        with _started(engines, Path(folder), time_limit) as running:
+            times = _in_turns(running, warmup, duration, repeats)
+            facts = [each.facts for each in running]
+        ops = [()] * len(loads) if not per_op else [_ops(each, used, values, warmup, time_limit) for each in loads]
+    models = tuple(
+        ModelProfile(path, library, _latency(ms), fact["load_ms"], len(ms), nodes)
+        for (path, library), ms, fact, nodes in zip(pairs, times, facts, ops, strict=False)
+    )
+    return Profile(
+        models=models,
+        speedup=models[0].latency_ms.min / models[-1].latency_ms.min if len(models) > 1 else None,
+        spread=abs(min(times[0]) / min(times[-1]) - 1.0) if a_a else None,
+        threads=used,
+        inputs={name: tuple(shape) for name, shape in shapes.items()},
+        host=_host() | {"onnxruntime": facts[0]["runtime"]},
+    )
+
+
+def _whole(path: str | Path) -> str:
+    return str(Path(path).absolute())
+
+
+def _ask(request: dict[str, Any], time_limit: float | None) -> Any:
+    return process.python_child(_CHILD, request, stage="profile", time_limit=time_limit)
+
+
+def _ops(
+    load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None
+) -> tuple[OpTime, ...]:
+    request = {"do": "ops", **load, "threads": threads, "inputs": values, "warmup": warmup, "repeats": 10}
+    return tuple(OpTime(**each | {"origin": tuple(each["origin"])}) for each in _ask(request, time_limit))
+
+
+@contextmanager
+def _started(requests: Sequence[dict[str, Any]], folder: Path, time_limit: float | None) -> Iterator[list[_Engine]]:
+    """One child per request, loaded and waiting, in order; they end with the block."""
+    with ExitStack() as stack:
+        pool = stack.enter_context(ThreadPoolExecutor(len(requests)))
+        running = []
+        for number, request in enumerate(requests):
+            address = str(folder / f"turns{number}")
+            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
+            listener.bind(address)
+            listener.listen(1)
+            answer = pool.submit(_ask, request | {"address": address}, time_limit)
+            connection = stack.enter_context(_accepted(listener, answer))
+            lines = stack.enter_context(connection.makefile("rw", encoding="ascii"))
+            running.append(_Engine(lines, answer, _heard(lines, answer)))
+        yield running
+
+
+def _accepted(listener: socket.socket, answer: Future[Any]) -> socket.socket:
+    """The child's connection. Raises the child's own error when it ends without one."""
+    listener.settimeout(0.05)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            if answer.done():
+                answer.result()
+                raise DeviceError("profile: an engine ended before it was measured") from None
+            continue
+        connection.settimeout(None)
+        return connection
+
+
+def _heard(lines: IO[str], answer: Future[Any]) -> Any:
+    """The next thing that a child says. Raises the child's own error when it has ended instead."""
+    try:
+        line = lines.readline()
+    except OSError:
+        line = ""
+    if not line:
+        answer.result()
+        raise DeviceError("profile: an engine ended while it was measured")
+    return json.loads(line)
+
+
+def _in_turns(engines: Sequence[_Engine], warmup: int, duration: float, repeats: int | None) -> list[list[float]]:
+    """Milliseconds of every run, by engine. A turn has as many runs as fit in it, at least one."""
+    first = [each.times(max(1, warmup)) for each in engines]
+    counts = [max(1, min(int(_TURN_MS / max(min(ms), 1e-3)), repeats or 1000)) for ms in first]
+    times: list[list[float]] = [[] for _ in engines]
+    while any(_wants(ms, duration, repeats) for ms in times):
+        for engine, count, ms in zip(engines, counts, times, strict=True):
+            if _wants(ms, duration, repeats):
+                ms += engine.times(min(count, repeats - len(ms)) if repeats else count)
+    return times
+
+
+def _wants(times: Sequence[float], duration: float, repeats: int | None) -> bool:
+    return len(times) < repeats if repeats else sum(times) < duration * 1e3
+
+
+def _latency(times: Sequence[float]) -> Latency:
+    ordered = sorted(times)
+    p90, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.9, 0.99))
+    return Latency(ordered[0], statistics.median(ordered), p90, p99)
+
+
+def _host() -> dict[str, Any]:
+    """What a reader needs to know of the machine."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return {
+        "cpu": next(names, platform.processor()),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }

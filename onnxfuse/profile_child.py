@@ -1,0 +1,136 @@
+"""The half of profiling that runs models: the program that `profile.py` starts once for each engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import statistics
+import tempfile
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto
+
+from onnxfuse import engine, feed_limits, feeds, process, trial
+
+ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
+
+
+def main(request: dict[str, Any]) -> Any:
+    """Answer one request of `profile.py`: `do` names the function, the rest are its arguments."""
+    table: dict[str, Callable[..., Any]] = {"inputs": write_inputs, "engine": serve_turns, "ops": op_times}
+    return table[request.pop("do")](**request)
+
+
+def write_inputs(
+    model: str, libraries: Sequence[str], inputs: str | None, seed: int, dims: Mapping[str, int], out: str
+) -> dict[str, list[int]]:
+    """Write one set of inputs that the model can take to the .npz file `out`; returns their shapes."""
+    session = engine.open_session(model, engine.options(libraries=libraries))
+    wanted = feeds.inputs_of(feed_limits.skeleton(Path(model)))
+    sets, _ = trial.input_sets(session, wanted, inputs, seed, dims, (feeds.TYPICAL, *feeds.RECIPES))
+    # Types that NumPy has not are written as their bits; the session that reads them knows what they are.
+    bits = {name: v.view(f"u{v.dtype.itemsize}") if v.dtype.kind == "V" else v for name, v in sets[0].items()}
+    with Path(out).open("wb") as stream:
+        np.savez(stream, allow_pickle=False, **bits)
+    return {name: list(value.shape) for name, value in sets[0].items()}
+
+
+def _read(path: str) -> dict[str, Any]:
+    with np.load(path) as archive:
+        return dict(archive)
+
+
+def serve_turns(model: str, libraries: Sequence[str], threads: int, inputs: str, address: str) -> dict[str, Any]:
+    """Load once, then run on each line `n` from the socket, answered with n times in ms; end with the connection."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(address)
+        begin = time.perf_counter()
+        session = engine.open_session(model, engine.options(libraries=libraries, threads=threads))
+        load_ms = (time.perf_counter() - begin) * 1e3
+        call = engine.prepared(session, _read(inputs))
+        with connection.makefile("rw", encoding="ascii") as lines:
+            _say(lines, {"load_ms": load_ms, "runtime": ort.__version__})
+            for line in lines:
+                _say(lines, _times(call, int(line)))
+    return {}
+
+
+def _say(lines: Any, value: Any) -> None:
+    lines.write(json.dumps(value) + "\n")
+    lines.flush()
+
+
+def _times(call: Callable[[], Any], count: int) -> list[float]:
+    """Milliseconds of `count` calls, after one that brings the caches back to this process."""
+    call()
+    times = []
+    for _ in range(count):
+        begin = time.perf_counter_ns()
+        call()
+        times.append((time.perf_counter_ns() - begin) / 1e6)
+    return times
+
+
+def op_times(
+    model: str, libraries: Sequence[str], threads: int, inputs: str, warmup: int, repeats: int
+) -> list[dict[str, Any]]:
+    """The median time of each node over all runs, in ms, slowest first, by the runtime's own profiler."""
+    values = _read(inputs)
+    with tempfile.TemporaryDirectory() as folder:
+        options = engine.options(libraries=libraries, threads=threads)
+        options.enable_profiling = True
+        options.profile_file_prefix = os.path.join(folder, "run")
+        session = engine.open_session(model, options)
+        for _ in range(warmup + repeats):
+            engine.run(session, values)
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    origins = node_origins(feed_limits.load_proto(Path(model)))
+    return _by_node(events, warmup, repeats, origins)
+
+
+def _by_node(
+    events: Sequence[Mapping[str, Any]], warmup: int, repeats: int, origins: Mapping[str, tuple[str, ...]]
+) -> list[dict[str, Any]]:
+    """Node events summed within each run (bodies of loops run often), then the median over the runs after `warmup`."""
+    starts = sorted(each["ts"] for each in events if each.get("name") == "model_run")
+    suffix = "_kernel_time"
+    times: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * repeats)
+    for each in events:
+        run = bisect_right(starts, each["ts"]) - 1 - warmup
+        if each.get("cat") == "Node" and each["name"].endswith(suffix) and run >= 0:
+            times[each["name"].removesuffix(suffix), each["args"]["op_name"]][run] += each["dur"] / 1e3
+    medians = {key: statistics.median(values) for key, values in times.items()}
+    total = sum(medians.values()) or 1.0
+    return [
+        {"name": name, "op_type": kind, "origin": origins.get(name, ()), "time_ms": ms, "share": ms / total}
+        for (name, kind), ms in sorted(medians.items(), key=lambda item: (-item[1], item[0]))
+    ]
+
+
+def node_origins(model: ModelProto) -> dict[str, tuple[str, ...]]:
+    """By node name the original nodes behind it: as its metadata or its function's tell, else itself."""
+    functions = {(each.domain, each.name): _origin(each) for each in model.functions}
+    return {
+        node.name: _origin(node) or functions.get((node.domain, node.op_type), ()) or (node.name,)
+        for node in model.graph.node
+        if node.name
+    }
+
+
+def _origin(proto: Any) -> tuple[str, ...]:
+    for each in proto.metadata_props:
+        if each.key == ORIGIN:
+            return tuple(map(str, json.loads(each.value)))
+    return ()
+
+
+if __name__ == "__main__":
+    process.serve(main)
