@@ -1,0 +1,85 @@
+"""A lowered group to the kernel that is printed: phases, stages, tiles, vectors and buffers are decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import replace
+
+from onnxfuse.config import Target
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.index import Index, Symbol, product
+from onnxfuse.ir.kernel import Buffer, Kernel, Param, Phase
+from onnxfuse.ir.layout import Layout
+from onnxfuse.lower import Lowered
+from onnxfuse.schedule.align import Together, partition
+from onnxfuse.schedule.canonical import canonical
+from onnxfuse.schedule.gemm import gemm_phases
+from onnxfuse.schedule.jobs import Prepared, prepare
+from onnxfuse.schedule.memory import dense
+from onnxfuse.schedule.rows import row_phase
+
+
+def schedule(lowered: Lowered, layouts: Mapping[str, Layout], constants: Container[str], target: Target) -> Kernel | Decision:
+    """The kernel of a group. `layouts` of its inputs and outputs, `constants` among its inputs (weights may be packed)."""
+    c = canonical(lowered, layouts)
+    weights = {p.name for p in c.inputs if p.value in constants}
+    prepared = prepare(c, weights, target)
+    phases: list[Phase] = []
+    scratch: list[Buffer] = []
+    parts = partition(prepared.jobs)
+    for at, part in enumerate(parts):
+        if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            made, more = gemm_phases(part, prepared.places, target)
+            phases.extend(made)
+            scratch.extend(more)
+        else:
+            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(row_phase(part, prepared.places, kept, target))
+    inputs = tuple(replace(p, layout=prepared.layouts.get(p.name, p.layout)) for p in c.inputs)
+    binds = _bound(c.symbols, inputs)
+    if isinstance(binds, Decision):
+        return replace(binds, nodes=(lowered.group.name,))
+    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases))
+
+
+def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
+    """Values of a phase that later phases read get a place in scratch; their names."""
+    read = {l.source for t in later for j in t.jobs for l in j.reads}
+    read |= {l.source for t in later for j in t.jobs if j.tiled for l in (j.tiled.left, j.tiled.right)}
+    kept: set[str] = set()
+    for job in part.jobs:
+        name = job.nest.name
+        if name not in read or name.startswith("out"):
+            continue
+        kept.add(name)
+        layout = prepared.layouts.get(name, Layout())
+        place = dense(name, job.nest.dtype, job.nest.shape, layout)
+        prepared.places[name] = place
+        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "scratch"))
+    return kept
+
+
+def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
+    """Buffers of one name made one, of the largest size that is known to be."""
+    found: dict[str, Buffer] = {}
+    for b in scratch:
+        other = found.get(b.name)
+        if other is None:
+            found[b.name] = b
+        elif (b.size.constant or 0) > (other.size.constant or 0):
+            found[b.name] = b
+    return tuple(found.values())
+
+
+def _bound(symbols: tuple[Symbol, ...], inputs: tuple[Param, ...]) -> tuple[tuple[Symbol, int, int], ...] | Decision:
+    """For each symbol the input and dimension that give it."""
+    out: list[tuple[Symbol, int, int]] = []
+    for s in symbols:
+        spot = next(((i, d) for i, p in enumerate(inputs) for d, e in enumerate(p.storage) if e == Index.of(s)), None)
+        if spot is None:
+            return Decision("E-SHAPE-UNKNOWN", (), "an extent cannot be read from any input of the group")
+        out.append((s, *spot))
+    return tuple(out)
+
+

@@ -1,0 +1,116 @@
+"""Loops made affine: axes split where `//` and `%` cut them, bijections recognised, guards decided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Div,
+    Index,
+    Mod,
+    atoms,
+    coefficient,
+    divides,
+    flatten,
+    in_range,
+    lower,
+    nonnegative,
+    product,
+    substitute,
+    upper,
+)
+from onnxfuse.ir.scalar import Guard, Load, Scalar, rebuild
+
+
+def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
+    """For each axis, the divisors k of `axis // k` and `axis % k` that occur."""
+    found: dict[Axis, set[Index]] = {}
+    for e in indices:
+        for atom in atoms(e):
+            if isinstance(atom, (Div, Mod)) and len(atom.num.terms) == 1:
+                mono, c = atom.num.terms[0]
+                if c == 1 and len(mono) == 1 and isinstance(mono[0], Axis):
+                    found.setdefault(mono[0], set()).add(atom.den)
+    return found
+
+
+def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] | None:
+    """The axis as a mixed-radix number whose digits end at the divisors, which must form a chain of multiples."""
+    chain = sorted(divisors, key=lambda k: (sum(len(m) for m, _ in k.terms), k.constant or 0, repr(k)))
+    chain = [ONE, *[k for k in chain if k != ONE]]
+    sizes: list[Index] = []
+    for small, big in zip(chain, [*chain[1:], axis.extent], strict=True):
+        size = divides(small, big)
+        if size is None:
+            return None
+        sizes.append(size)
+    parts = [(Axis(f"{axis.name}.{len(chain) - 1 - at}", size), k) for at, (size, k) in enumerate(zip(sizes, chain, strict=True))]
+    parts = [(a, k) for a, k in reversed(parts) if a.extent != ONE]
+    value = sum((Index.of(a) * k for a, k in parts), ZERO)
+    return tuple(a for a, _ in parts), value
+
+
+def split_axes(axes: tuple[Axis, ...], indices: Iterable[Index]) -> tuple[tuple[Axis, ...], dict[Axis, Index]]:
+    """The axes with those cut by the indices split into digits, and the value of each split axis."""
+    where = cuts(indices)
+    out: list[Axis] = []
+    values: dict[Axis, Index] = {}
+    for a in axes:
+        made = digits(a, where[a]) if a in where else None
+        if made is None or made[0] == (a,):
+            out.append(a)
+            continue
+        out.extend(made[0])
+        values[a] = made[1]
+    return tuple(out), values
+
+
+def bijective(index: tuple[Index, ...], shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> bool:
+    """Whether the index runs through all of shape exactly once as the axes run through theirs (proven, by mixed radix)."""
+    axes, values = split_axes(axes, index)
+    flat = flatten(tuple(substitute(i, values) for i in index), shape)
+    left = [a for a in axes if a.extent != ONE]
+    stride = ONE
+    while left:
+        nxt = next((a for a in left if coefficient(flat, a) == stride), None)
+        if nxt is None:
+            return False
+        stride = stride * nxt.extent
+        left.remove(nxt)
+    rest = flat - sum(((coefficient(flat, a) or ZERO) * Index.of(a) for a in axes), ZERO)
+    return stride == product(shape) and rest == ZERO
+
+
+def holds(guard: Guard) -> bool | None:
+    """Whether a guard is proven to hold or to fail everywhere; None when it depends."""
+    if in_range(guard.index, guard.extent):
+        return True
+    high, low = upper(guard.index), lower(guard.index)
+    if high is not None and nonnegative(-high - 1):
+        return False
+    if low is not None and nonnegative(low - guard.extent):
+        return False
+    return None
+
+
+def simplify(x: Scalar) -> Scalar:
+    """x with guards that always or never hold decided."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Load) or not node.guards:
+            return None
+        states = [holds(g) for g in node.guards]
+        if False in states:
+            assert node.otherwise is not None
+            return simplify(node.otherwise)
+        left = tuple(g for g, s in zip(node.guards, states, strict=True) if s is None)
+        if len(left) == len(node.guards):
+            return None
+        otherwise = simplify(node.otherwise) if left and node.otherwise is not None else None
+        return Load(node.source, node.index, node.dtype, left, otherwise)
+
+    return rebuild(x, go, lambda i: i)
+

@@ -1,0 +1,189 @@
+"""A group as few definitions: its rows composed until only values that must be stored are left.
+
+Movement and cheap elementwise values disappear into their readers, maps composed. What stays are the group's outputs,
+reductions, and expensive values that are read more than once. A contraction is carried through the elementwise chain
+behind it (its epilogue) as far as every path leads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from onnxfuse.ir.affine import bijective, simplify
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.graph import Decision, TensorType
+from onnxfuse.ir.group import Group, Plan
+from onnxfuse.ir.index import Axis, Index, Loaded, transform
+from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast, cost, inline, loads, rebuild, sources, walk
+from onnxfuse.ops.spec import Definition, Table, define, view_of
+
+EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
+
+
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A group as definitions in order. `outputs` are those of them that the group hands on, the others stay inside."""
+
+    group: Group
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    types: Mapping[str, TensorType]
+    definitions: tuple[Definition, ...]
+
+
+def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
+    """The definitions of a group, composed, or why they cannot be."""
+    graph = plan.graph
+    made: list[Definition] = []
+    for node in group.nodes:
+        found = define(rows, view_of(graph, node))
+        if isinstance(found, Decision):
+            return found
+        made.extend(found)
+    live = _live(made, group.outputs)
+    composed = _compose(live, group.outputs)
+    if isinstance(composed, Decision):
+        return composed
+    names = {d.name for d in composed}
+    read = dict.fromkeys(s for d in composed for s in sorted(sources(d.value)) if s not in names)
+    types: dict[str, TensorType] = {}
+    for name in (*read, *group.outputs):
+        known = graph.types.get(name)
+        if known is None:
+            return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known")
+        types[name] = known
+    inputs = tuple(i for i in group.inputs if i in read)
+    return Lowered(group, inputs, group.outputs, types, composed)
+
+
+def _live(made: list[Definition], outputs: tuple[str, ...]) -> list[Definition]:
+    """Definitions that some output depends on, in order."""
+    wanted = set(outputs)
+    for d in reversed(made):
+        if d.name in wanted:
+            wanted |= sources(d.value)
+    return [d for d in made if d.name in wanted]
+
+
+def _readers(made: list[Definition]) -> dict[str, list[Definition]]:
+    found: dict[str, list[Definition]] = {}
+    for d in made:
+        for s in sources(d.value):
+            found.setdefault(s, []).append(d)
+    return found
+
+
+def has_reduction(x: Scalar) -> bool:
+    """Whether x reduces over something."""
+    return any(isinstance(n, Reduce) for n in walk(x))
+
+
+def _reads_once(reader: Definition, name: str, shape: tuple[Index, ...]) -> bool:
+    """Whether every read of `name` in an elementwise reader is the same bijection of the whole value."""
+    found = {n.index for n in loads(reader.value) if n.source == name and not n.guards}
+    guarded = any(n.source == name and n.guards for n in loads(reader.value))
+    behind_index = name in sources(reader.value) and not any(n.source == name for n in loads(reader.value))
+    if guarded or behind_index or len(found) != 1 or has_reduction(reader.value):
+        return False
+    return bijective(next(iter(found)), shape, reader.axes)
+
+
+def _carried(start: Definition, made: list[Definition], readers: Mapping[str, list[Definition]], outputs: Iterable[str]) -> set[str]:
+    """Values that a reduction's result is carried through: all elementwise, one to one, up to the last on every path.
+
+    The result holds the names that vanish; the definition that ends the region is the one that reads them.
+    """
+    outside = set(outputs)
+    region = {start.name: start}
+    best: set[str] = set()
+    order = [d for d in made if d is not start]
+    for d in order:
+        used = [r for r in region.values() if d.name != r.name and r.name in sources(d.value)]
+        if not used:
+            continue
+        if not all(_reads_once(d, r.name, r.shape) for r in used):
+            break
+        region[d.name] = d
+        inner = set(region) - {d.name}
+        closed = all(x.name in region for n in inner for x in readers.get(n, ())) and not inner & outside
+        if closed:
+            best = inner
+        if d.name in outside and not closed:
+            break
+    return best
+
+
+def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definition, ...] | Decision:
+    readers = _readers(made)
+    vanish: set[str] = set()
+    for d in made:
+        if has_reduction(d.value) and d.name not in outputs and d.name not in vanish:
+            vanish |= _carried(d, made, readers, outputs)
+    inlined: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
+    kept: list[Definition] = []
+    for d in made:
+        value = simplify(_resolve(inline(d.value, inlined), inlined))
+        if _unresolved(value, inlined):
+            return Decision("E-NO-KERNEL", (d.name,), f"{d.name} is read at an index that is computed in the group")
+        if d.name not in outputs and (d.name in vanish or _cheap(d, value, readers)):
+            inlined[d.name] = (d.axes, value)
+        else:
+            kept.append(Definition(d.name, d.axes, value))
+    return tuple(kept)
+
+
+def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]) -> bool:
+    """Whether computing a value again at each reader is better than storing it."""
+    if has_reduction(value):
+        return False
+    users = readers.get(d.name, [])
+    if cost(value) < EXPENSIVE:
+        return True
+    return len(users) == 1 and (_reads_once(users[0], d.name, d.shape) or _only_inside_reduction(users[0], d))
+
+
+def _only_inside_reduction(user: Definition, d: Definition) -> bool:
+    """Whether a reducing reader reads each element of d exactly once."""
+    found = {n.index for n in loads(user.value) if n.source == d.name}
+    ranges = tuple(r for n in walk(user.value) if isinstance(n, Reduce) for r in n.ranges)
+    return len(found) == 1 and bijective(next(iter(found)), d.shape, (*user.axes, *ranges))
+
+
+def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) -> Scalar:
+    """x with indices loaded from values of the group replaced by what those values are, where that is an index."""
+
+    def go(atom: object) -> Index | None:
+        if not isinstance(atom, Loaded) or atom.source not in inlined:
+            return None
+        value = simplify(inline(Load(atom.source, atom.at, F32), inlined))
+        return _as_index(value, atom.extent)
+
+    return rebuild(x, lambda n: None, lambda i: transform(i, go))
+
+
+def _as_index(value: Scalar, extent: Index) -> Index | None:
+    while isinstance(value, Apply) and value.fn == "cast":
+        value = value.args[0]
+    if isinstance(value, FromIndex):
+        return value.index
+    if isinstance(value, Load) and not value.guards:
+        return Index.of(Loaded(value.source, value.index, extent))
+    return None
+
+
+def _unresolved(x: Scalar, inlined: Mapping[str, object]) -> bool:
+    return any(s in inlined for s in sources(x))
+
+
+def in_float(x: Scalar) -> Scalar:
+    """x with half-precision arithmetic done in float32: loads are widened, the result is rounded once."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if isinstance(node, Load) and node.dtype.accumulator != node.dtype:
+            return Apply("cast", (node,), F32)
+        if isinstance(node, Apply) and node.fn != "cast" and node.dtype.accumulator != node.dtype:
+            return Apply(node.fn, tuple(in_float(a) for a in node.args), F32)
+        return None
+
+    return cast(rebuild(x, go, lambda i: i), x.dtype)

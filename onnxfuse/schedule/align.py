@@ -1,0 +1,120 @@
+"""Which jobs may share a phase: their axes matched through what they read of each other."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxfuse.ir.index import Atom, Axis, Index, product
+from onnxfuse.schedule.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Jobs of one phase under common axis names: `batch` axes outermost, then `rows`, then what each has inside."""
+
+    jobs: tuple[Job, ...]
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+
+    @property
+    def shared(self) -> tuple[Axis, ...]:
+        """Axes that all jobs (right sides aside) run over."""
+        return self.batch + self.rows
+
+
+def _single_axis(e: Index) -> Axis | None:
+    if len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1:
+        atom: Atom = e.terms[0][0][0]
+        return atom if isinstance(atom, Axis) else None
+    return None
+
+
+def _matched(producer: Job, readers: Sequence[Job]) -> dict[Axis, Axis]:
+    """Axes of a producer that every read of it sets to one and the same axis of the reader."""
+    names: dict[Axis, Axis] = {}
+    dropped: set[Axis] = set()
+    for r in readers:
+        own = set(r.nest.axes)
+        for load in r.reads:
+            if load.source != producer.nest.name:
+                continue
+            for axis, e in producer.nest.digits_at(load.index).items():
+                to = _single_axis(e)
+                if to is None or to not in own or to.extent != axis.extent or names.get(axis, to) != to:
+                    dropped.add(axis)
+                elif axis not in dropped:
+                    names[axis] = to
+    kept = {a: b for a, b in names.items() if a not in dropped}
+    return kept if len(set(kept.values())) == len(kept) else {}
+
+
+def together(jobs: Sequence[Job]) -> Together | None:
+    """The jobs under common axes, or None when they share no axis that a phase could run over."""
+    renamed: list[Job] = []
+    for job in reversed(jobs):
+        readers = [r for r in renamed if any(l.source == job.nest.name for l in r.reads)]
+        if renamed and not readers:
+            return None
+        renamed.insert(0, job.rename(_matched(job, readers)))
+    tiles = [j.tiled for j in renamed if j.tiled is not None]
+    batch = tuple(tiles[-1].batch) if tiles else ()
+    if any(set(t.batch) != set(batch) for t in tiles):
+        return None
+    rest = [j for j in renamed if not j.right_side]
+    shared = [a for a in rest[-1].nest.axes if all(a in j.nest.axes for j in rest)] if rest else list(batch)
+    if any(a not in shared for a in batch) or any(not set(batch) <= set(j.nest.axes) for j in renamed):
+        return None
+    rows = tuple(a for a in shared if a not in batch)
+    if any(set(t.rows) != set(rows) for t in tiles):
+        return None
+    if len(jobs) > 1 and not shared:
+        return None
+    return Together(tuple(renamed), batch, rows)
+
+
+def enough_parallel(t: Together) -> bool:
+    """Whether the shared axes offer work for several tasks, or nothing else would."""
+    n = product([a.extent for a in t.shared]).constant
+    return n is None or n >= 4 or len(t.jobs) == 1
+
+
+def partition(jobs: Sequence[Job]) -> list[Together]:
+    """Phases in order: jobs joined to the phase before them as long as axes are shared; weight contractions alone."""
+    phases: list[Together] = []
+    current: list[Job] = []
+    for unit in _units(jobs):
+        joined = together([*current, *unit]) if current and not _alone(current[-1]) and not _alone(unit[-1]) else None
+        if joined is not None and enough_parallel(joined):
+            current.extend(unit)
+            continue
+        phases.extend(_closed(current))
+        current = unit
+    return [*phases, *_closed(current)]
+
+
+def _units(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Each job with the operand copies made for it in front."""
+    units: list[list[Job]] = []
+    waiting: list[Job] = []
+    for job in jobs:
+        waiting.append(job)
+        if not job.operand:
+            units.append(waiting)
+            waiting = []
+    return units
+
+
+def _alone(job: Job) -> bool:
+    return job.tiled is not None and not job.tiled.batch
+
+
+def _closed(jobs: Sequence[Job]) -> list[Together]:
+    """The jobs as one phase, or, where they share nothing, each as its own."""
+    if not jobs:
+        return []
+    found = together(jobs) if len(jobs) == 1 or not _alone(jobs[-1]) else None
+    if found is not None:
+        return [found]
+    singles = [together([j]) for j in jobs]
+    return [s for s in singles if s is not None]

@@ -1,0 +1,109 @@
+"""A lowered group under positional names, so that groups that compute the same become the same kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnxfuse.ir.graph import TensorType
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol, symbols_of, transform
+from onnxfuse.ir.kernel import Param
+from onnxfuse.ir.layout import Layout, Reshape, Step
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, rebuild, walk
+from onnxfuse.lower import Lowered
+from onnxfuse.ops.spec import Definition
+
+
+@dataclass(frozen=True, slots=True)
+class Canonical:
+    """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name)."""
+
+    inputs: tuple[Param, ...]
+    outputs: tuple[Param, ...]
+    definitions: tuple[Definition, ...]
+    symbols: tuple[Symbol, ...]
+
+
+def canonical(lowered: Lowered, layouts: Mapping[str, Layout]) -> Canonical:
+    """Rename values, axes and symbols by position."""
+    symbols = _symbols(lowered)
+    names = {v: f"in{i}" for i, v in enumerate(lowered.inputs)}
+    names |= {v: f"out{i}" for i, v in enumerate(lowered.outputs)}
+    for i, d in enumerate(lowered.definitions):
+        names.setdefault(d.name, f"v{i}")
+    rename = _Renamer(names, symbols)
+
+    def param(value: str) -> Param:
+        t: TensorType = lowered.types[value]
+        layout = Layout(tuple(_step(s, rename) for s in layouts[value].steps)) if value in layouts else Layout()
+        return Param(names[value], value, t.dtype, tuple(map(rename.index, t.shape)), layout)
+
+    definitions = tuple(rename.definition(d, i) for i, d in enumerate(lowered.definitions))
+    return Canonical(
+        tuple(map(param, lowered.inputs)), tuple(map(param, lowered.outputs)), definitions, tuple(symbols.values())
+    )
+
+
+def _step(step: Step, rename: _Renamer) -> Step:
+    return Reshape(tuple(map(rename.index, step.shape))) if isinstance(step, Reshape) else step
+
+
+def _symbols(lowered: Lowered) -> dict[Symbol, Symbol]:
+    found: dict[Symbol, None] = {}
+    for value in (*lowered.inputs, *lowered.outputs):
+        for e in lowered.types[value].shape:
+            for s in sorted(symbols_of(e), key=lambda s: s.name):
+                found[s] = None
+    for d in lowered.definitions:
+        for e in d.shape:
+            for s in sorted(symbols_of(e), key=lambda s: s.name):
+                found[s] = None
+    return {s: Symbol(f"s{i}") for i, s in enumerate(found)}
+
+
+class _Renamer:
+    """Renames inside one lowered group."""
+
+    def __init__(self, names: Mapping[str, str], symbols: Mapping[Symbol, Symbol]) -> None:
+        self.names = names
+        self.symbols = symbols
+        self.axes: dict[Axis, Axis] = {}
+
+    def index(self, e: Index) -> Index:
+        return transform(e, self._atom)
+
+    def _atom(self, atom: Atom) -> Index | None:
+        if isinstance(atom, Symbol):
+            return Index.of(self.symbols.get(atom, atom))
+        if isinstance(atom, Axis):
+            return Index.of(self.axes[atom])
+        if isinstance(atom, Loaded):
+            source = self.names.get(atom.source, atom.source)
+            return Index.of(Loaded(source, tuple(map(self.index, atom.at)), self.index(atom.extent)))
+        return None
+
+    def axis(self, a: Axis, name: str) -> Axis:
+        self.axes[a] = Axis(name, self.index(a.extent))
+        return self.axes[a]
+
+    def definition(self, d: Definition, number: int) -> Definition:
+        self.axes = {}
+        axes = tuple(self.axis(a, f"v{number}_{k}") for k, a in enumerate(d.axes))
+        ranges = dict.fromkeys(r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges)
+        for k, r in enumerate(ranges):
+            self.axis(r, f"v{number}_r{k}")
+        return Definition(self.names[d.name], axes, self.scalar(d.value))
+
+    def scalar(self, x: Scalar) -> Scalar:
+        def leaf(node: Scalar) -> Scalar | None:
+            if isinstance(node, Reduce):
+                ranges = tuple(self.axes[r] for r in node.ranges)
+                return Reduce(node.combine, ranges, tuple(map(self.scalar, node.body)), node.dtype, node.slot)
+            if isinstance(node, Load):
+                guards = tuple(Guard(self.index(g.index), self.index(g.extent)) for g in node.guards)
+                otherwise = self.scalar(node.otherwise) if node.otherwise is not None else None
+                source = self.names.get(node.source, node.source)
+                return Load(source, tuple(map(self.index, node.index)), node.dtype, guards, otherwise)
+            return None
+
+        return rebuild(x, leaf, self.index)

@@ -1,0 +1,132 @@
+"""Phases of a contraction with panels that all tasks share: weights are read once, rows stay in cache.
+
+Loops: blocks of row tiles that fit in L2, then panels, then the tiles of the block. Short, deep contractions read a
+packed copy of their rows; others (convolutions among them) go through row pointers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfuse.config import Target
+from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, product, unflatten
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
+from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.jobs import Job, Tiled
+from onnxfuse.schedule.memory import Place
+from onnxfuse.schedule.rows import C, TABLE, Frame, epilogue, left_load, right_offset, tile_window
+
+PACKED = "packed"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Sizes of one contraction, and what was decided from them."""
+
+    rows: Index
+    depth: Index
+    panels: Index
+    tall: int  # rows of a tile at most
+    tiles: Index
+    block: int  # tiles of a row block
+    segments: int
+    packed: bool
+    columns_first: bool  # tasks share the panels rather than the rows
+    streams: bool  # weights are larger than a cache, so the next panel is prefetched
+
+
+def shape_of(t: Tiled, target: Target) -> Shape:
+    """Decide tile height, row blocks and the order of the splits from sizes."""
+    rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
+    columns = product([a.extent for a in t.columns])
+    panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
+    segments = product([s.extent for s in t.segments]).constant or 1
+    m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
+    tall = target.rows
+    if m is not None:
+        tall = max(1, -(-m // -(-m // target.rows)))
+    tiles = floor_div(rows + (tall - 1), Index.of(tall))
+    weights = k * n * 4
+    row_bytes = 4 * (k if segments == 1 else k // segments)
+    block = max(1, target.l2_bytes // 4 // (row_bytes * tall))
+    count = -(-m // tall) if m is not None else 10
+    columns_first = weights > target.l2_bytes // 8 and -(-n // target.panel) >= 4 and weights > row_bytes * (m or 128) // 4
+    if not columns_first:
+        block = min(block, max(1, count // 8))
+    elif m is not None:
+        block = min(block, count)
+    packed = segments == 1 and (m is None or m > 1) and k >= 256 and n >= 256 and columns_first
+    return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 2)
+
+
+def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
+    """The phases of one contraction, and the scratch that they share."""
+    job = t.jobs[0]
+    tiled = job.tiled
+    assert tiled is not None
+    s = shape_of(tiled, target)
+    m, first = Axis("m", s.rows), Axis("m0", s.rows)
+    digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
+    frame = Frame(dict(zip(tiled.rows, digits, strict=True)), m, Index.of(first), s.tall, places)
+    main = _main_phase(job, s, frame, m, first, target)
+    if not s.packed:
+        return (main,), ()
+    return (_pack_phase(tiled, s, frame, m, first), main), (Buffer(PACKED, F32, s.rows * s.depth, "scratch"),)
+
+
+def _pack_phase(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis) -> Phase:
+    """Rows of each tile side by side, so that the tile's loads are one stream."""
+    at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
+    k = Axis("k", s.depth)
+    start = left_load(t.left, t.ranges, (), frame)
+    load = type(start)(start.source, (start.index[0] + k,), start.dtype)
+    pack = Pack(PACKED, Index.of(first) * s.depth, m, Index.of(first), Index.of(Axis("m1", s.rows + 1)), k, load)
+    body = (*tile_window(at, s.tiles, s.rows, first), pack)
+    loop = Loop(at, Index.of(lo), Index.of(hi), "serial", body)
+    return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
+
+
+def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: Target) -> Phase:
+    tiled = job.tiled
+    assert tiled is not None
+    blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
+    rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
+    panel = next(a for e in tiled.right.index for mono, _ in e.terms for a in mono if isinstance(a, Axis) and a.name.endswith("_p"))
+    p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
+    at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
+    window = tile_window(at, s.tiles, s.rows, first)
+    end = Index.of(Axis("m1", s.rows + 1))
+    b_at = right_offset(tiled.right, tiled.ranges, frame)
+    entries = s.segments * s.tall
+    here = (Index.of(at) - t0) * entries
+    head: tuple[Stmt, ...] = ()
+    if not s.packed:
+        load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
+        point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here)
+        head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
+        frame.local(TABLE, Index.of(entries * s.block), I64, "pointers")
+    frame.local(C, Index.of(target.panel * s.tall))
+    share = floor_div(s.depth * target.panel, Index.of(t1) - t0) + target.lanes
+    tile = Tile(
+        C,
+        end - Index.of(first),
+        s.tall,
+        PACKED if s.packed else "rows",
+        PACKED if s.packed else TABLE,
+        Index.of(first) * s.depth if s.packed else here,
+        1 if s.packed else s.segments,
+        s.depth if s.packed else tiled.length,
+        frame.places[tiled.right.source].buffer,
+        b_at,
+        target.panel,
+        b_at + s.depth * target.panel + (Index.of(at) - t0) * share if s.streams else None,
+        share if s.streams else None,
+    )
+    inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *epilogue(job, frame, panel, target.panel, m, end)))
+    over_panels = Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
+    bounds = (Bind(t0, Index.of(rb) * s.block), Bind(t1, Index.of(rb) * s.block + s.block, s.tiles))
+    loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *head, over_panels))
+    splits = (Split(p0, p1, s.panels), Split(b0, b1, blocks)) if s.columns_first else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
+    work = s.rows * s.depth * product([a.extent for a in tiled.columns]) * 10
+    return Phase(splits, work if work != ZERO else ONE, tuple(frame.locals), (loop,))

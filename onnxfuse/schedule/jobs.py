@@ -1,0 +1,245 @@
+"""The definitions of a group as jobs: plain loop nests, or contractions with their operands made ready for tiles.
+
+An operand that a tile cannot read as it lies (guarded in its contiguous axis, computed, transposed, or a right side that
+is only known at run time) becomes a definition of its own in the order that tiles want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+
+from onnxfuse.config import Target
+from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, coefficient, flatten, floor_div, lower, product, unflatten, upper
+from onnxfuse.ir.layout import PLAIN, Layout, channels_last
+from onnxfuse.ir.scalar import Guard, Load, Scalar, const, loads, rebuild, substitute_axes
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.canonical import Canonical
+from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
+from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
+from onnxfuse.schedule.nest import order_of
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A contraction whose left side is rows of contiguous pieces and whose right side is panels.
+
+    `left` runs over rows and ranges (segments, then one contiguous piece of `length`); `right` is indexed
+    (batch, panel, ranges, column in panel); `finish` reads the sum as %acc.
+    """
+
+    left: Load
+    right: Load
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    ranges: tuple[Axis, ...]
+    segments: tuple[Axis, ...]
+    length: Index
+    finish: Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One value to be computed. An `operand` is a copy made for the contraction that follows; a right side is one that
+
+    depends on batch axes only, not on rows.
+    """
+
+    nest: Nest
+    tiled: Tiled | None = None
+    operand: bool = False
+    right_side: bool = False
+
+    @property
+    def reads(self) -> tuple[Load, ...]:
+        """Every load of the job."""
+        if self.tiled is None:
+            return tuple(loads(self.nest.value))
+        return (self.tiled.left, self.tiled.right, *loads(self.tiled.finish))
+
+    def rename(self, names: Mapping[Axis, Axis]) -> Job:
+        """The job with axes renamed."""
+        nest = renamed(self.nest, names)
+        if self.tiled is None:
+            return replace(self, nest=nest)
+        t = self.tiled
+        values = {a: Index.of(b) for a, b in names.items() if a != b}
+
+        def load(x: Load) -> Load:
+            got = substitute_axes(x, values)
+            assert isinstance(got, Load)
+            return got
+
+        def axes(part: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            return tuple(names.get(a, a) for a in part)
+
+        tiled = replace(
+            t,
+            left=load(t.left),
+            right=load(t.right),
+            batch=axes(t.batch),
+            rows=axes(t.rows),
+            columns=axes(t.columns),
+            finish=substitute_axes(t.finish, values),
+        )
+        return replace(self, nest=nest, tiled=tiled)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Jobs in order, the places of parameters and temporaries, and the layouts that weights are wanted in."""
+
+    jobs: list[Job]
+    places: dict[str, Place]
+    layouts: dict[str, Layout]
+    shapes: dict[str, tuple[Index, ...]]
+
+
+def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared:
+    """Jobs for all definitions of a group."""
+    done = Prepared([], {}, {}, {})
+    for p in (*c.inputs, *c.outputs):
+        done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
+        done.shapes[p.name] = p.shape
+    for d in c.definitions:
+        done.shapes.setdefault(d.name, d.shape)
+        nest = nest_of(d, done.places)
+        found = recognise(Definition(d.name, nest.axes, nest.value), constants)
+        tiled = _tiled(found, done, constants, target) if found is not None and worth_tiles(found) else None
+        done.jobs.append(Job(nest, tiled))
+    return done
+
+
+def worth_tiles(c: Contraction) -> bool:
+    """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile."""
+    columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
+    return (columns is None or columns >= 8) and (depth is None or depth >= 8)
+
+
+def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
+    left = _left(c, done)
+    offset = done.places[left.source].offset(left.index)
+    ranges = tuple(order_of(c.ranges, offset))
+    c = replace(c, ranges=ranges)
+    pieces = contiguous_pieces(offset, ranges, left.guards)
+    if pieces is None:
+        return None
+    segments, length = pieces
+    if any(s.extent.constant is None for s in segments) or product([s.extent for s in segments]).constant not in range(1, 65):
+        return None
+    right = _right(c, done, constants, target)
+    if right is None:
+        return None
+    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish)
+
+
+def contiguous_pieces(offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]) -> tuple[tuple[Axis, ...], Index] | None:
+    """Ranges as outer segments and the length of the contiguous piece that the inner ones make; None when there is none."""
+    guarded = {a for g in guards for a in axes_of(g.index)}
+    length, at = ONE, len(ranges)
+    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
+        at -= 1
+        length = length * ranges[at].extent
+    if at == len(ranges):
+        return None
+    if any(coefficient(offset, r) is None for r in ranges[:at]):
+        return None
+    return ranges[:at], length
+
+
+def _left(c: Contraction, done: Prepared) -> Load:
+    """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order."""
+    left = c.left
+    if isinstance(left, Load) and left.dtype == F32 and left.source in done.places:
+        offset = done.places[left.source].offset(left.index)
+        zero = left.otherwise is None or left.otherwise == const(0, F32)
+        pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
+        if pieces is not None and (pieces[1].constant is None or (pieces[1].constant or 0) >= 8):
+            return left
+        if left.guards and len(left.index) >= 3:
+            return _padded(c, left, done)
+        if pieces is not None and not left.guards:
+            return left
+    return _in_rows(c, left, done)
+
+
+def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
+    done.shapes[d.name] = d.shape
+    done.layouts[d.name] = layout
+    nest = nest_of(d, done.places | {d.name: dense(d.name, d.value.dtype, d.shape, layout)})
+    done.jobs.append(Job(nest, None, True, right_side))
+    done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
+
+
+def _padded(c: Contraction, left: Load, done: Prepared) -> Load:
+    """A copy of a guarded operand with its padding written out, channels last; the load that reads it."""
+    name = f"{c.definition.name}%pad"
+    low, extents = [], []
+    guards = {g.index: g for g in left.guards}
+    for e, extent in zip(left.index, done.shapes[left.source], strict=True):
+        first, last = lower(e), upper(e)
+        if e in guards and first is not None and last is not None:
+            low.append(first)
+            extents.append(last - first + 1)
+        else:
+            low.append(ZERO)
+            extents.append(extent)
+    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
+    index = tuple(Index.of(a) + l for a, l in zip(axes, low, strict=True))
+    inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(left.index) if e in guards)
+    value = simplify(Load(left.source, index, left.dtype, inside, left.otherwise))
+    _add(done, Definition(name, axes, value), channels_last(len(axes)))
+    return Load(name, tuple(e - l for e, l in zip(left.index, low, strict=True)), left.dtype)
+
+
+def _in_rows(c: Contraction, left: Scalar, done: Prepared) -> Load:
+    """A copy of a computed operand with its ranges contiguous; the load that reads it."""
+    name = f"{c.definition.name}%left"
+    old = (*c.batch, *c.rows, *c.ranges)
+    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
+    value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
+    _add(done, Definition(name, axes, value))
+    return Load(name, tuple(map(Index.of, old)), F32)
+
+
+def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Load | None:
+    """The right side as panels: a constant in panel layout, or a copy made at run time."""
+    width = target.panel
+    right = c.right
+    n = product([a.extent for a in c.columns])
+    count = floor_div(n + (width - 1), Index.of(width))
+    panel, lane = Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
+    at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
+    if isinstance(right, Load) and right.source in constants:
+        layout = panel_layout(c, done.shapes[right.source], width)
+        if layout is not None and done.layouts.get(right.source, layout) == layout:
+            done.layouts[right.source] = layout
+            shape = (count, *(r.extent for r in c.ranges), Index.of(width))
+            done.places[right.source] = Place(right.source, F32, lambda index: flatten(index, shape))
+            return Load(right.source, at, F32)
+        if layout is not None:
+            return None
+    name = f"{c.definition.name}%right"
+    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate((*c.batch, panel, *c.ranges, lane)))
+    body_axes = dict(zip((*c.batch, *c.ranges), (*axes[: len(c.batch)], *axes[len(c.batch) + 1 : -1]), strict=True))
+    column = Index.of(axes[len(c.batch)]) * width + Index.of(axes[-1])
+    digits = dict(zip(c.columns, unflatten(column, tuple(a.extent for a in c.columns)), strict=True))
+    value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
+    if (n.constant or 1) % width or n.constant is None:
+        value = _guarded_columns(value, Guard(column, n))
+    _add(done, Definition(name, axes, value), right_side=True)
+    return Load(name, (*map(Index.of, c.batch), *at), F32)
+
+
+def _guarded_columns(x: Scalar, guard: Guard) -> Scalar:
+    """x with every load of it also guarded by the last column."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if isinstance(node, Load) and node.index:
+            return Load(node.source, node.index, node.dtype, (*node.guards, guard), node.otherwise or const(0, node.dtype))
+        return None
+
+    return rebuild(x, go, lambda i: i)

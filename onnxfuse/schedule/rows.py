@@ -1,0 +1,250 @@
+"""Phases over shared rows: statistics, softmax, elementwise tails and attention, one row or one tile of rows at a time.
+
+Inside one iteration of the shared axes each job is a stage; what only later stages of the phase read lives in a buffer
+local to the task. Right sides of contractions are packed once per batch element, before its rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from onnxfuse.config import Target
+from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, flatten, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.scalar import Load, Reduce, Scalar, cost, loads, rebuild, substitute_axes, walk
+from onnxfuse.lower import has_reduction
+from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.jobs import Job
+from onnxfuse.schedule.memory import Nest, Place, flat
+from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, written
+
+C = "acc"  # the register tile's buffer
+TABLE = "rows"  # row pointers
+
+
+@dataclass(slots=True)
+class Frame:
+    """What a phase is being built in: flat shared axes, the row window, places and local buffers."""
+
+    shared: dict[Axis, Index]
+    row: Axis | None
+    first: Index  # first row of the window
+    tall: int  # rows of the window at most
+    places: dict[str, Place]
+    locals: list[Buffer] = field(default_factory=list)
+
+    def local(self, name: str, size: Index, dtype: object = F32, space: str = "local") -> str:
+        """A buffer that lives as long as one task."""
+        self.locals.append(Buffer(name, dtype, size, space))  # type: ignore[arg-type]  # dtype is a DType
+        return name
+
+
+def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
+    """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already)."""
+    tiled = any(j.tiled is not None for j in t.jobs)
+    count, groups = product([a.extent for a in t.rows]), product([a.extent for a in t.batch])
+    m, g = Axis("m", count), Axis("g", groups)
+    first = Axis("m0", count)
+    shared = dict(zip(t.batch, unflatten(Index.of(g), tuple(a.extent for a in t.batch)), strict=True))
+    shared |= dict(zip(t.rows, unflatten(Index.of(m), tuple(a.extent for a in t.rows)), strict=True))
+    frame = Frame(shared, m if t.rows else None, Index.of(first) if tiled and t.rows else Index.of(m) if t.rows else ZERO, target.rows if tiled else 1, places)
+    before, inside = _stages(t, frame, kept, target)
+    body, splits = _row_loops(t, frame, inside, m, first, tiled)
+    if t.batch:
+        lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
+        body = (Loop(g, Index.of(lo), Index.of(hi), "serial", (*before, *body)),)
+        splits = (Split(lo, hi, groups), *splits)
+    else:
+        body = (*before, *body)
+    return Phase(splits, _work(t), tuple(frame.locals), body)
+
+
+def _row_loops(t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+    """The loop over rows, or over tiles of rows, with the range that a task gets."""
+    if not t.rows:
+        return inside, ()
+    if not tiled:
+        lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+        return (Loop(m, Index.of(lo), Index.of(hi), "serial", inside),), (Split(lo, hi, m.extent),)
+    tiles = floor_div(m.extent + (frame.tall - 1), Index.of(frame.tall))
+    at, lo, hi = Axis("t", tiles), Axis("t0", tiles), Axis("t1", tiles + 1)
+    window = tile_window(at, tiles, m.extent, first)
+    return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
+
+
+def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
+    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height."""
+    last = Axis("m1", rows + 1)
+    return (
+        Bind(first, floor_div(Index.of(at) * rows, tiles)),
+        Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
+    )
+
+
+def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+    """Statements before the rows (right sides) and inside them, in order of the jobs."""
+    before: list[Stmt] = []
+    inside: list[Stmt] = []
+    jobs = list(t.jobs)
+    at = 0
+    while at < len(jobs):
+        job = jobs[at]
+        _place(job, t, frame, kept)
+        follower = jobs[at + 1] if at + 1 < len(jobs) else None
+        if job.tiled is not None:
+            inside += _tile_stage(job, frame, target)
+        elif follower is not None and (goal := _merged(job, follower, t, frame, kept)) is not None:
+            inside += _in_rows(frame, [goal], ())
+            at += 1
+        else:
+            stmts = _nest_stage(job, t, frame)
+            (before if job.right_side and len(jobs) > 1 else inside).extend(stmts)
+        at += 1
+    return tuple(before), tuple(inside)
+
+
+def _inner(nest: Nest, t: Together) -> tuple[Axis, ...]:
+    return tuple(a for a in nest.axes if a not in t.shared)
+
+
+def _place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
+    """Give the job's value a place, unless it has one as an output: scratch when read later, else local to the task."""
+    nest = job.nest
+    place = frame.places.get(nest.name)
+    if place is not None and place.buffer == nest.name and (nest.name in kept or nest.name.startswith("out")):
+        return
+    inner = _inner(nest, t)
+    size = product([a.extent for a in inner])
+    rows = frame.row is not None and not (job.right_side and len(t.jobs) > 1)
+
+    def offset(index: tuple[Index, ...]) -> Index:
+        found = nest.digits_at(index)
+        within = flatten(tuple(found[a] for a in inner), tuple(a.extent for a in inner))
+        if not rows or frame.tall == 1:
+            return within
+        m = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
+        return within + (m - frame.first) * size
+
+    frame.local(nest.name, size * (frame.tall if rows else 1), nest.dtype)
+    frame.places[nest.name] = Place(nest.name, nest.dtype, offset)
+
+
+def _flat(x: Scalar, frame: Frame) -> Scalar:
+    return flat(substitute_axes(x, frame.shared), frame.places)
+
+
+def _goal(job: Job, frame: Frame, value: Scalar) -> Goal:
+    dims = tuple(substitute(e, frame.shared) for e in job.nest.dims)
+    return Goal(frame.places[job.nest.name].buffer, frame.places[job.nest.name].offset(dims), value)
+
+
+def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batch: bool = False) -> tuple[Stmt, ...]:
+    """A stage: loops over the window's rows (when it is a tile) and the inner axes."""
+    axes, values = fused_axes(inner, [e for g in goals for e in indices_to_fuse(g)])
+    goals = [g.substituted(values) for g in goals]
+    loops = free_loops(goals[0], axes)
+    if frame.row is not None and frame.tall > 1 and not by_batch:
+        end = Index.of(Axis("m1", frame.row.extent + 1))
+        loops = [Level(frame.row, "serial", frame.first, end), *loops]
+    return written(goals, loops)
+
+
+def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
+    goal = _goal(job, frame, _flat(job.nest.value, frame))
+    return _in_rows(frame, [goal], _inner(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
+
+
+def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) -> Goal | None:
+    """A value and the row reduction that reads each of its elements once, as one loop: the value is stored on the way."""
+    inner = _inner(job.nest, t)
+    if follower.tiled is not None or job.right_side or has_reduction(job.nest.value) or _inner(follower.nest, t) or not inner:
+        return None
+    found = [n for n in walk(follower.nest.value) if isinstance(n, Reduce)]
+    reads = [l for l in loads(follower.nest.value) if l.source == job.nest.name]
+    if len(found) != 1 or len(reads) != 1 or reads[0].guards:
+        return None
+    digits = job.nest.digits_at(reads[0].index)
+    ranges = {Index.of(r) for r in found[0].ranges}
+    if len(found[0].ranges) != len(inner) or any(digits[a] not in ranges for a in inner):
+        return None
+    _place(follower, t, frame, kept)
+    made = _flat(substitute_axes(job.nest.value, {a: digits[a] for a in inner}), frame)
+    here = flat(substitute_axes(reads[0], frame.shared), frame.places)
+    value = rebuild(_flat(follower.nest.value, frame), lambda n: made if n == here else None, lambda i: i)
+    assert isinstance(here, Load)
+    goal = _goal(follower, frame, value)
+    return Goal(goal.buffer, goal.offset, goal.value, {made: (here.source, here.index[0])})
+
+
+def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
+    """A contraction of the window's rows with panels, and its epilogue."""
+    tiled = job.tiled
+    assert tiled is not None
+    row = frame.row if frame.row is not None else Axis("m", ONE)
+    end = Index.of(Axis("m1", row.extent + 1)) if frame.row is not None else ONE
+    width = target.panel
+    segments = product([s.extent for s in tiled.segments]).constant or 1
+    point = Point(TABLE, row, frame.first, end, frame.tall, tiled.segments, left_load(tiled.left, tiled.ranges, tiled.segments, frame), tiled.length)
+    if not any(b.name == TABLE for b in frame.locals):
+        frame.local(TABLE, Index.of(segments * frame.tall), I64, "pointers")
+        frame.local(C, Index.of(width * frame.tall))
+    panel = next(a for a in _axes(tiled.right.index) if a.name.endswith("_p"))
+    at = right_offset(tiled.right, tiled.ranges, frame)
+    tile = Tile(C, end - frame.first, frame.tall, "rows", TABLE, ZERO, segments, tiled.length, frame.places[tiled.right.source].buffer, at, width)
+    body = (tile, *epilogue(job, frame, panel, width, row, end))
+    return (point, Loop(panel, ZERO, panel.extent, "serial", body))
+
+
+def _axes(index: tuple[Index, ...]) -> list[Axis]:
+    return [a for e in index for m, _ in e.terms for a in m if isinstance(a, Axis)]
+
+
+def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
+    """The first element of each contiguous piece of the left side."""
+    start = {r: ZERO for r in ranges if r not in segments}
+    got = flat(substitute_axes(substitute_axes(left, frame.shared), start), frame.places)
+    assert isinstance(got, Load)
+    return got
+
+
+def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
+    """Where a panel of the right side begins."""
+    lane = next(a for a in _axes(right.index) if a.name.endswith("_j"))
+    start = dict.fromkeys((*ranges, lane), ZERO)
+    index = tuple(substitute(substitute(e, frame.shared), start) for e in right.index)
+    return frame.places[right.source].offset(index)
+
+
+def epilogue(job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index) -> tuple[Stmt, ...]:
+    """What is done with a finished tile: the rest of the value's expression, vectors along its columns."""
+    tiled = job.tiled
+    assert tiled is not None
+    columns = product([a.extent for a in tiled.columns])
+    lane = Axis("j", Index.of(width))
+    column = Index.of(panel) * width + lane
+    values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
+    here = Load(C, ((Index.of(row) - frame.first) * width + lane,), F32)
+    finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
+    value = _flat(substitute_axes(finish, values), Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}))
+    dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
+    place = frame.places[job.nest.name]
+    whole = (columns.constant or 1) % width == 0 and columns.constant is not None
+    stop = Axis("jn", Index.of(width + 1))
+    bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
+    lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
+    return (*bind, *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]))
+
+
+def _work(t: Together) -> Index:
+    """Serial picoseconds, roughly: what decides how many tasks are worth starting."""
+    total = ZERO
+    for j in t.jobs:
+        size = product([a.extent for a in j.nest.axes])
+        ranges: Mapping[Axis, None] = dict.fromkeys(r for n in walk(j.nest.value) if isinstance(n, Reduce) for r in n.ranges)
+        size = size * product([r.extent for r in ranges])
+        total = total + size * (10 if j.tiled is not None else 60 + int(20 * cost(j.nest.value)))
+    return total
+
+
