@@ -4,8 +4,6 @@
 // The float overload is lane 0 of the vector one, so scalar tails and vectors agree. double goes to libm lane by lane.
 // They rely on IEEE arithmetic: never compile them with -ffast-math.
 #pragma once
-#include <cmath>
-
 #include "vec.h"
 
 namespace onnxfuse {
@@ -36,7 +34,8 @@ ONNXFUSE_INLINE vf with_sign(vf x, vf sign) { return bits_as<vf>(bits(x) | (bits
 template <class V> ONNXFUSE_INLINE V abs_(V x) {
   typedef elem<V> T;
   if constexpr (is_float<T> && is_vec<V>) return bits_as<V>(bits_as<mask<T>>(x) & ~((int_like<T>)1 << (8 * sizeof(T) - 1)));
-  else if constexpr (is_float<T>) return std::fabs(x);
+  else if constexpr (is_same<T, float>) return __builtin_fabsf(x);
+  else if constexpr (is_same<T, double>) return __builtin_fabs(x);
   else return select(lt(x, V{}), (V)(V{} - x), x);
 }
 

@@ -1,0 +1,1 @@
+"""Hand-written kernels that generated code is measured against, and the race that measures them."""

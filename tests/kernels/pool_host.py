@@ -1,0 +1,171 @@
+"""Compile C++ kernels, run them on numpy arrays and race them, on a thread pool of their own and without ONNX Runtime.
+
+>>> library = compile_library([Path("kernel.cpp")], tmp_path)              # doctest: +SKIP
+>>> with Pool(threads=2) as pool:                                          # doctest: +SKIP
+...     outputs = pool.load(library, "kernel_gemm").run(x, w, b)
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+ROOT = Path(__file__).resolve().parents[2]
+TILES = ROOT / "onnxfuse" / "render" / "tiles"
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
+NATIVE = ("-march=native",)
+
+# ONNX TensorProto numbers; bfloat16 travels as uint16.
+DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
+          10: np.float16, 11: np.float64, 12: np.uint32, 13: np.uint64, 16: np.uint16}  # fmt: skip
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (("data", ctypes.c_void_p), ("dims", ctypes.POINTER(ctypes.c_int64)), ("rank", ctypes.c_int))
+
+
+def compiler() -> str | None:
+    """The C++ compiler to use: $CXX, c++, g++ or clang++; None where there is none."""
+    return os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
+
+
+def compile_library(sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), march: Sequence[str] = NATIVE) -> Path:
+    """A shared library of `sources` in `folder`, named by content, headers included: the same text compiles once.
+
+    Raises RuntimeError with the compiler's words.
+    """
+    cxx = compiler()
+    if cxx is None:
+        raise RuntimeError("no C++ compiler: install one or set CXX")
+    command = [cxx, *FLAGS, *march, *flags, f"-I{TILES}"]
+    folders = {TILES, *(s.parent for s in sources)}
+    texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
+    digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]
+    target = folder / f"{sources[0].stem}-{digest}.so"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder) as scratch:
+            partial = Path(scratch) / "library.so"
+            done = subprocess.run([*command, *map(str, sources), "-o", str(partial), "-ldl", "-lpthread"],
+                                  capture_output=True, text=True, check=False)  # fmt: skip
+            if done.returncode:
+                raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+            partial.replace(target)
+    return target
+
+
+def aligned(array: Array) -> Array:
+    """A contiguous copy whose data starts at a multiple of 64 bytes, as large weights do in a mapped model."""
+    flat = np.empty(array.nbytes + 64, np.uint8)
+    start = -flat.ctypes.data % 64
+    copy = flat[start : start + array.nbytes].view(array.dtype).reshape(array.shape)
+    copy[...] = array
+    return copy
+
+
+def _host() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(compile_library([Path(__file__).with_suffix(".cpp")], _cache())))
+    for name in ("pool_create", "kernel_load", "runner_create", "runner_output_data"):
+        getattr(library, name).restype = ctypes.c_void_p
+    for name in ("kernel_name", "runner_run", "runner_race"):
+        getattr(library, name).restype = ctypes.c_char_p
+    library.runner_output_dims.restype = ctypes.POINTER(ctypes.c_int64)
+    return library
+
+
+def _cache() -> Path:
+    return ROOT / ".cache" / "kernels"
+
+
+class LoadedKernel:
+    """One kernel of a library with its own outputs and scratch. Outputs live until the next run of the same kernel."""
+
+    def __init__(self, host: ctypes.CDLL, pool: int, threads: int, library: Path, symbol: str) -> None:
+        error = ctypes.c_char_p()
+        self._host = host
+        kernel = host.kernel_load(str(library).encode(), symbol.encode(), ctypes.byref(error))
+        if not kernel:
+            raise RuntimeError(f"{library}: {(error.value or b'').decode()}")
+        self._kernel = ctypes.c_void_p(kernel)
+        self.name: str = host.kernel_name(self._kernel).decode()
+        self.input_dtypes = [np.dtype(DTYPES[host.kernel_input_type(self._kernel, i)])
+                             for i in range(host.kernel_inputs(self._kernel))]  # fmt: skip
+        self.output_dtypes = [np.dtype(DTYPES[host.kernel_output_type(self._kernel, i)])
+                              for i in range(host.kernel_outputs(self._kernel))]  # fmt: skip
+        self.runner = ctypes.c_void_p(host.runner_create(self._kernel, ctypes.c_void_p(pool), threads))
+
+    def tensors(self, arrays: Sequence[Array]) -> Any:
+        """The arrays as the kernel sees them; they must outlive the result. Raises TypeError on a wrong count or type."""
+        if [a.dtype for a in arrays] != self.input_dtypes:
+            raise TypeError(f"{self.name}: takes {self.input_dtypes}, not {[a.dtype for a in arrays]}")
+        if not all(a.flags.c_contiguous for a in arrays):
+            raise TypeError(f"{self.name}: inputs must be C-contiguous")
+        made = [(a.ctypes.data, (ctypes.c_int64 * max(a.ndim, 1))(*a.shape), a.ndim) for a in arrays]
+        return (_Tensor * max(len(made), 1))(*made)
+
+    def run(self, *arrays: Array) -> list[Array]:
+        """One run; copies of the outputs. Raises RuntimeError with the kernel's message."""
+        message = self._host.runner_run(self.runner, self.tensors(arrays))
+        if message is not None:
+            raise RuntimeError(f"{self.name}: {message.decode()}")
+        return self.outputs()
+
+    def outputs(self) -> list[Array]:
+        """Copies of what the last run wrote."""
+        result = []
+        for i, dtype in enumerate(self.output_dtypes):
+            rank = self._host.runner_output_rank(self.runner, i)
+            shape = tuple(self._host.runner_output_dims(self.runner, i)[k] for k in range(rank))
+            size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+            data = self._host.runner_output_data(self.runner, i)
+            result.append(np.frombuffer(ctypes.string_at(data, size) if size else b"", dtype).reshape(shape).copy())
+        return result
+
+
+class Pool:
+    """A pool of `threads` threads, the caller included, and the kernels loaded on it. A context manager."""
+
+    def __init__(self, threads: int) -> None:
+        self.threads = threads
+        self._host = _host()
+        self._pool = self._host.pool_create(threads)
+        self._loaded: list[LoadedKernel] = []
+
+    def load(self, library: Path, symbol: str) -> LoadedKernel:
+        """The kernel whose descriptor is the symbol `symbol` of `library`."""
+        kernel = LoadedKernel(self._host, self._pool, self.threads, library, symbol)
+        self._loaded.append(kernel)
+        return kernel
+
+    def race(self, kernels: Sequence[LoadedKernel], input_sets: Sequence[Sequence[Array]], rounds: int) -> Array:
+        """Seconds [kernel, round] of runs in turns A B A B; round r uses input_sets[r % len(input_sets)]."""
+        sets = [kernels[0].tensors(arrays) for arrays in input_sets]
+        pointers = (ctypes.POINTER(_Tensor) * len(sets))(*(ctypes.cast(s, ctypes.POINTER(_Tensor)) for s in sets))
+        runners = (ctypes.c_void_p * len(kernels))(*(k.runner for k in kernels))
+        seconds = np.zeros((len(kernels), rounds))
+        message = self._host.runner_race(
+            runners, len(kernels), pointers, len(sets), rounds, ctypes.c_void_p(seconds.ctypes.data)
+        )
+        if message is not None:
+            raise RuntimeError(message.decode())
+        return seconds
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for kernel in self._loaded:
+            self._host.runner_destroy(kernel.runner)
+        self._host.pool_destroy(ctypes.c_void_p(self._pool))
