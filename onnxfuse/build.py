@@ -224,7 +224,7 @@ def _recipe(target: Target, toolchain: Toolchain, cache: Cache | None, sanitize:
     # A sanitized library leaves symbols to the preloaded run-time libraries; every other one must be complete.
     link = ((*shape, *_SANITIZED), ("-lm",)) if sanitize else ((*shape, "-Wl,-z,defs", *before), after)
     env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
-    if toolchain.family == "zig" and cache is not None:
+    if toolchain.family == "zig" and cache is not None and "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
         env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
     headers = key_of(*(text for path in sorted(TILES.glob("*.h")) for text in (path.name, path.read_bytes())))
     return _Recipe(toolchain.command, kernel, glue, link, env, key_of("1", toolchain.identity, headers))
