@@ -9,7 +9,7 @@ The laws, applied when a `//` or `%` is built (after Halide's simplifier and "la
     (2) a remainder r with 0 <= r < k makes `//k` constant and `%k` the identity
     (3) (g*A + r)//(g*k) = A//k and (g*A + r)%(g*k) = g*(A%k) + r, when 0 <= r < g
     (4) k*(e//k) + e%k = e, and a*((e//a)%b) + e%a = e%(a*b)
-    (5) (e//a)//b = e//(a*b), (e%(a*b))//a = (e//a)%b, (e%(a*b))%a = e%a
+    (5) (x + e//a)//b = (a*x + e)//(a*b), (e%(a*b))//a = (e//a)%b, (e%(a*b))%a = e%a
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Div:
-    """num // den, rounded down; den is a positive product of an integer and symbols."""
+    """num // den, rounded down; den is a positive polynomial over symbols."""
 
     num: Index
     den: Index
@@ -63,7 +63,7 @@ class Div:
 
 @dataclass(frozen=True, slots=True)
 class Mod:
-    """num % den with the sign of den; den is a positive product of an integer and symbols."""
+    """num % den with the sign of den; den is a positive polynomial over symbols."""
 
     num: Index
     den: Index
@@ -125,7 +125,10 @@ class Index:
         return Index((((value,), 1),))
 
     def __add__(self, other: Index | Atom | int) -> Index:
-        return _collect([*self.terms, *Index.of(other).terms])
+        right = Index.of(other)
+        if not self.terms or not right.terms:
+            return right if not self.terms else self
+        return _collect([*self.terms, *right.terms])
 
     def __radd__(self, other: Atom | int) -> Index:
         return self + other
@@ -141,6 +144,8 @@ class Index:
 
     def __mul__(self, other: Index | Atom | int) -> Index:
         right = Index.of(other)
+        if self.constant == 1 or right.constant == 1:
+            return right if self.constant == 1 else self
         return _collect([(_product(a, b), c * d) for a, c in self.terms for b, d in right.terms])
 
     def __rmul__(self, other: Atom | int) -> Index:
@@ -177,7 +182,7 @@ def _term_text(mono: Monomial, coefficient: int) -> str:
 
 
 def _paren(e: Index) -> str:
-    return repr(e) if len(e.terms) == 1 and e.terms[0][1] == 1 or e.constant is not None else f"({e!r})"
+    return repr(e) if (len(e.terms) == 1 and e.terms[0][1] == 1) or e.constant is not None else f"({e!r})"
 
 
 def _rank(atom: Atom) -> tuple[int, str]:
@@ -196,6 +201,8 @@ def _collect(terms: list[tuple[Monomial, int]]) -> Index:
     for mono, c in terms:
         total[mono] = total.get(mono, 0) + c
     total = {m: c for m, c in total.items() if c}
+    if len(total) < 2:
+        return Index(tuple(total.items()))
     if sum(any(isinstance(a, (Mod, Div)) for a in m) for m in total) > 1:
         while _recombine(total):
             pass
@@ -213,8 +220,9 @@ def _recombine(total: dict[Monomial, int]) -> bool:
             whole = _partner(total, rest, c, atom)
             if whole is None:
                 continue
-            key, replacement = whole
-            del total[mono], total[key]
+            keys, replacement = whole
+            for key in (mono, *keys):
+                del total[key]
             for m, k in replacement.terms:
                 joined = _product(rest, m)
                 total[joined] = total.get(joined, 0) + c * k
@@ -224,37 +232,24 @@ def _recombine(total: dict[Monomial, int]) -> bool:
     return False
 
 
-def _partner(total: dict[Monomial, int], rest: Monomial, c: int, low: Mod) -> tuple[Monomial, Index] | None:
-    den = low.den.terms[0]
+def _partner(total: dict[Monomial, int], rest: Monomial, c: int, low: Mod) -> tuple[list[Monomial], Index] | None:
+    """The terms of c*rest*den*q for a quotient q that completes `low`, and what den*q + low is."""
     for quotient, whole in _quotients(total, low):
-        key = _product(_product(rest, den[0]), (quotient,))
-        if total.get(key) == c * den[1]:
-            return key, whole
+        parts = {_product(_product(rest, mono), (quotient,)): c * k for mono, k in low.den.terms}
+        if all(total.get(mono) == k for mono, k in parts.items()):
+            return list(parts), whole
     return None
 
 
 def _quotients(total: dict[Monomial, int], low: Mod) -> Iterator[tuple[Atom, Index]]:
-    """Atoms q with den*q + low equal to something simpler."""
+    """Atoms q with den*q + low equal to something simpler, and that."""
     e, k = low.num, low.den
-    for mono in list(total):
-        for atom in mono:
-            if isinstance(atom, Div) and atom.num == e and atom.den == k:
-                yield atom, e
-            elif isinstance(atom, Mod) and _as_div(atom.num) == (e, k):
-                yield atom, modulo(e, k * atom.den)
-            elif isinstance(atom, (Axis, Loaded)) or isinstance(atom, Mod):
-                # e//k may have been simplified to a plain atom: compare with what it would be
-                q = floor_div(e, k)
-                if q == Index.of(atom):
-                    yield atom, e
-
-
-def _as_div(e: Index) -> tuple[Index, Index] | None:
-    if len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1:
-        atom = e.terms[0][0][0]
-        if isinstance(atom, Div):
-            return atom.num, atom.den
-    return None
+    quotient = floor_div(e, k)
+    for atom in dict.fromkeys(atom for mono in total for atom in mono):
+        if not isinstance(atom, Symbol) and quotient == Index.of(atom):
+            yield atom, e
+        elif isinstance(atom, Mod) and atom.num == quotient:
+            yield atom, modulo(e, k * atom.den)
 
 
 def _single(e: Index) -> Atom | None:
@@ -284,18 +279,46 @@ def _monomial(e: Index) -> tuple[Monomial, int] | None:
 
 
 def divides(den: Index, e: Index) -> Index | None:
-    """e / den when den is one monomial that divides every term of e, else None."""
+    """e / den when den divides it as a polynomial, else None."""
     d = _monomial(den)
     if d is None:
-        return ONE if e == den else None
+        quotient, rest = _cancel(e, den, shrink=False)
+        return None if rest.terms else quotient
     parts = [exact_quotient(m, c, d) for m, c in e.terms]
     if any(p is None for p in parts):
         return None
     return sum((p for p in parts if p is not None), ZERO)
 
 
-def _split(e: Index, d: tuple[Monomial, int]) -> tuple[Index, Index]:
+def _cancel(e: Index, den: Index, *, shrink: bool) -> tuple[Index, Index]:
+    """e = den*quotient + remainder by the leading term of a sum, each step leaving fewer terms when `shrink`."""
+    if not den.terms:
+        return ZERO, e
+    lead, quotient = max(den.terms, key=_degree), ZERO
+    for _ in range(_LONGEST_DIVISION):
+        for mono, c in sorted(e.terms, key=_degree, reverse=True):
+            q = exact_quotient(mono, c, lead)
+            rest = e if q is None else e - q * den
+            if q is not None and (len(rest.terms) < len(e.terms) or not shrink):
+                quotient, e = quotient + q, rest
+                break
+        else:
+            break
+    return quotient, e
+
+
+_LONGEST_DIVISION = 64
+
+
+def _degree(term: tuple[Monomial, int]) -> tuple[int, list[tuple[int, str]]]:
+    return len(term[0]), [_rank(a) for a in term[0]]
+
+
+def _split(e: Index, den: Index) -> tuple[Index, Index]:
     """e = den*quotient + remainder, by whole terms; a constant is split by integer division."""
+    d = _monomial(den)
+    if d is None:
+        return _cancel(e, den, shrink=True)
     quotient, remainder = ZERO, ZERO
     for mono, c in e.terms:
         q = exact_quotient(mono, c, d)
@@ -308,48 +331,60 @@ def _split(e: Index, d: tuple[Monomial, int]) -> tuple[Index, Index]:
     return quotient, remainder
 
 
-def _common_factors(e: Index, d: tuple[Monomial, int]) -> list[Index]:
-    """Candidates g for law (3): common factors of den with single terms of e, largest coefficient first."""
+def _low_digits(e: Index, den: Index) -> list[Index]:
+    """Candidates g for law (3): what den shares with single terms of e, and extents that divide den; largest first."""
+    symbols, k = _content(den)
     found: dict[Index, None] = {}
     for mono, c in e.terms:
-        g = gcd(c, d[1])
-        shared = []
-        left = list(mono)
-        for s in d[0]:
-            if s in left:
-                left.remove(s)
-                shared.append(s)
-        candidate = Index(((tuple(shared), g),))
-        if candidate != ONE and candidate != Index((d,)):
-            found[candidate] = None
-    return sorted(found, key=lambda i: (-len(i.terms[0][0]), -i.terms[0][1], repr(i)))
+        found[Index(((_common(symbols, mono), gcd(c, k)),))] = None
+        if len(den.terms) > 1:
+            for atom in mono:
+                extent = atom.den if isinstance(atom, Mod) else getattr(atom, "extent", ONE)
+                if len(extent.terms) > 1 and divides(extent, den) is not None:
+                    found[extent] = None
+    found.pop(ONE, None)
+    found.pop(den, None)
+    return sorted(found, key=lambda i: (-max(len(m) for m, _ in i.terms), -max(c for _, c in i.terms), repr(i)))
+
+
+def _content(e: Index) -> tuple[Monomial, int]:
+    """The largest monomial that divides every term of e, its coefficient positive."""
+    shared: Monomial = e.terms[0][0]
+    for mono, _ in e.terms[1:]:
+        shared = _common(shared, mono)
+    return shared, gcd(*(c for _, c in e.terms))
+
+
+def _common(a: Monomial, b: Monomial) -> Monomial:
+    left, shared = list(b), []
+    for atom in a:
+        if atom in left:
+            left.remove(atom)
+            shared.append(atom)
+    return tuple(shared)
 
 
 def floor_div(num: Index, den: Index) -> Index:
-    """num // den, simplified. A den that is a sum must cancel exactly."""
-    if den == ONE:
-        return num
-    if num == den:
-        return ONE
-    if den.constant == 0:
+    """num // den, simplified."""
+    if den == ZERO:
         raise ZeroDivisionError("index division by zero")
-    d = _monomial(den)
-    if d is None:
-        return Index.of(Div(num, den)) if num.terms else ZERO
-    quotient, rest = _split(num, d)
-    if in_range(rest, den):
+    if den == ONE or not num.terms:
+        return num
+    quotient, rest = _split(num, den)
+    if not rest.terms or in_range(rest, den):
         return quotient
     if in_range(rest + den, den):
         return quotient - 1
-    for g in _common_factors(rest, d):
-        high, low = _split(rest, g.terms[0])
+    for g in _low_digits(rest, den):
+        high, low = _split(rest, g)
         if high.terms and in_range(low, g):
             reduced = divides(g, den)
             assert reduced is not None
             return quotient + floor_div(high, reduced)
+    for mono, c in rest.terms:
+        if c == 1 and len(mono) == 1 and isinstance(inner := mono[0], Div):  # law (5)
+            return quotient + floor_div((rest - inner) * inner.den + inner.num, inner.den * den)
     atom = _single(rest)
-    if isinstance(atom, Div):  # law (5)
-        return quotient + floor_div(atom.num, atom.den * den)
     if isinstance(atom, Mod) and (b := divides(den, atom.den)) is not None:
         return quotient + modulo(floor_div(atom.num, den), b)
     return quotient + Index.of(Div(rest, den))
@@ -357,18 +392,17 @@ def floor_div(num: Index, den: Index) -> Index:
 
 def modulo(num: Index, den: Index) -> Index:
     """num % den, simplified."""
-    if den == ONE or num == den:
+    if den == ZERO:
+        raise ZeroDivisionError("index division by zero")
+    if den == ONE or not num.terms:
         return ZERO
-    d = _monomial(den)
-    if d is None:
-        return Index.of(Mod(num, den)) if num.terms else ZERO
-    _, rest = _split(num, d)
-    if in_range(rest, den):
+    _, rest = _split(num, den)
+    if not rest.terms or in_range(rest, den):
         return rest
     if in_range(rest + den, den):
         return rest + den
-    for g in _common_factors(rest, d):
-        high, low = _split(rest, g.terms[0])
+    for g in _low_digits(rest, den):
+        high, low = _split(rest, g)
         if high.terms and in_range(low, g):
             reduced = divides(g, den)
             assert reduced is not None
@@ -427,12 +461,14 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
 
 def nonnegative(e: Index) -> bool:
     """Whether e >= 0 is proven for all symbols >= 1: every coefficient is nonnegative once s is written 1 + s'."""
-    shifted = _collect([])
+    if any(not isinstance(atom, Symbol) for mono, _ in e.terms for atom in mono):
+        return False
+    if all(c >= 0 for _, c in e.terms) or all(c <= 0 for _, c in e.terms):
+        return not e.terms or e.terms[0][1] > 0
+    shifted = ZERO
     for mono, c in e.terms:
         part = Index.of(c)
         for atom in mono:
-            if not isinstance(atom, Symbol):
-                return False
             part = part * (Index.of(atom) + 1)
         shifted = shifted + part
     return all(c >= 0 for _, c in shifted.terms)
@@ -552,9 +588,11 @@ def flatten(indices: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
 
 
 def unflatten(flat: Index, shape: tuple[Index, ...]) -> tuple[Index, ...]:
-    """The multi-index of a row-major offset that lies inside shape."""
+    """The multi-index of a row-major offset that lies inside shape (zeros where shape has no elements)."""
     out: list[Index] = []
     stride = product(shape)
+    if stride == ZERO:
+        return (ZERO,) * len(shape)
     for at, extent in enumerate(shape):
         above = stride
         stride = quotient_of(above, extent)

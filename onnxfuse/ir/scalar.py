@@ -45,7 +45,10 @@ class Const:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Element `index` of tensor `source`; where a guard fails, `otherwise`. A source "%x" with no index is a variable."""
+    """Element `index` of tensor `source`; where a guard fails, `otherwise`. A source "%x" with no index is a variable.
+
+    Guards are checked in order, and nothing behind one that fails (a loaded index, the element) is read.
+    """
 
     source: str
     index: tuple[Index, ...]
@@ -269,14 +272,18 @@ def apply(fn: str, *args: Scalar, dtype: DType | None = None) -> Scalar:
 def cast(x: Scalar, dtype: DType) -> Scalar:
     """x converted to dtype."""
     if isinstance(x, Const):
-        value = np.asarray(x.value, x.dtype.numpy).astype(dtype.numpy).item()
-        return Const(value, dtype)
+        return Const(_converted(np.asarray(x.value, x.dtype.numpy), dtype), dtype)
     return apply("cast", x, dtype=dtype)
 
 
 def const(value: float | int | bool, dtype: DType = F32) -> Const:
     """A number rounded to dtype."""
-    return Const(np.asarray(value).astype(dtype.numpy).item(), dtype)
+    return Const(_converted(np.asarray(value), dtype), dtype)
+
+
+def _converted(value: Any, dtype: DType) -> Any:
+    with np.errstate(all="ignore"):
+        return value.astype(dtype.numpy).item()
 
 
 # Walking --------------------------------------------------------------------------------------------------------------
@@ -414,7 +421,8 @@ def guarded(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
 
     def go(node: Scalar) -> Scalar | None:
         if isinstance(node, Load) and node.index:
-            return Load(node.source, node.index, node.dtype, node.guards + guards, node.otherwise or _number(0, node.dtype))
+            otherwise = _number(0, node.dtype) if node.otherwise is None else guarded(node.otherwise, guards)
+            return Load(node.source, node.index, node.dtype, guards + node.guards, otherwise)
         return None
 
     return rebuild(x, go, lambda i: i)
@@ -434,8 +442,16 @@ def in_guards(guards: tuple[Guard, ...]) -> Scalar:
 
 def fresh_ranges(x: Scalar, index: tuple[Index, ...]) -> Scalar:
     """x with reduction ranges renamed where the substituted index mentions an axis of the same name."""
-    taken = {a for i in index for a in axes_of(i)}
-    clash = {r: Axis(r.name + "'", r.extent) for n in walk(x) if isinstance(n, Reduce) for r in n.ranges if r in taken}
+    taken = {a.name for i in index for a in axes_of(i)}
+    ranges = {r for n in walk(x) if isinstance(n, Reduce) for r in n.ranges}
+    used = taken | {r.name for r in ranges}
+    clash: dict[Axis, Axis] = {}
+    for r in sorted((r for r in ranges if r.name in taken), key=lambda r: r.name):
+        name = r.name
+        while name in used:
+            name += "'"
+        used.add(name)
+        clash[r] = Axis(name, r.extent)
     return rename_ranges(x, clash) if clash else x
 
 

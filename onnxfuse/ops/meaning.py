@@ -39,7 +39,7 @@ class _Evaluator:
     def extent(self, axis: Axis) -> int:
         return int(evaluate(axis.extent, lambda a: self.symbols[a.name] if isinstance(a, Symbol) else None))
 
-    def index(self, e: Index, frame: Frame) -> Any:
+    def index(self, e: Index, frame: Frame, inside: Any = None) -> Any:
         def value(atom: Atom) -> Any:
             if isinstance(atom, Symbol):
                 return self.symbols[atom.name]
@@ -47,20 +47,24 @@ class _Evaluator:
                 at = frame.index(atom)
                 return np.arange(self.extent(atom)).reshape([-1 if i == at else 1 for i in range(len(frame))])
             assert isinstance(atom, Loaded)
-            got = self._element(self.arrays[atom.source], atom.at, frame).astype(np.int64)
+            got = self._element(self.arrays[atom.source], atom.at, frame, inside).astype(np.int64)
             return np.where(got < 0, got + self.index(atom.extent, frame), got)
 
         return evaluate(e, value)
 
     def _element(self, array: Array, at: tuple[Index, ...], frame: Frame, inside: Any = None) -> Array:
+        """Elements of an array, those that are not `inside` arbitrary; reading outside of it is an IndexError."""
         if not at:
             return array.reshape((1,) * len(frame))
-        index = [np.asarray(self.index(i, frame)) for i in at]
+        if array.size == 0 and (inside is not None or any(self.extent(a) == 0 for a in frame)):
+            return np.zeros((1,) * len(frame), array.dtype)
+        index = [np.asarray(self.index(i, frame, inside)) for i in at]
         if inside is not None:
             index = [np.where(inside, i, 0) for i in index]
-            if array.size == 0:
-                return np.zeros((1,) * len(frame), array.dtype)
         index = [i.reshape((1,) * (len(frame) - i.ndim) + i.shape) for i in index]
+        for i, extent in zip(index, array.shape, strict=True):
+            if i.size and (i.min() < 0 or i.max() >= extent):
+                raise IndexError(f"{at!r} leaves a tensor of shape {array.shape}")
         return np.asarray(array[tuple(np.broadcast_arrays(*index))])
 
     def scalar(self, x: Scalar, frame: Frame) -> Array:
@@ -83,7 +87,7 @@ class _Evaluator:
             return self._element(self.arrays[x.source], x.index, frame)
         inside: Any = True
         for g in x.guards:
-            i = np.asarray(self.index(g.index, frame))
+            i = np.asarray(self.index(g.index, frame, inside))
             inside = inside & (i >= 0) & (i < self.index(g.extent, frame))
         assert x.otherwise is not None
         return np.where(inside, self._element(self.arrays[x.source], x.index, frame, inside), self.scalar(x.otherwise, frame))
