@@ -57,19 +57,19 @@ def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort
 
 
 def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None = None) -> list[Array]:
-    """The outputs `names` (all, in order, by default). Entries of `feeds` that the model has no input for are left out.
+    """The outputs `names` (`output_names` by default). Entries of `feeds` that the model has no input for are left out.
 
-    Raises DeviceError with the runtime's own words.
+    Sequences and maps come as one flat array of what they hold. Raises DeviceError with the runtime's own words.
     """
     inputs = {each.name: each.type for each in session.get_inputs()}
     outputs = {each.name: each.type for each in session.get_outputs()}
-    wanted = list(outputs) if names is None else list(names)
+    wanted = output_names(session) if names is None else list(names)
     if not wanted:
         return []  # the runtime takes an empty list for "all"
     given = {name: value for name, value in feeds.items() if name in inputs}
     try:
         if not _FOREIGN.keys() & {*inputs.values(), *(outputs[name] for name in wanted)}:
-            return [_tensor(name, value) for name, value in zip(wanted, session.run(wanted, given), strict=True)]
+            return [_flat(value) for value in session.run(wanted, given)]
         values = {name: _to_value(value, inputs[name]) for name, value in given.items()}
         return [_to_array(value) for value in session.run_with_ort_values(wanted, values)]
     except Exception as problem:
@@ -85,10 +85,19 @@ def prepared(session: ort.InferenceSession, feeds: Feeds) -> Callable[[], Any]:
     return partial(session.run_with_ort_values, None, {n: _to_value(value, inputs[n]) for n, value in given.items()})
 
 
-def _tensor(name: str, value: Any) -> Array:
+def output_names(session: ort.InferenceSession) -> list[str]:
+    """The outputs in order, each once: a model may name one twice."""
+    return list(dict.fromkeys(each.name for each in session.get_outputs()))
+
+
+def _flat(value: Any) -> Array:
+    """A tensor as it is; what a sequence or a map holds as one row, an absent optional as an empty one."""
     if isinstance(value, np.ndarray):
         return value
-    raise TypeError(f"output {name} is no tensor")
+    if isinstance(value, dict):
+        return np.array(list(value.values()))
+    parts = [_flat(each).ravel() for each in value or ()] if isinstance(value, list | None) else [np.array([value])]
+    return np.concatenate(parts) if parts else np.zeros(0)
 
 
 def _to_value(array: Array, kind: str) -> ort.OrtValue:

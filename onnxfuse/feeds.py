@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,13 +16,14 @@ import numpy.typing as npt
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.errors import DeviceError, UsageError
 from onnxfuse.feed_limits import Use, uses
 
 Array: TypeAlias = npt.NDArray[Any]
 Extent: TypeAlias = int | str  # a number, or a symbol such as "batch" or "past + 1"
 
 _FOREIGN: dict[int, Any] = {TensorProto.BFLOAT16: ml_dtypes.bfloat16, TensorProto.FLOAT8E4M3FN: ml_dtypes.float8_e4m3fn}
+_MOST_ELEMENTS = 1 << 27  # of one random input
 _PRIMES = ((2, 5, 7, 11, 13, 17, 19, 23, 29, 31), (3, 37, 41, 43, 47, 53, 59, 61, 67, 71))
 
 
@@ -31,7 +33,7 @@ class Input:
 
     name: str
     dtype: np.dtype[Any]
-    shape: tuple[Extent, ...] | None  # None: the model states none
+    shape: tuple[Extent, ...]
     role: Literal["float", "mask", "int", "index", "size"]
     limit: Extent = 1  # of an index: its values stay below
 
@@ -54,13 +56,14 @@ RECIPES = (
     Recipe("axes of one size", spatial=(64, 96), shared=True, ones=True),
     Recipe("images of 224", spatial=(224, 256), shared=True, ones=True),
     Recipe("one size for all", spatial=(64, 64), shared=True, equal=True, ones=True),
+    Recipe("two, then three, for all", ((2,) * 10, (3,) * 10), spatial=(2, 3), shared=True, equal=True, ones=True),
     Recipe("positive", shared=True, ones=True, positive=True),
 )
 TYPICAL = Recipe("typical", ((1, *[128] * 9),), (224,))  # sizes worth measuring
 
 
 def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
-    """The inputs that a caller must feed. Raises ModelError for sequences and the like.
+    """The inputs that a caller must feed. Raises DeviceError for sequences and the like.
 
     `skeleton` is the model, its large weights may be missing (`feed_limits.skeleton`).
     """
@@ -72,11 +75,11 @@ def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
 def _input(value: onnx.ValueInfoProto, use: Use | None) -> Input:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
-        raise ModelError(f"inputs: input {value.name} is no tensor but a {str(kind).removesuffix('_type')}")
+        raise DeviceError(f"inputs: input {value.name} is no tensor but a {str(kind).removesuffix('_type')}")
     tensor = value.type.tensor_type
     dtype: np.dtype[Any] = np.dtype(_FOREIGN.get(tensor.elem_type) or helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     dims = enumerate(tensor.shape.dim)
-    shape = tuple(_extent(dim, value.name, axis) for axis, dim in dims) if tensor.HasField("shape") else None
+    shape = tuple(_extent(dim, value.name, axis) for axis, dim in dims)  # none stated: a scalar
     if use is not None:
         return Input(value.name, dtype, shape, use.kind, use.limit)
     if dtype.kind == "b" or re.search("mask", value.name, re.IGNORECASE):
@@ -95,12 +98,10 @@ def random_sets(
 ) -> list[dict[str, Array]]:
     """Random values for `inputs`, one set for each of the recipe's choices of sizes; `dims` fixes some symbols.
 
-    Raises ModelError for an input that states no shape and for strings.
+    Raises DeviceError for strings and for sizes that come out far too large.
     """
-    for each in inputs:
-        if each.shape is None or each.dtype.kind == "O":
-            lacks = "states no shape" if each.shape is None else "holds strings"
-            raise ModelError(f"inputs: input {each.name} {lacks}", hint="give --inputs")
+    if strings := [each.name for each in inputs if each.dtype.kind == "O"]:
+        raise DeviceError(f"inputs: no random values for the strings of {strings[0]}", hint="give --inputs")
     made = []
     for variant in range(len(recipe.sizes)):
         sizes = _sizes(inputs, recipe, variant, dims)
@@ -115,11 +116,11 @@ def _sizes(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[
     free = iter(recipe.sizes[variant] * 10)
     by_axis: dict[str, int] = {}
     for each in inputs:
-        for axis, extent in enumerate(each.shape or ()):
+        for axis, extent in enumerate(each.shape):
             for symbol in _symbols(extent):
                 if symbol in sizes:
                     continue
-                image = len(each.shape or ()) >= 4 and each.role == "float"
+                image = len(each.shape) in (4, 5) and each.role == "float"
                 key = f"axis {axis}" if recipe.shared and symbol == f"{each.name}.{axis}" else symbol
                 if image and axis == 1:
                     value = 3
@@ -176,7 +177,9 @@ def _evaluate(tree: ast.expr, sizes: Mapping[str, int]) -> int:
 
 
 def _values(each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.random.Generator) -> Array:
-    shape = tuple(size_of(extent, sizes) for extent in each.shape or ())
+    shape = tuple(size_of(extent, sizes) for extent in each.shape)
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise DeviceError(f"inputs: {each.name} of {list(shape)} is too large", hint="give the symbols sizes")
     if each.role == "mask":
         return _mask(shape, random).astype(each.dtype)
     if each.role == "size":
@@ -203,8 +206,8 @@ def _mask(shape: tuple[int, ...], random: np.random.Generator) -> Array:
     if len(shape) == 2:
         lengths = random.integers((shape[1] + 1) // 2, shape[1] + 1, (shape[0], 1))
         return np.arange(shape[1])[None, :] < lengths
-    mask: Array = random.random(shape) < 0.75
-    if mask.size:
+    mask = np.asarray(random.random(shape) < 0.75)
+    if mask.ndim and mask.size:
         mask[..., :1] = True
     return mask
 
@@ -266,8 +269,8 @@ def _nudge(value: Array, random: np.random.Generator) -> Array:
     floats = value.dtype.kind == "f" or value.dtype in tuple(np.dtype(t) for t in _FOREIGN.values())
     if not floats or not value.size or np.isin(value, (0, 1)).all():
         return value
-    bits = np.ascontiguousarray(value).view(f"i{value.dtype.itemsize}")
+    bits = np.ascontiguousarray(value).view(f"i{value.dtype.itemsize}").reshape(value.shape)
     step = random.integers(0, 2, value.shape).astype(bits.dtype) * 2 - 1
     movable = np.isfinite(value) & (value != 0)
-    moved: Array = np.where(movable, bits + step, bits).astype(bits.dtype).view(value.dtype)
+    moved: Array = np.where(movable, bits + step, bits).astype(bits.dtype).view(value.dtype).reshape(value.shape)
     return np.where(np.isfinite(moved), moved, value)

@@ -34,8 +34,8 @@ def input_sets(
     refused = DeviceError("runtime: the model cannot be run")
     unclear: tuple[list[Values], Results] | None = None  # mostly NaN: taken when nothing is better
     for recipe in recipes:
-        sets = feeds.random_sets(wanted, seed=seed, recipe=recipe, dims=dims)
         try:
+            sets = feeds.random_sets(wanted, seed=seed, recipe=recipe, dims=dims)
             found = [engine.run(session, each) for each in sets]
         except DeviceError as problem:
             refused = problem

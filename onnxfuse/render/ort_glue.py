@@ -1,4 +1,4 @@
-"""The registration code of a library: it names the kernels and what the machine must have, `tiles/ort_glue.h` does the rest."""
+"""The registration code of a library: it names kernels and CPU features, and `tiles/ort_glue.h` does the rest."""
 
 from __future__ import annotations
 

@@ -16,17 +16,19 @@ from onnxfuse.render.source import Source
 DOMAIN = "onnxfuse.0123456789ab"
 
 
-def library(
-    folder: Path, *, gain: str = "1.0f", features: tuple[str, ...] = (), domain: str = DOMAIN, family: str = "auto"
-) -> Path:
-    """`libtwice.so` in `folder`; a `gain` other than 1 plants an error in its kernel."""
+def built(folder: Path, glue: Source, *, defines: str = "", family: str = "auto") -> Path:
+    """`libtwice.so` in `folder`, of the kernel (changed by `defines`, see twice.cpp) and of `glue`."""
     folder.mkdir(parents=True, exist_ok=True)
     kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
-    source = Source("twice", f"#define GAIN {gain}\n{kernel}")
-    glue = ort_glue.registration(domain, [ort_glue.Entry("twice")], features)
     made = folder / "libtwice.so"
-    build.build_library([source], glue, TARGETS["generic"], build.find_toolchain(family), None, 2, made)
+    toolchain = build.find_toolchain(family)
+    build.build_library([Source("twice", f"{defines}\n{kernel}")], glue, TARGETS["generic"], toolchain, None, 2, made)
     return made
+
+
+def glue(*features: str, domain: str = DOMAIN) -> Source:
+    """The registration of the one kernel."""
+    return ort_glue.registration(domain, [ort_glue.Entry("twice")], features)
 
 
 def _value(name: str, dims: list[int | str]) -> onnx.ValueInfoProto:

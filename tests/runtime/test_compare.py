@@ -1,0 +1,93 @@
+"""Distances and limits are what their docstrings say, for every kind of number."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from onnxfuse import compare
+from onnxfuse.engine import Array
+
+INF, NAN = np.inf, np.nan
+
+
+def error(a: Array, b: Array) -> float:
+    return compare.distance(a, b).error
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+def test_one_percent_is_one_percent(dtype: type):
+    a = np.random.default_rng(0).standard_normal((40, 50)).astype(dtype)
+    assert error(a, a) == 0.0
+    assert error(a, (a * 1.01).astype(dtype)) == pytest.approx(0.01, rel=0.2)
+
+
+def test_one_wrong_element_in_a_million_is_above_every_float32_floor():
+    a = np.random.default_rng(0).standard_normal(1_000_000).astype(np.float32)
+    b = a.copy()
+    b[-1] = -b[-1]
+    assert error(a, b) > compare.FLOORS["float32"]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "finite"),
+    [
+        ([1, NAN, INF, -INF], [1, NAN, INF, -INF], True),
+        ([1, NAN], [1, 2], False),
+        ([1, 2], [1, NAN], False),
+        ([1, INF], [1, -INF], False),
+        ([1, INF], [1, 1e30], False),
+        ([1, NAN], [1, INF], False),
+    ],
+)
+def test_nan_and_infinity_must_be_in_the_same_places(a: list[float], b: list[float], finite: bool):
+    assert np.isfinite(error(np.array(a, np.float32), np.array(b, np.float32))) == finite
+
+
+def test_shapes_and_types_must_agree():
+    a = np.zeros((2, 3), np.float32)
+    assert error(a, a.T) == error(a, a.astype(np.float64)) == INF
+    assert "float32[3, 2] instead of float32[2, 3]" in compare.distance(a, a.T).reason
+
+
+def test_integers_are_equal_or_not():
+    a = np.arange(10)
+    assert error(a, a) == 0.0
+    assert error(a, np.where(a == 3, 4, a)) == pytest.approx(0.1)
+    assert error(a > 4, a > 3) == pytest.approx(0.1)
+    assert error(np.array(["x", "y"]), np.array(["x", "z"])) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_quantized_numbers_may_be_one_step_apart(dtype: type):
+    a = np.arange(100, dtype=dtype)
+    assert error(a, a + dtype(1)) == 0.0
+    assert error(a, a + dtype(2)) == 1.0
+
+
+def test_nothing_to_compare_is_no_difference():
+    assert error(np.zeros((0, 3), np.float32), np.zeros((0, 3), np.float32)) == 0.0
+    assert error(np.zeros(3, np.float32), np.zeros(3, np.float32)) == 0.0
+    assert error(np.zeros(3, np.float32), np.ones(3, np.float32)) > 1.0
+
+
+def test_limits():
+    assert compare.limit([1e-6, 3e-5], 2e-5, exact=False) == pytest.approx(3e-4)
+    assert compare.limit([], 2e-5, exact=False) == 2e-5
+    assert compare.limit([0.0], 2e-5, exact=True) == 0.0
+
+
+def test_a_group_bound_lets_rounding_pass_and_one_percent_not():
+    """Sums in another order, of the lengths that networks have."""
+    random = np.random.default_rng(0)
+    for length in (8, 768, 4096):
+        a, b = random.standard_normal((2, 64, length)).astype(np.float32)
+        exact, other = np.einsum("ik,jk->ij", a, b), (a[:, None] * b[None]).cumsum(-1, dtype=np.float32)[..., -1]
+        bound = compare.group_bound(np.dtype(np.float32), length)
+        assert error(exact, other) < bound < error(exact, exact * np.float32(1.01)) / 50
+
+
+def test_the_worst_of_several():
+    found = [compare.Distance(0.1, 1.0, rms=5.0), compare.Distance(0.2, 0.5, rms=7.0)]
+    assert compare.worst(found) == compare.Distance(0.2, 0.5, rms=5.0)

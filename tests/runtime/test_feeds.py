@@ -1,0 +1,223 @@
+"""Random inputs are ones that the model can take: indices in range, masks of 0 and 1, extents that fit together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse import engine, feed_limits, feeds, trial
+from onnxfuse.errors import DeviceError, ModelError, UsageError
+
+FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
+
+
+def saved(
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, tuple[int, Sequence[Any]]],
+    outputs: Sequence[str],
+    **constants: Any,
+) -> Path:
+    given = [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()]
+    wanted = [onnx.ValueInfoProto(name=name) for name in outputs]
+    for value in wanted:
+        value.type.tensor_type.elem_type = FLOAT
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = onnx.GraphProto(name="g", node=nodes, input=given, output=wanted, initializer=tensors)
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def described(path: Path) -> dict[str, feeds.Input]:
+    return {each.name: each for each in feeds.inputs_of(feed_limits.skeleton(path))}
+
+
+def embedding(folder: Path) -> Path:
+    """Ids through Cast and Unsqueeze into a table of 50, positions into 9, a mask, and an extent that is a sum."""
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["ids64"], to=INT64),
+        helper.make_node("Unsqueeze", ["ids64", "axis"], ["ids3"]),
+        helper.make_node("Gather", ["table", "ids3"], ["words"]),
+        helper.make_node("Gather", ["places", "positions"], ["where"], axis=1),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=FLOAT),
+        helper.make_node("Concat", ["past", "fresh"], ["whole"], axis=1),
+        helper.make_node("Mul", ["whole", "mask"], ["masked"]),
+    ]
+    inputs = {
+        "ids": (INT32, ["batch", "seq"]),
+        "positions": (INT64, ["seq"]),
+        "attention_mask": (INT64, ["batch", "past + seq"]),
+        "past": (FLOAT, ["batch", "past"]),
+        "fresh": (FLOAT, ["batch", "seq"]),
+    }
+    tables = {"table": np.ones((50, 300), np.float32), "places": np.ones((4, 9), np.float32)}
+    return saved(folder, nodes, inputs, ["words", "where", "masked"], axis=np.array([0]), **tables)
+
+
+def test_indices_stay_in_range_and_extents_fit(tmp_path: Path):
+    path = embedding(tmp_path)
+    found = described(path)
+    assert (found["ids"].role, found["ids"].limit) == ("index", 50)
+    assert (found["positions"].role, found["positions"].limit) == ("index", 9)
+    session = engine.open_session(str(path), engine.options())
+    for seed in range(5):
+        sets, _ = trial.input_sets(session, list(found.values()), None, seed, {})
+        for each in sets:
+            assert each["ids"].dtype == np.int32
+            assert set(np.unique(each["attention_mask"])) <= {0, 1}
+            assert each["attention_mask"].any(axis=1).all()
+            assert each["attention_mask"].shape[1] == each["past"].shape[1] + each["fresh"].shape[1]
+        sizes = [each["ids"].shape for each in sets]
+        assert len(sets) == 2
+        assert all(a != b for a, b in zip(*sizes, strict=True))
+        assert all(len(set(shape)) == len(shape) for shape in sizes)
+
+
+def test_the_same_seed_gives_the_same_inputs(tmp_path: Path):
+    wanted = list(described(embedding(tmp_path)).values())
+    one, two, other = (feeds.random_sets(wanted, seed=seed, recipe=feeds.RECIPES[0], dims={}) for seed in (3, 3, 4))
+    assert all(np.array_equal(one[0][name], two[0][name]) for name in one[0])
+    assert not np.array_equal(one[0]["past"], other[0]["past"])
+
+
+def test_given_dims_hold(tmp_path: Path):
+    wanted = list(described(embedding(tmp_path)).values())
+    sets = feeds.random_sets(wanted, seed=0, recipe=feeds.RECIPES[0], dims={"seq": 6, "past": 4})
+    assert {each["ids"].shape[1] for each in sets} == {6}
+    assert {each["attention_mask"].shape[1] for each in sets} == {10}
+
+
+def test_indices_inside_functions_and_branches_are_found(tmp_path: Path):
+    path = embedding(tmp_path)
+    model = onnx.load(path)
+    gather = model.graph.node[2]
+    body = helper.make_node("Gather", ["t", "i"], ["o"])
+    opsets = [helper.make_opsetid("", 17)]
+    model.functions.append(helper.make_function("local", "Look", ["t", "i"], ["o"], [body], opsets))
+    gather.CopyFrom(helper.make_node("Look", ["table", "ids3"], ["words"], domain="local"))
+    model.opset_import.append(helper.make_opsetid("local", 1))
+    branch = helper.make_graph(
+        [helper.make_node("Gather", ["places", "positions"], ["picked"], axis=1)], "b", [],
+        [helper.make_tensor_value_info("picked", FLOAT, None)],
+    )  # fmt: skip
+    model.graph.node[3].CopyFrom(helper.make_node("If", ["yes"], ["where"], then_branch=branch, else_branch=branch))
+    model.graph.initializer.append(numpy_helper.from_array(np.array(True), "yes"))
+    onnx.save(model, path)
+    found = described(path)
+    assert (found["ids"].limit, found["positions"].limit) == (50, 9)
+
+
+def test_an_index_into_a_symbolic_extent(tmp_path: Path):
+    path = saved(
+        tmp_path,
+        [helper.make_node("Gather", ["x", "i"], ["y"], axis=-1)],
+        {"i": (INT64, [40]), "x": (FLOAT, ["n", "seq"])},
+        ["y"],
+    )
+    for each in feeds.random_sets(list(described(path).values()), seed=0, recipe=feeds.RECIPES[0], dims={}):
+        assert 0 <= each["i"].min() <= each["i"].max() < each["x"].shape[1]
+
+
+def test_extents_without_a_name_come_to_agree_by_trial(tmp_path: Path):
+    path = saved(
+        tmp_path,
+        [helper.make_node("MatMul", ["a", "w"], ["aw"]), helper.make_node("Add", ["aw", "b"], ["y"])],
+        {"a": (FLOAT, [None, 4]), "b": (FLOAT, [None, 8])},
+        ["y"],
+        w=np.ones((4, 8), np.float32),
+    )
+    session = engine.open_session(str(path), engine.options())
+    sets, results = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), None, 0, {})
+    assert results[0][0].shape != results[1][0].shape
+    assert all(each["a"].shape[0] == each["b"].shape[0] for each in sets)
+
+
+def test_a_model_that_nothing_suits_says_why(tmp_path: Path):
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, [7]), "shape": (INT64, [2])}, ["y"])
+    session = engine.open_session(str(path), engine.options())
+    with pytest.raises(DeviceError, match="cannot be run"):
+        trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), None, 0, {})
+
+
+def test_numbers_are_preferred_to_nan(tmp_path: Path):
+    nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("ReduceProd", ["a"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, [40])}, ["y"])
+    session = engine.open_session(str(path), engine.options())
+    _, results = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), None, 0, {})
+    assert all(np.isfinite(outputs[0]).all() for outputs in results)
+
+
+def test_a_skeleton_has_no_weights_but_their_shapes(tmp_path: Path):
+    bare = feed_limits.skeleton(embedding(tmp_path))
+    assert bare.ByteSize() < 2000
+    assert {tuple(each.dims) for each in bare.graph.initializer} == {(50, 300), (4, 9), (1,)}
+
+
+def test_files_that_are_no_models(tmp_path: Path):
+    for name, data in (("empty.onnx", b""), ("text.onnx", b"hello, this is text")):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(ModelError, match="not an ONNX model"):
+            feed_limits.skeleton(tmp_path / name)
+    with pytest.raises(UsageError, match="cannot be read"):
+        feed_limits.skeleton(tmp_path / "none.onnx")
+
+
+# ---- inputs from files ----
+
+
+def test_npz_and_data_set_folders(tmp_path: Path):
+    wanted = list(described(embedding(tmp_path)).values())
+    values = feeds.random_sets(wanted, seed=0, recipe=feeds.RECIPES[0], dims={})[0]
+    np.savez(tmp_path / "in.npz", allow_pickle=False, **(values | {"ids": values["ids"].astype(np.int64)}))
+    folder = tmp_path / "data" / "test_data_set_0"
+    folder.mkdir(parents=True)
+    for i, each in enumerate(wanted):
+        (folder / f"input_{i}.pb").write_bytes(numpy_helper.from_array(values[each.name], "").SerializeToString())
+    for source in (tmp_path / "in.npz", folder, folder.parent):
+        (read,) = feeds.read_feeds(source, wanted)
+        assert all(
+            np.array_equal(read[name], values[name]) and read[name].dtype == values[name].dtype for name in values
+        )
+
+
+def test_files_that_do_not_fit(tmp_path: Path):
+    wanted = list(described(embedding(tmp_path)).values())
+    np.savez(tmp_path / "in.npz", ids=np.zeros(1))
+    (tmp_path / "bad.npz").write_bytes(b"no archive")
+    for name in ("in.npz", "bad.npz", "none.npz"):
+        with pytest.raises(UsageError, match="inputs: "):
+            feeds.read_feeds(tmp_path / name, wanted)
+
+
+# ---- moved by one rounding ----
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.float16, ml_dtypes.bfloat16])
+@pytest.mark.parametrize("shape", [(), (100,), (3, 5)])
+def test_a_nudge_is_one_rounding(dtype: type, shape: tuple[int, ...]):
+    x = np.asarray(np.random.default_rng(0).standard_normal(shape)).astype(dtype)
+    moved = feeds.nudged({"x": x}, 1)["x"]
+    assert (moved.shape, moved.dtype) == (x.shape, x.dtype)
+    apart = np.abs(moved.astype(np.float64) - x.astype(np.float64)) / np.abs(x.astype(np.float64))
+    epsilon = float(ml_dtypes.finfo(dtype).eps)
+    assert (apart > 0).all()
+    assert (apart <= epsilon).all()
+
+
+def test_a_nudge_leaves_the_rest_alone():
+    given = {
+        "int": np.arange(5),
+        "mask": np.array([0.0, 1.0, 1.0], np.float32),
+        "odd": np.array([np.inf, np.nan, 0.0, np.finfo(np.float32).max], np.float32),
+    }
+    moved = feeds.nudged(given, 0)
+    assert all(np.array_equal(moved[name][:3], given[name][:3], equal_nan=name == "odd") for name in given)
+    assert np.isfinite(moved["odd"][3])

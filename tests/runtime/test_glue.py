@@ -1,0 +1,228 @@
+"""Kernels run in the stock runtime through the glue; what cannot run is left to the bodies, and nothing crashes."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import threading
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import pytest
+
+from onnxfuse.config import cpu_flags
+from onnxfuse.engine import Array
+from onnxfuse.errors import OnnxFuseError
+from onnxfuse.render import ort_glue
+from onnxfuse.render.source import Source
+from tests.runtime import twice
+
+LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+SHAPES = ((3, 5), (0, 5), (1, 1), (300, 301))
+
+
+def opened(
+    library: Path | None, *, level: ort.GraphOptimizationLevel = LEVELS[1], rank: int = 2, **config: str
+) -> ort.InferenceSession:
+    options = ort.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 2
+    options.graph_optimization_level = level
+    for key, value in config.items():
+        options.add_session_config_entry(key.replace("__", "."), value)
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    model = twice.model(rank=rank).SerializeToString()
+    return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def answer(session: ort.InferenceSession, x: Array) -> Array:
+    return np.asarray(session.run(None, {"x": x})[0])
+
+
+def kernel_runs(library: Path, **config: str) -> bool:
+    """Whether the (wrong) kernel answers, or the function body."""
+    x = np.ones((2, 2), np.float32)
+    found = float(answer(opened(library, **config), x)[0, 0])
+    assert found in (pytest.approx(-3.0), pytest.approx(-3.03))
+    return found != pytest.approx(-3.0, rel=1e-4)
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("registered", [True, False])
+def test_right_with_and_without_the_library(
+    good: Path, level: ort.GraphOptimizationLevel, shape: tuple[int, ...], registered: bool
+):
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    found = answer(opened(good if registered else None, level=level), x)
+    np.testing.assert_allclose(found, -(2 * x + 1), rtol=1e-6)
+
+
+@pytest.mark.parametrize("level", LEVELS, ids=str)
+def test_the_kernel_runs_not_the_body(wrong: Path, level: ort.GraphOptimizationLevel):
+    x = np.ones((4, 4), np.float32)
+    np.testing.assert_allclose(answer(opened(wrong, level=level), x), -3.03, rtol=1e-6)
+
+
+def test_the_config_entry_switches_it_off(wrong: Path):
+    assert kernel_runs(wrong)
+    assert kernel_runs(wrong, onnxfuse__disable="0")
+    assert not kernel_runs(wrong, onnxfuse__disable="1")
+
+
+def test_what_a_kernel_refuses_is_the_runtimes_error(good: Path):
+    session = opened(good, rank=3)
+    with pytest.raises(Exception, match="twice: x must be a matrix"):
+        answer(session, np.ones((2, 2, 2), np.float32))
+
+
+def test_one_session_in_several_threads(good: Path):
+    session = opened(good)
+    wrong_answers: list[int] = []
+
+    def work(seed: int) -> None:
+        random = np.random.default_rng(seed)
+        for _ in range(50):
+            x = random.standard_normal((random.integers(1, 200), 67)).astype(np.float32)
+            if not np.allclose(answer(session, x), -(2 * x + 1), rtol=1e-5, atol=1e-5):
+                wrong_answers.append(seed)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong_answers
+
+
+def test_first_registered_by_several_threads_at_once(wrong: Path, tmp_path: Path):
+    library = Path(shutil.copy(wrong, tmp_path / "libfresh.so"))  # loaded for the first time
+    start = threading.Barrier(6)
+    ran: list[bool] = []
+
+    def work() -> None:
+        start.wait()
+        ran.append(kernel_runs(library))
+
+    threads = [threading.Thread(target=work) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ran == [True] * 6
+
+
+def test_scratch_is_given_back(good: Path):
+    session = opened(good)
+    x = np.ones((1024, 1024), np.float32)
+    answer(session, x)
+    before = _resident_bytes()
+    for _ in range(50):
+        answer(session, x)
+    assert _resident_bytes() - before < 5 * x.nbytes  # 50 runs that leak would take ten times as much
+
+
+def _resident_bytes() -> int:
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
+
+
+def test_loaded_again_after_the_last_session(wrong: Path, tmp_path: Path):
+    library = Path(shutil.copy(wrong, tmp_path / "libagain.so"))
+    assert [kernel_runs(library) for _ in range(3)] == [True] * 3
+
+
+# ---- what the machine and the runtime must have ----
+
+
+def test_a_missing_cpu_feature_leaves_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(ort_glue.FEATURES, "none-such", (0x7FFFFFFF, 0, 0, 0, 0))
+    assert not kernel_runs(twice.built(tmp_path, twice.glue("none-such"), defines="#define GAIN 1.01f"))
+
+
+def test_missing_saved_state_leaves_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    leaf, subleaf, register, bit, _ = ort_glue.FEATURES["sse4.2"]
+    monkeypatch.setitem(ort_glue.FEATURES, "unsaved", (leaf, subleaf, register, bit, 1 << 40))
+    assert not kernel_runs(twice.built(tmp_path, twice.glue("unsaved"), defines="#define GAIN 1.01f"))
+
+
+LINUX_NAMES = {
+    "lzcnt": "abm", "bmi": "bmi1", "avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
+    "avx512fp16": "avx512_fp16", "sse4.1": "sse4_1", "sse4.2": "sse4_2",
+}  # fmt: skip
+
+
+@pytest.mark.skipif("sse2" not in cpu_flags(), reason="the rows are of x86")
+def test_features_are_those_the_system_names(tmp_path: Path):
+    rows = "\n".join(f'{{"{name}", {", ".join(map(str, row))}}},' for name, row in ort_glue.FEATURES.items())
+    asks = Source("asks", f"""#include "ort_glue.h"
+        namespace {{ const onnxfuse::Feature rows[] = {{ {rows} }}; }}
+        extern "C" __attribute__((visibility("default"))) int RegisterCustomOps(int i) {{
+          return onnxfuse::cpu_has(rows[i]);
+        }}""")  # fmt: skip
+    library = ctypes.CDLL(str(twice.built(tmp_path, asks)))
+    found = {name for i, name in enumerate(ort_glue.FEATURES) if library.RegisterCustomOps(i)}
+    named = {name for name in ort_glue.FEATURES if LINUX_NAMES.get(name, name.replace("-", "_")) in cpu_flags()}
+    assert found == named
+
+
+def in_disguise(version: str, api: str = "real->get_api(version)") -> Source:
+    """The registration, told that the runtime is another one."""
+    text = (
+        twice.glue()
+        .text.replace("RegisterCustomOps", "genuine")
+        .replace('extern "C" __attribute__((visibility("default")))', "static")
+    )
+    return Source("disguise", text + f"""
+        namespace {{
+        const onnxfuse::ort::Base* real;
+        onnxfuse::ort::Api get_api(uint32_t version) {{ return {api}; }}
+        const char* get_version() {{ return "{version}"; }}
+        const onnxfuse::ort::Base disguise = {{get_api, get_version}};
+        }}
+        extern "C" __attribute__((visibility("default"))) onnxfuse::ort::Status* RegisterCustomOps(
+            onnxfuse::ort::SessionOptions* options, const onnxfuse::ort::Base* base) {{
+          real = base;
+          return genuine(options, &disguise);
+        }}""")  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("version", "api", "runs"),
+    [
+        ("1.18.0", "real->get_api(version)", True),  # shapes are read the old way
+        ("1.17.3", "real->get_api(version)", False),
+        ("1.9.0", "real->get_api(version)", False),
+        ("2.0.0", "nullptr", False),
+        ("1.30.1", "version > 18 ? nullptr : real->get_api(version)", True),
+        ("nonsense", "real->get_api(version)", False),
+    ],
+)
+def test_by_the_runtimes_version(tmp_path: Path, version: str, api: str, runs: bool):
+    library = twice.built(tmp_path, in_disguise(version, api), defines="#define GAIN 1.01f")
+    assert kernel_runs(library) == runs
+
+
+# ---- the text ----
+
+
+def test_the_text_is_a_function_of_its_arguments():
+    assert twice.glue("avx2", "fma") == twice.glue("avx2", "fma")
+    assert "extern const onnxfuse::Kernel onnxfuse_twice;" in twice.glue().text
+
+
+@pytest.mark.parametrize(
+    ("domain", "symbols", "features"),
+    [("onnxfuse.x", ["a b"], ()), ("onnxfuse.x", [], ()), ('a"b', ["a"], ()), ("onnxfuse.x", ["a"], ("avx1024",))],
+)
+def test_what_cannot_be_spelled_is_refused(domain: str, symbols: list[str], features: tuple[str, ...]):
+    with pytest.raises(OnnxFuseError, match="render: "):
+        ort_glue.registration(domain, [ort_glue.Entry(symbol) for symbol in symbols], features)
+
+
+@pytest.mark.parametrize("family", ["gcc", "clang"])
+def test_every_compiler_takes_it(tmp_path: Path, family: str):
+    if not shutil.which({"gcc": "g++", "clang": "clang++"}[family]):
+        pytest.skip(f"no {family} here")
+    assert kernel_runs(twice.built(tmp_path, twice.glue(), defines="#define GAIN 1.01f", family=family))

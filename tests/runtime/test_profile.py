@@ -1,0 +1,86 @@
+"""Profiles hold what was measured, by node and by origin; what fails to run fails in one line. No test is on time."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from onnxfuse import feed_limits
+from onnxfuse.errors import BudgetError, DeviceError, ModelError
+from onnxfuse.profile import profile_models
+from onnxfuse.profile_child import node_origins
+from tests.runtime import twice
+
+
+def test_two_models_and_the_first_against_itself(files: Path, good: Path):
+    plain, fused = files / "plain.onnx", files / "fused.onnx"
+    found = profile_models(
+        [plain, fused], libraries=[None, good], threads=1, repeats=7, per_op=True, dims={"batch": 3, "features": 50}
+    )
+    assert [each.path for each in found.models] == [str(plain), str(fused)]
+    assert [each.library for each in found.models] == [None, str(good)]
+    for each in found.models:
+        assert each.runs == 7
+        assert 0 < each.latency_ms.min <= each.latency_ms.median <= each.latency_ms.p90 <= each.latency_ms.p99
+        assert each.load_ms > 0
+        assert sum(op.share for op in each.ops) == pytest.approx(1.0)
+    minima = [each.latency_ms.min for each in found.models]
+    assert found.speedup == pytest.approx(minima[0] / minima[1])
+    assert found.spread is not None
+    assert (found.threads, found.inputs) == (1, {"x": (3, 50)})
+    assert {"cpu", "cores", "onnxruntime"} <= found.host.keys()
+
+    origins = {op.name: op.origin for op in found.models[1].ops}
+    assert origins["fused1"] == ("part1_mul", "part1_add")
+    assert origins["neg"] == ("neg",)
+    assert {op.name for op in found.models[0].ops} == {f"part{i}_{op}" for i in range(3) for op in ("mul", "add")} | {
+        "neg"
+    }
+
+    document = json.loads(json.dumps(found.to_json()))
+    assert document["models"][1]["latency_ms"]["min"] == minima[1]
+    assert document["models"][1]["ops"][0]["origin"]
+
+
+def test_one_model_alone_for_a_time(files: Path):
+    found = profile_models([files / "plain.onnx"], duration=0.02, a_a=False)
+    assert (found.speedup, found.spread) == (None, None)
+    assert found.models[0].runs >= 1
+    assert found.inputs == {"x": (1, 128)}
+    assert found.models[0].ops == ()
+
+
+def test_inputs_from_a_file(files: Path, tmp_path: Path):
+    np.savez(tmp_path / "in.npz", x=np.ones((4, 9), np.float32))
+    assert profile_models([files / "plain.onnx"], repeats=1, inputs=tmp_path / "in.npz", a_a=False).inputs == {
+        "x": (4, 9)
+    }
+
+
+def test_what_cannot_run_says_so_in_one_line(files: Path, tmp_path: Path, crashing: Path):
+    broken = onnx.load(files / "plain.onnx")
+    broken.graph.node[-1].op_type = "NoSuchOperator"
+    onnx.save(broken, tmp_path / "broken.onnx")
+    for path, library in ((tmp_path / "broken.onnx", None), (files / "fused.onnx", crashing)):
+        with pytest.raises(DeviceError) as caught:
+            profile_models([files / "plain.onnx", path], libraries=[None, library], repeats=3)
+        assert "\n" not in str(caught.value)
+    (tmp_path / "text.onnx").write_text("text", encoding="utf-8")
+    with pytest.raises((ModelError, DeviceError), match=r"text\.onnx"):
+        profile_models([tmp_path / "text.onnx"], repeats=1)
+    with pytest.raises(BudgetError):
+        profile_models([files / "plain.onnx"], repeats=1, time_limit=0.01)
+
+
+def test_origins_of_functions_and_nodes(tmp_path: Path):
+    model = twice.model(nodes=2)
+    model.graph.node[1].ClearField("metadata_props")
+    function = model.functions[0]
+    function.metadata_props.add(key="onnxfuse.origin", value='["from", "function"]')
+    onnx.save(model, tmp_path / "m.onnx")
+    found = node_origins(feed_limits.load_proto(tmp_path / "m.onnx"))
+    assert found == {"fused0": ("part0_mul", "part0_add"), "fused1": ("from", "function"), "neg": ("neg",)}

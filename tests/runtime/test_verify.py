@@ -1,0 +1,222 @@
+"""Verification passes what is right in all four ways, finds what is not, and says when it cannot tell."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from onnxfuse import compare, verify
+from onnxfuse.errors import BudgetError, ModelError
+from onnxfuse.verify import Verdict, judged, verify_groups, verify_models
+from tests.runtime import twice
+
+WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]
+
+
+def one_node(path: Path, op: str, *, inputs: int = 1, kind: int = TensorProto.FLOAT, **attributes: Any) -> Path:
+    """A model `y = op(x0, ...)` of matrices."""
+    names = [f"x{i}" for i in range(inputs)]
+    given = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 8]) for name in names]
+    node = helper.make_node(op, names, ["y"], **attributes)
+    graph = helper.make_graph([node], "g", given, [helper.make_tensor_value_info("y", kind, None)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+# ---- whole models ----
+
+
+def test_a_right_library_passes_in_four_ways(files: Path, good: Path):
+    verdict = verify_models(files / "plain.onnx", files / "fused.onnx", library=good)
+    assert verdict.ok is True
+    assert [run.name for run in verdict.runs] == WAYS
+    assert all(run.ok for run in verdict.runs)
+    assert verdict.inputs == 2
+    assert verdict.max_error is not None
+    assert verdict.limit is not None
+    assert verdict.max_error <= verdict.limit < 1e-3
+    assert json.loads(json.dumps(verdict.to_json()))["ok"] is True
+
+
+def test_one_percent_is_found(files: Path, wrong: Path):
+    verdict = verify_models(files / "plain.onnx", files / "fused.onnx", library=wrong)
+    assert verdict.ok is False
+    assert [run.ok for run in verdict.runs] == [False, False, True, True]
+    assert verdict.tolerance == pytest.approx(0.028, abs=0.005)  # three kernels, one percent each
+    assert "with library, all optimizations: output y: error 0.02" in verdict.message
+
+
+def test_the_tolerance_that_would_pass_passes(files: Path, wrong: Path):
+    plain, fused = files / "plain.onnx", files / "fused.onnx"
+    tolerance = verify_models(plain, fused, library=wrong).tolerance
+    assert tolerance is not None
+    assert verify_models(plain, fused, library=wrong, rtol=tolerance).ok is True
+    assert verify_models(plain, fused, library=wrong, rtol=0.99 * tolerance).ok is False
+    assert verify_models(plain, fused, library=wrong, atol=10.0).ok is True
+
+
+def test_two_plain_models(files: Path, tmp_path: Path):
+    other = onnx.load(files / "plain.onnx")
+    other.graph.node[-1].op_type = "Identity"
+    onnx.save(other, tmp_path / "other.onnx")
+    assert verify_models(files / "plain.onnx", files / "plain.onnx").ok is True
+    verdict = verify_models(files / "plain.onnx", tmp_path / "other.onnx")
+    assert (verdict.ok, len(verdict.runs)) == (False, 2)
+
+
+def test_a_crash_is_an_answer(files: Path, crashing: Path):
+    verdict = verify_models(files / "plain.onnx", files / "fused.onnx", library=crashing)
+    assert verdict.ok is False
+    assert verdict.message.startswith(WAYS[0])
+    assert "SIGSEGV" in verdict.message
+
+
+def test_a_model_that_does_not_open_is_an_answer(files: Path, tmp_path: Path):
+    broken = onnx.load(files / "plain.onnx")
+    broken.graph.node[-1].op_type = "NoSuchOperator"
+    onnx.save(broken, tmp_path / "broken.onnx")
+    verdict = verify_models(files / "plain.onnx", tmp_path / "broken.onnx")
+    assert verdict.ok is False
+    assert "NoSuchOperator" in verdict.message
+    asked_in_vain = verify_models(tmp_path / "broken.onnx", files / "plain.onnx")
+    assert asked_in_vain.ok is None
+    assert "NoSuchOperator" in asked_in_vain.message
+
+
+def test_outputs_must_be_as_many(files: Path, tmp_path: Path):
+    more = onnx.load(files / "plain.onnx")
+    more.graph.output.append(onnx.ValueInfoProto(name="f0"))
+    onnx.save(more, tmp_path / "more.onnx")
+    verdict = verify_models(files / "plain.onnx", tmp_path / "more.onnx")
+    assert verdict.ok is False
+    assert "outputs y, f0 instead of y" in verdict.message
+
+
+def test_random_numbers_cannot_be_compared(tmp_path: Path):
+    path = one_node(tmp_path / "random.onnx", "RandomNormalLike")
+    verdict = verify_models(path, path)
+    assert verdict.ok is None
+    assert verdict.unsteady == ("y",)
+    assert "does not reproduce" in verdict.message
+
+
+def test_integer_outputs_must_be_equal(tmp_path: Path):
+    most = one_node(tmp_path / "most.onnx", "ArgMax", kind=TensorProto.INT64, axis=1)
+    least = one_node(tmp_path / "least.onnx", "ArgMin", kind=TensorProto.INT64, axis=1)
+    assert verify_models(most, most).ok is True
+    verdict = verify_models(most, least)
+    assert (verdict.ok, verdict.limit, verdict.tolerance) == (False, 0.0, None)
+
+
+def test_inputs_from_a_file(files: Path, tmp_path: Path):
+    np.savez(tmp_path / "in.npz", x=np.full((2, 2), -0.5, np.float32))  # 2 x + 1 = 0: three times one is not seen
+    plain, other = files / "plain.onnx", onnx.load(files / "plain.onnx")
+    other.graph.node[-1].op_type = "Abs"
+    onnx.save(other, tmp_path / "abs.onnx")
+    np.savez(tmp_path / "negative.npz", x=np.full((2, 2), -5.0, np.float32))
+    given = verify_models(plain, tmp_path / "abs.onnx", inputs=tmp_path / "negative.npz")
+    assert (given.ok, given.inputs) == (True, 1)
+    assert verify_models(plain, tmp_path / "abs.onnx").ok is False
+
+
+def test_limits_of_time_and_what_is_no_model(files: Path, tmp_path: Path):
+    with pytest.raises(BudgetError):
+        verify_models(files / "plain.onnx", files / "plain.onnx", time_limit=0.01)
+    (tmp_path / "text.onnx").write_text("text", encoding="utf-8")
+    with pytest.raises(ModelError, match="not an ONNX model"):
+        verify_models(tmp_path / "text.onnx", files / "plain.onnx")
+
+
+def test_without_a_runtime_there_is_no_answer(files: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(verify.importlib.util, "find_spec", lambda name: None)
+    verdict = verify_models(files / "plain.onnx", files / "plain.onnx")
+    assert (verdict.ok, verdict.message) == (None, "onnxruntime is not installed")
+
+
+# ---- the judgement alone ----
+
+
+def measured(errors: list[float], own: list[float], floor: float = 2e-5, exact: bool = False, **more: Any) -> Verdict:
+    distances = [{"error": error, "max_abs": error, "rms": 1.0, "reason": ""} for error in errors]
+    names = [f"y{i}" for i in range(len(errors))]
+    run = {"name": "way", "message": "", "distances": distances}
+    return judged(
+        {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
+         "sets": 1, "runs": [run]}, **more
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "own", "ok"), [(1e-5, 0.0, True), (3e-5, 0.0, False), (3e-5, 4e-6, True), (5e-5, 4e-6, False)]
+)
+def test_ten_times_the_originals_own_difference_or_the_floor(error: float, own: float, ok: bool):
+    assert measured([error], [own]).ok is ok
+
+
+def test_the_output_nearest_its_limit_is_shown():
+    verdict = measured([1e-3, 1.5e-5], [1e-3, 0.0])
+    assert (verdict.ok, verdict.max_error, verdict.limit, verdict.tolerance) == (True, 1.5e-5, 2e-5, 1e-3)
+
+
+def test_an_unsteady_output_is_left_out():
+    verdict = measured([1.0, 1e-6], [0.5, 0.0])
+    assert (verdict.ok, verdict.unsteady) == (True, ("y0",))
+    assert measured([1.0], [compare.STEADY * 1.01]).ok is None
+
+
+def test_tolerances_do_not_soften_integers():
+    assert measured([0.1], [0.0], exact=True, rtol=1.0).ok is False
+    assert measured([0.1], [0.0], rtol=0.05).ok is False
+    assert measured([0.1], [0.0], rtol=0.05, atol=0.06).ok is True
+
+
+# ---- each fused node against its body ----
+
+
+def test_fused_nodes_agree_with_their_bodies(files: Path, good: Path):
+    results = verify_groups(files / "fused.onnx", good)
+    assert [(each.name, each.op_type, each.ok) for each in results] == [(f"fused{i}", "Twice", True) for i in range(3)]
+
+
+def test_a_planted_percent_is_found_in_each_group(files: Path, wrong: Path):
+    results = verify_groups(files / "fused.onnx", wrong)
+    assert [each.ok for each in results] == [False] * 3
+    assert all(each.error == pytest.approx(0.01, rel=1e-3) for each in results)  # not of the groups before it
+    assert all(each.limit is not None and each.limit < 1e-4 for each in results)
+
+
+def test_a_crashing_kernel_is_a_result_for_each_node(files: Path, crashing: Path):
+    results = verify_groups(files / "fused.onnx", crashing)
+    assert sorted((each.name, each.ok) for each in results) == [(f"fused{i}", False) for i in range(3)]
+    assert all("SIGSEGV" in each.message for each in results)
+
+
+def test_the_bound_follows_the_reduction_length(files: Path, good: Path):
+    short, long = (verify_groups(files / "fused.onnx", good, reductions={"Twice": n})[0] for n in (1, 10_000))
+    assert short.limit is not None
+    assert long.limit is not None
+    assert long.limit > 3 * short.limit
+
+
+def test_weights_and_external_data(tmp_path: Path, wrong: Path):
+    """Only the second node is fed by the graph; the first one's input is a weight in a file of its own."""
+    model = twice.model(nodes=2)
+    model.graph.node[0].input[0] = "weight"
+    weight = onnx.numpy_helper.from_array(np.ones((30, 40), np.float32), "weight")
+    model.graph.initializer.append(weight)
+    model.graph.node.insert(1, helper.make_node("Add", ["f0", "x"], ["sum"], name="add"))
+    model.graph.node[2].input[0] = "sum"
+    onnx.save(model, tmp_path / "m.onnx", save_as_external_data=True, location="m.data", size_threshold=0)
+    results = verify_groups(tmp_path / "m.onnx", wrong, dims={"batch": 30, "features": 40})
+    assert [each.ok for each in results] == [False, False]
+    assert all(each.error == pytest.approx(0.01, rel=1e-3) for each in results)
+
+
+def test_a_model_without_fused_nodes_has_no_groups(files: Path, good: Path):
+    assert verify_groups(files / "plain.onnx", good) == ()
