@@ -1,0 +1,284 @@
+"""Constant affine maps folded into the weights and the bias of the contraction before or after them.
+
+`out = x*s + t` with constant s and t covers BatchNormalization, Mul, Div, Add, Sub and Neg. After a contraction it scales
+output channels: W' = W*s, b' = b*s + t. Before one it scales input channels: W' = W*s, b' = b + W t, the latter only where
+no padding is read. Scales and biases are computed in double precision; weights are scaled when they are loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Constant, Node
+from onnxfuse.ir.scalar import Load, walk
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
+
+AFFINE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "BatchNormalization"})
+CONTRACTIONS = frozenset({"Conv", "Gemm", "MatMul"})
+
+
+@dataclass(frozen=True, slots=True)
+class Affine:
+    """x*scale + shift; both broadcast to x from the right. `sources` are the constants it is made of."""
+
+    x: str
+    scale: Array
+    shift: Array
+    sources: tuple[str, ...]
+
+
+def affine_of(work: Work, node: Node) -> Affine:
+    """A node as an affine map of its only variable input. Raises Miss."""
+    if node.op not in AFFINE or node.domain not in ("", "ai.onnx"):
+        raise Miss(f"{node.op} is not affine")
+    if not work.type(node.outputs[0]).dtype.floating:
+        raise Miss(f"{node.outputs[0]} does not hold real numbers")
+    one, zero = np.ones(()), np.zeros(())
+    if node.op == "Neg":
+        return Affine(node.inputs[0], -one, zero, ())
+    if node.op == "BatchNormalization":
+        return _normalization(work, node)
+    fixed = [i for i in node.inputs if i in work.constants]
+    if len(fixed) != 1:
+        raise Miss(f"{node.op} has no constant operand")
+    first = node.inputs[0] == fixed[0]
+    x, c = node.inputs[1 if first else 0], work.array(fixed[0]).astype(np.float64)
+    table: dict[tuple[str, bool], Callable[[], tuple[Array, Array]]] = {
+        ("Add", True): lambda: (one, c),
+        ("Add", False): lambda: (one, c),
+        ("Sub", True): lambda: (-one, c),
+        ("Sub", False): lambda: (one, -c),
+        ("Mul", True): lambda: (c, zero),
+        ("Mul", False): lambda: (c, zero),
+        ("Div", False): lambda: (1.0 / c, zero),
+    }
+    if (node.op, first) not in table:
+        raise Miss("a constant over a variable is not affine")
+    with np.errstate(all="ignore"):
+        return _checked(Affine(x, *table[node.op, first](), (fixed[0],)))
+
+
+def _normalization(work: Work, node: Node) -> Affine:
+    if node.attrs.get("training_mode", 0) or any(node.outputs[1:]):
+        raise Miss("training mode")
+    rank = len(work.type(node.inputs[0]).shape)
+    epsilon = node.attrs.get("epsilon", 1e-5)
+    assert isinstance(epsilon, (int, float))
+    gamma, beta, mean, variance = (work.array(i).astype(np.float64) for i in node.inputs[1:5])
+    with np.errstate(all="ignore"):
+        scale = gamma / np.sqrt(variance + epsilon)
+        shift = beta - mean * scale
+    channels = (-1, *(1,) * (rank - 2))
+    return _checked(Affine(node.inputs[0], scale.reshape(channels), shift.reshape(channels), node.inputs[1:5]))
+
+
+def _checked(a: Affine) -> Affine:
+    if not np.isfinite(a.scale).all() or not np.isfinite(a.shift).all():
+        raise Miss("a scale or shift is not finite")
+    return a
+
+
+def along(array: Array, rank: int, axis: int, extent: int) -> Array:
+    """A constant that broadcasts to `rank` axes as a vector over one of them. Raises Miss where it varies along another."""
+    full = array.reshape((1,) * (rank - array.ndim) + array.shape) if array.ndim <= rank else array
+    if full.ndim != rank or any(n != 1 for i, n in enumerate(full.shape) if i != axis):
+        raise Miss("the constant varies along another axis than the channels")
+    return np.broadcast_to(full.reshape(-1), (extent,))
+
+
+def weight_of(work: Work, node: Node) -> Constant:
+    """The constant weight of a contraction (input 1)."""
+    found = work.constants.get(node.inputs[1])
+    if found is None or not found.dtype.floating or len(found.shape) < 2:
+        raise Miss(f"the weight of {node.op} is not a constant matrix")
+    return found
+
+
+def scaled_weight(draft: Draft, name: str, scale: Array) -> str:
+    """The weight `name` times a scale that broadcasts to it; itself when the scale is 1."""
+    weight = draft.work.constants[name]
+    if (scale == 1).all():
+        return name
+    if weight.size > SMALL and not draft.work.single_use(name):
+        raise Miss(f"{name} is also used elsewhere")
+    digest = np.ascontiguousarray(scale).tobytes().hex()
+    load = scaled(weight, scale)
+    if weight.dtype.bits < 32 and not np.isfinite(load()).all():
+        raise Miss(f"{name} leaves the range of {weight.dtype}")
+    return draft.lazily(weight.dtype, weight.shape, load, "scaled", name, digest)
+
+
+def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
+    """A load of weight * scale, rounded once."""
+
+    def load() -> Array:
+        return np.asarray(weight.load() * scale).astype(weight.dtype.numpy)
+
+    return load
+
+
+# After a contraction --------------------------------------------------------------------------------------------------
+
+
+def after(work: Work, at: int, trust: bool) -> Draft:
+    """An affine map of a contraction's channels moves into its weight and bias."""
+    a = affine_of(work, work.nodes[at])
+    head = work.made_by(a.x, *CONTRACTIONS, "Add", "Sub")
+    if not work.single_use(a.x):
+        raise Miss(f"{a.x} is also used elsewhere")
+    draft = Draft(work, at)
+    if head.op == "MatMul" and (a.scale == 1).all():
+        raise Miss("the bias of a MatMul stays an Add")
+    build = {"Conv": _conv_after, "Gemm": _gemm_after}.get(head.op, _matmul_after)
+    return draft.replace(work.nodes[at].outputs[0], build(draft, head, a))
+
+
+def _vectors(work: Work, a: Affine, axis: int, channels: int) -> tuple[Array, Array]:
+    rank = len(work.type(a.x).shape)
+    return along(a.scale, rank, axis % rank, channels), along(a.shift, rank, axis % rank, channels)
+
+
+def _bias(draft: Draft, node: Node, at: int, channels: int) -> Array:
+    """The constant bias of a node as a vector, 0 where there is none."""
+    if len(node.inputs) <= at or not node.inputs[at]:
+        return np.zeros(channels)
+    return np.broadcast_to(draft.work.array(node.inputs[at]).astype(np.float64), (channels,))
+
+
+def _conv_after(draft: Draft, conv: Node, a: Affine) -> str:
+    weight = weight_of(draft.work, conv)
+    channels = weight.shape[0]
+    scale, shift = _vectors(draft.work, a, 1, channels)
+    bias = _bias(draft, conv, 2, channels) * scale + shift
+    w = scaled_weight(draft, conv.inputs[1], scale.reshape(-1, *(1,) * (len(weight.shape) - 1)))
+    return draft.node("Conv", (conv.inputs[0], w, _vector(draft, bias, weight.dtype, conv, a)), conv.attrs)
+
+
+def _vector(draft: Draft, bias: Array, dtype: DType, node: Node, a: Affine) -> str:
+    return draft.array(bias, dtype, "bias", node.inputs[1], *(a.sources or (a.x,)))
+
+
+def _gemm_after(draft: Draft, gemm: Node, a: Affine) -> str:
+    weight = weight_of(draft.work, gemm)
+    by_row = bool(gemm.attrs.get("transB", 0))
+    channels = weight.shape[0 if by_row else 1]
+    scale, shift = _vectors(draft.work, a, 1, channels)
+    bias = np.zeros(())
+    if len(gemm.inputs) > 2 and gemm.inputs[2]:
+        beta = gemm.attrs.get("beta", 1.0)
+        assert isinstance(beta, (int, float))
+        bias = draft.work.array(gemm.inputs[2]).astype(np.float64) * beta
+    w = scaled_weight(draft, gemm.inputs[1], scale[:, None] if by_row else scale)
+    c = _vector(draft, bias * scale + shift, weight.dtype, gemm, a)
+    return draft.node("Gemm", (gemm.inputs[0], w, c), {**gemm.attrs, "beta": 1.0})
+
+
+def _matmul_after(draft: Draft, head: Node, a: Affine) -> str:
+    """(x @ w + b)*s + t = x @ (w*s) + (b*s + t), with or without b."""
+    bias, product = np.zeros(()), a.x
+    if head.op in ("Add", "Sub"):
+        inner = affine_of(draft.work, head)
+        if (inner.scale != 1).any():
+            raise Miss("a constant minus a product")
+        bias, product = inner.shift, inner.x
+    matmul = draft.work.made_by(product, "MatMul")
+    if not draft.work.single_use(product):
+        raise Miss(f"{product} is also used elsewhere")
+    weight = weight_of(draft.work, matmul)
+    scale, shift = _vectors(draft.work, a, -1, weight.shape[-1])
+    w = scaled_weight(draft, matmul.inputs[1], scale)
+    y = draft.node("MatMul", (matmul.inputs[0], w))
+    total = bias * scale + shift
+    if not total.any():
+        return y
+    return draft.node("Add", (y, _vector(draft, total, weight.dtype, matmul, a)))
+
+
+# Before a contraction -------------------------------------------------------------------------------------------------
+
+
+def before(work: Work, at: int, trust: bool) -> Draft:
+    """An affine map of a contraction's input channels moves into its weight and bias."""
+    node = work.nodes[at]
+    above = work.node(node.inputs[0])
+    if above is None or not work.single_use(node.inputs[0]):
+        raise Miss(f"{node.inputs[0]} is an input, or also used elsewhere")
+    a, weight, draft = affine_of(work, above), weight_of(work, node), Draft(work, at)
+    build = {"Conv": _conv_before, "Gemm": _gemm_before, "MatMul": _matmul_before}[node.op]
+    return draft.replace(node.outputs[0], build(draft, node, a, weight))
+
+
+def _conv_before(draft: Draft, conv: Node, a: Affine, weight: Constant) -> str:
+    work, rank = draft.work, len(weight.shape)
+    extent = work.type(conv.inputs[0]).shape[1].constant
+    if extent is None:
+        raise Miss("the number of channels is a symbol")
+    scale, shift = along(a.scale, rank, 1, extent), along(a.shift, rank, 1, extent)
+    groups = conv.attrs.get("group", 1)
+    assert isinstance(groups, int)
+    # output channel o reads input channels of its group alone
+    per_output = np.repeat(np.arange(groups), weight.shape[0] // groups)
+    by_channel = (weight.shape[0], weight.shape[1], *(1,) * (rank - 2))
+    bias = _bias(draft, conv, 2, weight.shape[0])
+    if shift.any():
+        (meaning,) = work.definitions(work.maker[conv.outputs[0]])
+        if any(isinstance(x, Load) and x.guards for x in walk(meaning.value)):
+            raise Miss("the padding is not shifted")
+        moved = shift.reshape(groups, -1)[per_output].reshape(by_channel)
+        bias = bias + (weight.load() * moved).sum(tuple(range(1, rank)), dtype=np.float64)
+    w = scaled_weight(draft, conv.inputs[1], scale.reshape(groups, -1)[per_output].reshape(by_channel))
+    return draft.node("Conv", (a.x, w, _vector(draft, bias, weight.dtype, conv, a)), conv.attrs)
+
+
+def _gemm_before(draft: Draft, gemm: Node, a: Affine, weight: Constant) -> str:
+    by_row, axis = bool(gemm.attrs.get("transB", 0)), 0 if gemm.attrs.get("transA", 0) else 1
+    depth = weight.shape[1 if by_row else 0]
+    scale, shift = along(a.scale, 2, axis, depth), along(a.shift, 2, axis, depth)
+    w = scaled_weight(draft, gemm.inputs[1], scale if by_row else scale[:, None])
+    if not shift.any():
+        return draft.node("Gemm", (a.x, w, *gemm.inputs[2:]), gemm.attrs)
+    alpha, beta = gemm.attrs.get("alpha", 1.0), gemm.attrs.get("beta", 1.0)
+    assert isinstance(alpha, (int, float)) and isinstance(beta, (int, float))
+    matrix = weight.load().astype(np.float64)
+    c = (matrix @ shift if by_row else shift @ matrix) * alpha
+    if len(gemm.inputs) > 2 and gemm.inputs[2]:
+        c = draft.work.array(gemm.inputs[2]).astype(np.float64) * beta + c
+    return draft.node("Gemm", (a.x, w, _vector(draft, c, weight.dtype, gemm, a)), {**gemm.attrs, "beta": 1.0})
+
+
+def _matmul_before(draft: Draft, matmul: Node, a: Affine, weight: Constant) -> str:
+    rank, depth = len(draft.work.type(a.x).shape), weight.shape[-2]
+    scale, shift = along(a.scale, rank, rank - 1, depth), along(a.shift, rank, rank - 1, depth)
+    y = draft.node("MatMul", (a.x, scaled_weight(draft, matmul.inputs[1], scale[:, None])))
+    if not shift.any():
+        return y
+    moved = shift @ weight.load().astype(np.float64)
+    if moved.ndim > 1:
+        moved = moved[..., None, :]
+    return draft.node("Add", (y, _vector(draft, moved, weight.dtype, matmul, a)))
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "affine-after",
+        "contraction(x, w, b)*s + t => contraction(x, w*s, b*s + t)",
+        "reassociates",
+        after,
+        AFFINE,
+        ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "s and t vary along output channels alone"),
+    ),
+    Step(
+        "affine-before",
+        "contraction(x*s + t, w, b) => contraction(x, s*w, b + t@w)",
+        "reassociates",
+        before,
+        CONTRACTIONS,
+        ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "a padded Conv is not shifted"),
+    ),
+)

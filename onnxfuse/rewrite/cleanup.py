@@ -1,0 +1,148 @@
+"""Steps that remove what changes nothing: constants computed at run time, identities, equal nodes, outputs that nobody reads."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.graph import Constant, Node
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.scalar import Load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.folding import folded, plain
+from onnxfuse.rewrite.operators import commutes
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Miss, Work, content, static_shape
+
+_OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
+_UNROWED_PURE = frozenset({"Shape", "Size"})
+
+
+def fold(work: Work, at: int, trust: bool) -> Draft:
+    """Values made of constants alone, and integers that are known whatever the inputs are, become constants."""
+    node = work.nodes[at]
+    outputs = [o for o in node.outputs if o]
+    values = _known(work, node) or folded(work.definitions(at), node.outputs, work.constants)
+    draft = Draft(work, at)
+    for o in outputs:
+        if work.types.get(o) is None:
+            raise Miss(f"the type of {o} is not known")
+        draft.become(o, values[o])
+    return draft
+
+
+def _known(work: Work, node: Node) -> dict[str, Constant]:
+    found: dict[str, Constant] = {}
+    for o in node.outputs:
+        elements = work.known.get(o)
+        if not o or elements is None or any(e.constant is None for e in elements):
+            return {}
+        type_ = work.type(o)
+        array = np.asarray([e.constant for e in elements], type_.dtype.numpy).reshape(static_shape(type_))
+        found[o] = Constant.of(array, type_.dtype)
+    return found
+
+
+def identity(work: Work, at: int, trust: bool) -> Draft:
+    """A node that its row defines as `out[i] = in[i]` gives way to its input, whatever its operator is."""
+    node = work.nodes[at]
+    if node.op == "Identity" and node.domain in ("", "ai.onnx"):
+        return Draft(work, at).replace(node.outputs[0], node.inputs[0])
+    meaning = work.definitions(at)
+    if len(meaning) != 1 or not isinstance(meaning[0].value, Load):
+        raise Miss(f"{node.op} computes something")
+    d, load = meaning[0], meaning[0].value
+    if load.guards or plain(load.index, d) != plain(tuple(map(Index.of, d.axes)), d):
+        raise Miss(f"{node.op} moves elements")
+    return Draft(work, at).replace(d.name, load.source)
+
+
+def equal_nodes(work: Work, at: int, trust: bool) -> Draft:
+    """Two nodes that compute the same from the same inputs become the earlier one."""
+    key = node_key(work, work.nodes[at])
+    first = work.equal.get(key)
+    if first is None or first not in work.nodes or first == at or node_key(work, work.nodes[first]) != key:
+        work.equal[key] = at
+        raise Miss("no other node computes the same")
+    if work.place[first] > work.place[at]:
+        work.equal[key], first, at = at, at, first
+    draft = Draft(work, at)
+    for mine, theirs in zip(work.nodes[at].outputs, work.nodes[first].outputs, strict=True):
+        if mine:
+            draft.replace(mine, theirs)
+    return draft
+
+
+def node_key(work: Work, node: Node) -> tuple[Any, ...]:
+    """What two nodes that compute the same have in common. Raises Miss for nodes that may not."""
+    pure = node.op in _UNROWED_PURE or ROWS.find(node, work.opset) is not None
+    if node.domain not in ("", "ai.onnx") or not pure or node.op == "Dropout" or node.captures:
+        raise Miss(f"{node.op} may give another result each time")
+    inputs = tuple(sorted(node.inputs)) if commutes(node.op) else node.inputs
+    attrs = tuple(sorted((k, _attribute_key(v)) for k, v in node.attrs.items()))
+    return node.op, inputs, attrs, tuple(map(bool, node.outputs))
+
+
+def _attribute_key(value: Any) -> str:
+    if isinstance(value, Constant):
+        digest = content(value)
+        return digest.hex() if digest is not None else f"at {id(value)}"
+    return repr(value)
+
+
+def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
+    """Optional outputs that nobody reads are not asked for, so that the row of the operator applies."""
+    node = work.nodes[at]
+    wanted = [o if k == 0 or work.users.get(o) or o in work.pinned else "" for k, o in enumerate(node.outputs)]
+    while wanted and not wanted[-1]:
+        wanted.pop()
+    if tuple(wanted) == node.outputs or not node.outputs[0]:
+        raise Miss("every output is read")
+    draft = Draft(work, at)
+    fresh = replace(node, outputs=tuple(f"{o}/kept" if o else "" for o in wanted))
+    draft.nodes.append(fresh)
+    for old, new in zip(wanted, fresh.outputs, strict=True):
+        if old:
+            draft.types[new] = work.types.get(old)
+            draft.replace(old, new)
+    return draft
+
+
+def plain_reshape(work: Work, at: int, trust: bool) -> Draft:
+    """A Reshape whose target is computed from shapes takes a constant target (0: copied, -1: inferred) where one says the same."""
+    node = work.nodes[at]
+    if node.inputs[1] in work.constants:
+        raise Miss("the target is constant")
+    (meaning,) = work.definitions(at)
+    target = spelled(work.type(node.inputs[0]).shape, meaning.shape)
+    if target is None:
+        raise Miss(f"{meaning.shape!r} cannot be spelled as a constant")
+    draft = Draft(work, at)
+    return draft.replace(node.outputs[0], draft.node("Reshape", (node.inputs[0], draft.ints(target))))
+
+
+def spelled(have: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...] | None:
+    """A constant Reshape target (allowzero=0) from one shape to another, None when there is none.
+
+    A target never holds both -1 and a copied symbol: the runtime refuses that pair when a symbol is 0.
+    """
+    out: list[int] = []
+    for at, e in enumerate(want):
+        n = e.constant
+        out.append(n if n is not None else 0 if at < len(have) and have[at] == e else -1)
+    copied = any(n == 0 for n in out)
+    inferred = out.count(-1)
+    empty = any(e == 0 for e in want)
+    return None if empty or inferred > 1 or (inferred and copied) else tuple(out)
+
+
+STEPS: tuple[Step, ...] = (
+    Step("identity", "out[i] = in[i] => in", "exact", identity),
+    Step("fold", "f(constants) => constant", "exact", fold, when=("the result is not much larger than its inputs",)),
+    Step("unread-outputs", "y, unread = f(x) => y = f(x)", "exact", unread_outputs, _OPTIONAL),
+    Step("equal-nodes", "f(x), f(x) => one f(x)", "exact", equal_nodes, when=("the operator is a function of its inputs",)),
+    Step("plain-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", plain_reshape, frozenset({"Reshape"})),
+)

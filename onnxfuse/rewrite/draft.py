@@ -1,0 +1,258 @@
+"""One rewrite being proposed: new nodes and constants, and which old values they stand for. Nothing changes before `commit`."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import ChainMap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from onnxfuse.ir.dtype import I64, DType
+from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, TensorType
+from onnxfuse.ir.index import Index
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import View, define
+from onnxfuse.rewrite.folding import folded
+from onnxfuse.rewrite.measure import Measure, cost
+from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Work, integers, type_of
+
+MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Identity", "Cast"})
+
+
+class Draft:
+    """New nodes are typed by their rows as they are added; what no row types, or spells in this opset, is a Miss.
+
+    `root` is the place of the node at which a step looked; names of new values derive from its first output.
+    """
+
+    def __init__(self, work: Work, root: int) -> None:
+        self.work = work
+        self.root = root
+        self.nodes: list[Node] = []
+        self.meanings: dict[str, Definitions] = {}
+        self.types: dict[str, TensorType | None] = {}
+        self.constants: dict[str, Constant] = {}
+        self.swaps: list[tuple[str, str]] = []
+        self.becomes: dict[str, Constant] = {}
+        self.name = next((o for o in work.nodes[root].outputs if o), "value")
+
+    # Building ---------------------------------------------------------------------------------------------------------
+
+    def type(self, value: str) -> TensorType:
+        """The type of an old or a new value."""
+        return self.types.get(value) or self.work.type(value)
+
+    def constant_of(self, value: str) -> Constant | None:
+        """An old or a new constant."""
+        return self.constants.get(value) or self.work.constants.get(value)
+
+    def fresh(self, tag: str) -> str:
+        """A name that nothing has yet."""
+        name, at = f"{self.name}/{tag}", 1
+        while name in self.types or name in self.work.types or name in self.work.constants:
+            at += 1
+            name = f"{self.name}/{tag}{at}"
+        return name
+
+    def node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attribute] | None = None, pieces: int = 0) -> str:
+        """The output of a new node, or the constant that it is; with `pieces`, the first of that many outputs."""
+        outputs = [self.fresh(op)]
+        for k in range(1, pieces):
+            outputs.append(f"{outputs[0]}.{k}")
+        node = Node(op, tuple(inputs), tuple(outputs), dict(attrs or {}), self.work.nodes[self.root].name)
+        known = ChainMap({v: k for v, c in self.constants.items() if (k := integers(c)) is not None}, self.work.known)
+        types = ChainMap(self.types, self.work.types)
+        constants = ChainMap(self.constants, self.work.constants)
+        meaning = define(ROWS, View(node, types, constants, known, self.work.opset))
+        if isinstance(meaning, Decision):
+            raise Miss(meaning.reason)
+        if not pieces and all(not i or i in constants for i in inputs):
+            return self._folded(node, meaning, constants)
+        made = {d.name: d.type for d in meaning}
+        self.types.update({o: made[o] for o in outputs})
+        self.meanings[outputs[0]] = meaning
+        self.nodes.append(node)
+        return outputs[0]
+
+    def _folded(self, node: Node, meaning: Definitions, constants: Mapping[str, Constant]) -> str:
+        values = folded(meaning, node.outputs, constants)
+        result = values[node.outputs[0]]
+        ordinary(node.op, [constants[i] for i in node.inputs if i], result)
+        return self.constant(result, node.op.lower(), *(i for i in node.inputs if i))
+
+    def pieces(self, first: str) -> tuple[str, ...]:
+        """All outputs of the new node that makes `first`."""
+        return next(n.outputs for n in self.nodes if n.outputs[0] == first)
+
+    def constant(self, constant: Constant, tag: str, *sources: str) -> str:
+        """A constant named for what it is made of: the first source, a word, and a digest of all of them."""
+        digest = hashlib.sha256("\0".join((tag, *sources)).encode()).hexdigest()
+        name = f"{sources[0]}.{tag}.{digest[:8]}"
+        if name not in self.work.constants:
+            self.constants[name] = constant
+            self.types[name] = type_of(constant.dtype, constant.shape)
+        return name
+
+    def array(self, array: Array, dtype: DType, tag: str, *sources: str) -> str:
+        """A constant that holds its elements, rounded to dtype."""
+        held = np.asarray(array.astype(dtype.numpy), order="C")
+        digest = hashlib.sha256(held.tobytes()).hexdigest()
+        return self.constant(Constant.of(held, dtype), tag, *sources, digest)
+
+    def lazily(self, dtype: DType, shape: tuple[int, ...], load: Callable[[], Array], tag: str, *sources: str) -> str:
+        """A constant that is computed whenever it is loaded."""
+        return self.constant(Constant(dtype, shape, load), tag, *sources)
+
+    def number(self, value: float, dtype: DType) -> str:
+        """A scalar constant."""
+        return self._shared(np.asarray(value, dtype.numpy), dtype, f"number.{dtype}.{value!r}")
+
+    def ints(self, values: Sequence[int]) -> str:
+        """A constant int64 vector."""
+        return self._shared(np.asarray(values, np.int64), I64, "ints." + ".".join(map(str, values)))
+
+    def _shared(self, array: Array, dtype: DType, name: str) -> str:
+        there = self.work.constants.get(name)
+        if there is not None and there.dtype == dtype and there.shape == array.shape and (there.load() == array).all():
+            return name
+        while name in self.work.types:  # the model has another value of this name
+            name += "_"
+        self.constants[name] = Constant.of(array, dtype)
+        self.types[name] = type_of(dtype, array.shape)
+        return name
+
+    def replace(self, old: str, new: str) -> Draft:
+        """Let everybody who reads `old` read `new`, which has the same type."""
+        have, want = self.types.get(new) or self.work.types.get(new), self.work.types.get(old)
+        if have != want and have is not None and want is not None:
+            raise Miss(f"{old} is {want!r}, its replacement {have!r}")
+        self.swaps.append((old, new))
+        return self
+
+    def become(self, old: str, constant: Constant) -> Draft:
+        """Let a value be a constant."""
+        if old in self.work.outputs:
+            raise Miss(f"{old} is a graph output")
+        first = self.work.same_constant(old, constant) if old not in self.work.pinned else old
+        if first != old:
+            return self.replace(old, first)
+        self.becomes[old] = constant
+        return self
+
+    # Deciding ---------------------------------------------------------------------------------------------------------
+
+    def dead(self) -> list[int]:
+        """The nodes that nobody needs once the rewrite is done, in the order of the graph."""
+        taken = {old for old, _ in self.swaps} | self.becomes.keys()
+        held = {i for n in self.nodes for i in n.reads} | {new for _, new in self.swaps}
+        gone: dict[int, None] = {}
+        queue = [self.work.maker[v] for v in taken]
+        while queue:
+            at = queue.pop()
+            if at in gone or not all(self._unneeded(o, taken, held, gone) for o in self.work.nodes[at].outputs if o):
+                continue
+            gone[at] = None
+            queue.extend(self.work.maker[i] for i in self.work.nodes[at].reads if i in self.work.maker)
+        return sorted(gone, key=lambda at: self.work.place[at])
+
+    def _unneeded(self, value: str, taken: set[str], held: set[str], gone: dict[int, None]) -> bool:
+        if value in taken:
+            return True
+        return value not in held and value not in self.work.pinned and self.work.users.get(value, {}).keys() <= gone.keys()
+
+    def gain(self) -> Measure:
+        """Measure of the nodes that die minus that of the nodes that come; a rewrite fires when it is above zero."""
+        dead = self.dead()
+        if any(self.work.maker[old] not in dead for old in [*(o for o, _ in self.swaps), *self.becomes]):
+            raise Miss("another output of the node is needed")
+        before, after = Measure(), Measure()
+        for at in dead:
+            before += self._measure(self.work.nodes[at], self._meaning(at))
+        for n in self.nodes:
+            after += self._measure(n, self.meanings.get(n.outputs[0], ()))
+        return before - after
+
+    def _meaning(self, at: int) -> Definitions:
+        try:
+            return self.work.definitions(at)
+        except Miss:
+            return ()
+
+    def _measure(self, node: Node, meaning: Definitions) -> Measure:
+        spent = cost(node, meaning, lambda v: self.types.get(v) or self.work.types.get(v), self.work.opset)
+        dynamic = sum(self.constant_of(i) is None for i in node.inputs if i)
+        named = sum(map(bool, node.outputs))
+        return Measure(spent, 1, dynamic + named + self._depth(node))
+
+    def _depth(self, node: Node | None) -> int:
+        """How many nodes that only move elements stand above each other here."""
+        own = {o: n for n in self.nodes for o in n.outputs}
+        depth = 0
+        while node is not None and node.op in MOVES and node.inputs and depth < 64:
+            depth += 1
+            node = own.get(node.inputs[0]) or self.work.node(node.inputs[0])
+        return depth
+
+    # Naming -----------------------------------------------------------------------------------------------------------
+
+    def settled(self) -> Draft:
+        """The same rewrite with new values named as the old ones they replace, and names that must stay kept."""
+        given: dict[str, str] = {}
+        swaps: list[tuple[str, str]] = []
+        made = {o for n in self.nodes for o in n.outputs}
+        for old, new in self.swaps:
+            if new in made and new not in given:
+                given[new] = old
+            else:
+                swaps.append((old, given.get(new, new)))
+        self.nodes = [_renamed(n, given) for n in self.nodes]
+        self.meanings = {given.get(o, o): m for o, m in self.meanings.items()}
+        self.types = {given.get(v, v): t for v, t in self.types.items()}
+        self.swaps = swaps + [(old, old) for old in given.values()]
+        renamed: dict[str, str] = {}
+        for old, new in swaps:
+            if old not in self.work.pinned:
+                continue
+            if new in self.work.maker and new not in self.work.pinned and new not in renamed:
+                renamed[new] = old
+            else:
+                self._keep_by_identity(old, renamed.get(new, new))
+        return self
+
+    def _keep_by_identity(self, old: str, new: str) -> None:
+        maker = self.work.node(old)
+        if maker is not None and maker.op == "Identity":
+            raise Miss(f"{old} must keep its name, which {new} cannot take")
+        self.swaps = [(o, o if o == old else n) for o, n in self.swaps]
+        self.nodes.append(Node("Identity", (new,), (old,), {}, self.work.nodes[self.root].name))
+        self.types[old] = self.work.types.get(old)
+
+
+def _renamed(node: Node, names: Mapping[str, str]) -> Node:
+    inputs = tuple(names.get(i, i) for i in node.inputs)
+    return replace(node, inputs=inputs, outputs=tuple(names.get(o, o) for o in node.outputs))
+
+
+def ordinary(op: str, operands: Sequence[Constant], result: Constant) -> None:
+    """Refuse a folded number that overflowed or lost its digits where its operands had them."""
+    if not result.dtype.floating or result.size > SMALL or any(o.size > SMALL for o in operands):
+        return
+    values = np.abs(np.asarray(result.load(), np.float64))
+    inputs = [np.asarray(o.load(), np.float64) for o in operands if o.dtype.floating]
+    if not np.isfinite(values).all() and all(np.isfinite(i).all() for i in inputs):
+        raise Miss("the folded constant is not finite")
+    tiny = float(np.finfo(np.float32 if result.dtype.name == "bfloat16" else result.dtype.numpy).tiny)
+    small = (values < tiny) & (values > 0)
+    lost = op in ("Mul", "Div", "Reciprocal") and (values == 0).any() and all((i != 0).all() for i in inputs)
+    if small.any() or lost:
+        raise Miss("the folded constant underflows")
+
+
+def dims(shape: Sequence[Index]) -> list[int | None]:
+    """Extents as integers, None for symbols."""
+    return [e.constant for e in shape]
+
+
+__all__ = ["MOVES", "Draft", "dims", "ordinary"]

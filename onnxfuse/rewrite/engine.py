@@ -1,0 +1,210 @@
+"""The rewrite step: every rule and pass applied until none lowers the measure, and what fired.
+
+A rewrite fires only where it lowers cost, then the number of nodes, then the distance from the canonical form. So the
+process ends, and no two rules can undo each other.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from heapq import heappop, heappush
+
+from onnxfuse.config import Options
+from onnxfuse.errors import OnnxFuseError, UsageError
+from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.rewrite import affine, cleanup, merge, movement, padding, scale
+from onnxfuse.rewrite.algebra import RULES
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.measure import Measure
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Miss, Work
+
+# Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
+_LOCAL: tuple[tuple[Step, ...], ...] = (
+    *((s,) for s in cleanup.STEPS),
+    movement.STEPS,
+    (*padding.STEPS, *affine.STEPS, *scale.STEPS, *(r.step() for r in RULES)),
+)
+_LATE: tuple[tuple[Step, ...], ...] = (merge.STEPS,)  # once nothing local is left: merged branches no longer look alike
+
+STEPS: tuple[Step, ...] = tuple(s for tier in (*_LOCAL, *_LATE) for s in tier)
+
+_FIRINGS_PER_NODE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """A rule, the nodes at which it fired (by the names they had in the loaded model), and how often."""
+
+    rule: str
+    nodes: tuple[str, ...]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """The steps that options leave, and the names of those that may assume what they cannot prove."""
+
+    local: tuple[tuple[Step, ...], ...]
+    late: tuple[tuple[Step, ...], ...]
+    trusted: frozenset[str]
+
+
+def select(options: Options) -> Selected:
+    """The steps that options leave. Raises UsageError for a name that no step has."""
+    names = [s.name for s in STEPS]
+    for name in (*options.enable, *options.disable):
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 3)
+            raise UsageError(f"rewrite: there is no rule {name}", hint=f"near: {', '.join(near)}" if near else "see --list-passes")
+    off = set(options.disable)
+    local, late = (tuple(tuple(s for s in tier if s.name not in off) for tier in tiers) for tiers in (_LOCAL, _LATE))
+    trusted = frozenset(names) if options.fast_math else frozenset(options.enable)
+    return Selected(local, late, trusted)
+
+
+def rewrite(graph: Graph, options: Options) -> tuple[Graph, tuple[Firing, ...]]:
+    """The graph with every allowed rewrite done, and what fired, in the order of the first firings.
+
+    The result has the same inputs and outputs with the same types. Nodes that stand for others name them in `origin`.
+    """
+    chosen = select(options)
+    work = Work(graph)
+    fired: dict[str, list[str]] = {}
+    _merge_constants(work)
+    while _run(work, chosen.local, chosen.trusted, fired) | _run(work, chosen.late, chosen.trusted, fired):
+        pass
+    result = work.freeze()
+    _check(graph, result, fired)
+    return result, tuple(Firing(name, tuple(dict.fromkeys(nodes)), len(nodes)) for name, nodes in fired.items())
+
+
+def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str], ...]:
+    """Every rule that looks at a node, with the reason why it does not fire there ("" where it does)."""
+    chosen, work = select(options), Work(graph)
+    found: list[tuple[str, str]] = []
+    for at in [k for k, n in work.nodes.items() if n.name == node]:
+        for step in (s for tier in (*chosen.local, *chosen.late) for s in tier):
+            if not step.ops or work.nodes[at].op in step.ops:
+                try:
+                    propose(work, step, at, step.name in chosen.trusted)
+                    found.append((step.name, ""))
+                except Miss as miss:
+                    found.append((step.name, str(miss)))
+    return tuple(found)
+
+
+def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draft]:
+    """A rewrite at a node, and by how much it lowers the measure. Raises Miss with the reason why there is none."""
+    draft = step.attempt(work, at, trust).settled()
+    gain = draft.gain()
+    if not gain > Measure():
+        raise Miss("it would not lower the cost")
+    return gain, draft
+
+
+def _run(work: Work, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str], fired: dict[str, list[str]]) -> bool:
+    """Rewrite until nothing fires; whether anything did. Ends with one pass over all nodes in which nothing fires."""
+    any_fired = False
+    while True:
+        queue = [(work.place[at], at) for at in work.nodes]
+        queue.sort()
+        waiting = set(work.nodes)
+        fired_now = False
+        while queue:
+            at = heappop(queue)[1]
+            waiting.discard(at)
+            if at not in work.nodes:
+                continue
+            work.retype(at)
+            best = _best(work, at, tiers, trusted)
+            if best is None:
+                continue
+            name, draft = best
+            fired.setdefault(name, []).append(_label(work.nodes[at]))
+            fired_now = True
+            for touched in commit(work, draft):
+                if touched in work.nodes and touched not in waiting:
+                    waiting.add(touched)
+                    heappush(queue, (work.place[touched], touched))
+        any_fired |= fired_now
+        if not fired_now:
+            return any_fired
+
+
+def _label(node: Node) -> str:
+    return node.origin[0] if node.origin else node.name or node.outputs[0]
+
+
+def _best(
+    work: Work, at: int, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str]
+) -> tuple[str, Draft] | None:
+    op = work.nodes[at].op
+    for tier in tiers:
+        found: list[tuple[Measure, str, Draft]] = []
+        for step in tier:
+            if step.ops and op not in step.ops:
+                continue
+            try:
+                gain, draft = propose(work, step, at, step.name in trusted)
+            except Miss:
+                continue
+            found.append((gain, step.name, draft))
+        if found:
+            _, name, draft = max(found, key=lambda f: f[0])  # the first of equals
+            return name, draft
+    return None
+
+
+def commit(work: Work, draft: Draft) -> list[int]:
+    """Carry a settled draft out; the nodes around it, new and old."""
+    dead, root = draft.dead(), work.nodes[draft.root]
+    origin = tuple(dict.fromkeys(o for at in dead for o in (work.nodes[at].origin or (work.nodes[at].name,)) if o))
+    near: list[str] = []
+    for at in dead:
+        near.extend(work.remove(at).reads)
+    for old, new in draft.swaps:
+        if new != old and old not in work.pinned:
+            work.redirect(old, new)
+            near.append(new)
+    for name, constant in (*draft.constants.items(), *draft.becomes.items()):
+        work.set_constant(name, constant)
+        near.append(name)
+    added = []
+    for node in draft.nodes:
+        # what makes the root's value takes its name, the nodes before it derived ones
+        name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{root.name}/{node.op}")
+        made = Node(node.op, node.inputs, node.outputs, node.attrs, name, origin=origin)
+        for o in made.outputs:
+            work.types[o] = work.types.get(o) or draft.types.get(o)
+        added.append(work.add(made, beside=draft.root))
+        near.extend((*made.reads, *made.outputs))
+    for old, new in draft.swaps:
+        if new != old and old in work.pinned:
+            work.rename(new, old)
+            near.append(old)
+    around = [k for v in near for k in (*([work.maker[v]] if v in work.maker else []), *work.users.get(v, ()))]
+    return list(dict.fromkeys([*added, *around]))
+
+
+def _merge_constants(work: Work) -> None:
+    """Small constants with the same content become the first of them."""
+    for name, constant in list(work.constants.items()):
+        first = work.same_constant(name, constant)
+        if first != name and name not in work.pinned:
+            work.redirect(name, first)
+
+
+def _check(before: Graph, after: Graph, fired: dict[str, list[str]]) -> None:
+    """The promises of the step. A broken one is a defect of a rule, and said so."""
+    after.verify()
+    if (before.inputs, before.outputs) != (after.inputs, after.outputs):
+        raise OnnxFuseError("rewrite: the inputs or outputs changed")
+    for o in before.outputs:
+        if before.types.get(o) not in (after.types.get(o), None):
+            raise OnnxFuseError(f"rewrite: {o} was {before.types.get(o)!r} and is {after.types.get(o)!r}")
+    limit = _FIRINGS_PER_NODE * (len(before.nodes) + 8)
+    for name, nodes in fired.items():
+        if len(nodes) > limit:
+            raise OnnxFuseError(f"rewrite: {name} fired {len(nodes)} times", hint=f"--disable {name} goes around it")

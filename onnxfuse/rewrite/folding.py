@@ -1,0 +1,132 @@
+"""The values of nodes whose inputs are constants: small ones at once, large ones when somebody loads them.
+
+Nothing that is large and lazy is kept: each `load` computes again from the constants behind it, so that weights are never
+held twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+import numpy as np
+
+from onnxfuse.ir.graph import Constant
+from onnxfuse.ir.index import ZERO, Index, axes_of, flatten, product, substitute, symbols_of
+from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar, indices_of, sources, walk
+from onnxfuse.ops.meaning import meaning
+from onnxfuse.ops.spec import Definition
+from onnxfuse.rewrite.work import Array, Definitions, Miss
+
+EAGER_BYTES = 64 << 10  # results up to this are computed at once, and always worth a constant
+LARGEST_BYTES = 1 << 20  # a result may grow up to this, and to GROWTH times what it is made of
+GROWTH = 4
+LARGEST_WORK = 1 << 23  # elements visited by one evaluation, except where NumPy has a function for it
+
+Move = Callable[[Array], Array]
+
+
+def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Mapping[str, Constant]) -> dict[str, Constant]:
+    """The outputs of a node as constants. Raises Miss with the reason why they are not."""
+    made = {d.name: d for d in definitions}
+    own = [made[o] for o in outputs if o]
+    needed = sorted({s for d in definitions for s in sources(d.value)} - made.keys())
+    for s in needed:
+        if s not in constants:
+            raise Miss(f"{s} is not constant")
+    shapes = {d.name: _static(d) for d in own}
+    size = sum(int(np.prod(shapes[d.name], dtype=np.int64)) * d.value.dtype.bytes for d in own)
+    have = sum(constants[s].bytes for s in needed)
+    if size > EAGER_BYTES and size > have and size > min(LARGEST_BYTES, GROWTH * have):
+        raise Miss(f"{size} bytes from {have} are too many")
+    arrays = {s: constants[s] for s in needed}
+    move = moved(own[0], arrays) if len(definitions) == 1 else None
+    if move is None and work(definitions) > LARGEST_WORK:
+        raise Miss("the evaluation is too long")
+    if size <= EAGER_BYTES:
+        return _now(definitions, own, arrays)
+    return {d.name: Constant(d.value.dtype, shapes[d.name], _later(definitions, d, arrays, move)) for d in own}
+
+
+def _now(definitions: Definitions, own: list[Definition], arrays: Mapping[str, Constant]) -> dict[str, Constant]:
+    values = meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})
+    return {d.name: Constant.of(np.asarray(values[d.name], order="C"), d.value.dtype) for d in own}
+
+
+def _later(
+    definitions: Definitions, own: Definition, arrays: Mapping[str, Constant], move: Move | None
+) -> Callable[[], Array]:
+    if move is not None:
+        only = next(iter(arrays.values()))
+        return lambda: move(only.load())
+    return lambda: meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})[own.name]
+
+
+def _static(d: Definition) -> tuple[int, ...]:
+    """The shape of a definition that mentions no symbol."""
+    extents = [*d.shape, *(r.extent for x in walk(d.value) if isinstance(x, Reduce) for r in x.ranges)]
+    if any(e.constant is None for e in extents) or any(symbols_of(i) for i in indices_of(d.value)):
+        raise Miss(f"{d.name} depends on a symbol")
+    return tuple(e.constant or 0 for e in d.shape)
+
+
+def work(definitions: Definitions) -> int:
+    """Elements that one evaluation of static definitions visits."""
+    total = 0
+    for d in definitions:
+        inner = [product([r.extent for r in x.ranges]) for x in walk(d.value) if isinstance(x, Reduce)]
+        total += (product(list(d.shape)).constant or 0) * max([1, *(p.constant or 0 for p in inner)])
+    return total
+
+
+def moved(d: Definition, arrays: Mapping[str, Constant]) -> Move | None:
+    """A definition that only permutes, reshapes or casts one array, as a NumPy function that copies as little as it can."""
+    value: Scalar = d.value
+    while not isinstance(value, (Load, FromIndex)) and getattr(value, "fn", "") == "cast" and value.dtype.kind != "b":
+        value = value.args[0]  # type: ignore[union-attr]  # only Apply has a function
+    if not isinstance(value, Load) or value.guards or value.source not in arrays or d.value is not value and not _one_cast(d):
+        return None
+    shape = tuple(map(Index.of, arrays[value.source].shape))
+    target, dtype = _static(d), d.value.dtype.numpy
+    perm = permutation(value.index, shape, d)
+    if perm is not None:
+        return partial(_permute, perm, dtype)
+    if flatten(plain(value.index, d), shape) == flatten(plain(tuple(map(Index.of, d.axes)), d), d.shape):
+        return partial(_reshape, target, dtype)
+    return None
+
+
+def _one_cast(d: Definition) -> bool:
+    return getattr(d.value, "fn", "") == "cast" and isinstance(getattr(d.value, "args", (None,))[0], Load)
+
+
+def _permute(perm: tuple[int, ...], dtype: np.dtype[np.generic], array: Array) -> Array:
+    return array.transpose(perm).astype(dtype, copy=False)
+
+
+def _reshape(shape: tuple[int, ...], dtype: np.dtype[np.generic], array: Array) -> Array:
+    return array.reshape(shape).astype(dtype, copy=False)
+
+
+def plain(index: tuple[Index, ...], d: Definition) -> tuple[Index, ...]:
+    """An index with 0 for axes of one element."""
+    units = {a: ZERO for a in d.axes if a.extent.constant == 1}
+    return tuple(substitute(i, units) for i in index)
+
+
+def permutation(index: tuple[Index, ...], shape: tuple[Index, ...], d: Definition) -> tuple[int, ...] | None:
+    """The perm of a Transpose of a tensor of this shape that reads it at `index`, when that is all that happens.
+
+    Axes of one element go wherever there is room, in their order.
+    """
+    if len(index) != len(d.axes):
+        return None
+    place: dict[Index, int] = {Index.of(a): at for at, a in enumerate(d.axes) if a.extent.constant != 1}
+    spare = iter([at for at, a in enumerate(d.axes) if a.extent.constant == 1])
+    perm = [-1] * len(d.axes)
+    for dim, (i, extent) in enumerate(zip(plain(index, d), shape, strict=True)):
+        at = next(spare, None) if extent.constant == 1 and not axes_of(i) else place.pop(i, None)
+        if at is None or d.axes[at].extent != extent:
+            return None
+        perm[at] = dim
+    return tuple(perm)

@@ -1,0 +1,70 @@
+"""What must fall with every rewrite: cost first, then the number of nodes, then the distance from the canonical form.
+
+Cost adds scalar work, bytes moved and launches in one unit (about a picosecond per vector operation); symbols count as
+`NOMINAL`. It orders rewrites and decides nothing else: the planner has its own model, in time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from onnxfuse.ir.graph import Node, TensorType
+from onnxfuse.ir.index import Index, Symbol, evaluate
+from onnxfuse.ir.scalar import FUNCTIONS, Apply, Reduce, Scalar, children
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.rewrite.work import Definitions, Miss
+
+NOMINAL = 64
+LAUNCH = 20_000
+VIEW_LAUNCH = 2_000
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Split", "Slice", "Dropout"})
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Measure:
+    """Cost, number of nodes, distance from the canonical form; compared in this order."""
+
+    cost: int = 0
+    nodes: int = 0
+    distance: int = 0
+
+    def __add__(self, other: Measure) -> Measure:
+        return Measure(self.cost + other.cost, self.nodes + other.nodes, self.distance + other.distance)
+
+    def __sub__(self, other: Measure) -> Measure:
+        return Measure(self.cost - other.cost, self.nodes - other.nodes, self.distance - other.distance)
+
+
+def cost(node: Node, definitions: Definitions, types: Callable[[str], TensorType | None], opset: int) -> int:
+    """Cost of a node; one that no row defines costs a launch."""
+    if node.op in VIEWS:
+        return VIEW_LAUNCH
+    row = ROWS.find(node, opset)
+    shaping = {node.inputs[i] for i in row.shape_inputs if i < len(node.inputs)} if row else set()
+    moved = sum(_bytes(types(v)) for v in {*node.reads, *node.outputs} - shaping if v)
+    return LAUNCH + moved + sum(elements(d.shape) * _work(d.value) for d in definitions)
+
+
+def _bytes(type_: TensorType | None) -> int:
+    return elements(type_.shape) * type_.dtype.bytes if type_ else 0
+
+
+def elements(shape: Iterable[Index]) -> int:
+    """How many elements a shape has, symbols counted as `NOMINAL`."""
+    total = 1
+    for e in shape:
+        total *= max(0, int(evaluate(e, lambda a: NOMINAL if isinstance(a, Symbol) else 0)))
+    return total
+
+
+def _work(x: Scalar) -> int:
+    inner = sum(_work(c) for c in children(x))
+    if isinstance(x, Apply):
+        return inner + int(FUNCTIONS[x.fn].cost)
+    if isinstance(x, Reduce):
+        return elements(r.extent for r in x.ranges) * (inner + len(x.body))
+    return inner
+
+
+__all__ = ["LAUNCH", "NOMINAL", "VIEWS", "Measure", "Miss", "cost", "elements"]

@@ -1,0 +1,132 @@
+"""Contractions that share their input side by side: one product with the weights concatenated, split afterwards."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.ir.graph import Attribute, Constant, Node
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Array, Miss, Work
+
+
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """One product: its weight, the value that leaves it (behind the bias), and the bias if it has one."""
+
+    weight: str
+    out: str
+    bias: str
+    columns: int
+    dtype: str
+
+
+def side_by_side(work: Work, at: int, trust: bool) -> Draft:
+    """MatMul (with or without a constant bias added) or Gemm of one input and several weights becomes one of them."""
+    node = work.nodes[at]
+    branches: list[Branch] = []
+    for other in sorted(work.users.get(node.inputs[0], ()), key=lambda k: work.place[k]):
+        try:
+            if _alike(work.nodes[other], node):
+                branches.append(_branch(work, work.nodes[other]))
+        except Miss:
+            continue
+    mine = _branch(work, node)
+    depth = work.constants[mine.weight].shape[_depth_axis(node)]
+    same = [b for b in branches if b.dtype == mine.dtype and work.constants[b.weight].shape[_depth_axis(node)] == depth]
+    if len(same) < 2 or same[0] != mine:
+        raise Miss(f"{node.inputs[0]} feeds no other product with constant weights behind this one")
+    return _merged(Draft(work, at), node, same)
+
+
+def _alike(a: Node, b: Node) -> bool:
+    return a.op == b.op and a.domain == b.domain and a.attrs == b.attrs and a.inputs[0] == b.inputs[0]
+
+
+def _depth_axis(node: Node) -> int:
+    return 1 if node.attrs.get("transB", 0) else 0
+
+
+def _branch(work: Work, node: Node) -> Branch:
+    weight = work.constants.get(node.inputs[1])
+    if weight is None or len(weight.shape) != 2 or not weight.dtype.floating or not work.single_use(node.inputs[1]):
+        raise Miss(f"{node.inputs[1]} is not a constant matrix with one reader")
+    columns = weight.shape[1 - _depth_axis(node)]
+    if node.op == "Gemm":
+        bias = node.inputs[2] if len(node.inputs) > 2 else ""
+        if bias and not _is_vector(work, bias, columns):
+            raise Miss(f"{bias} is not a constant vector")
+        return Branch(node.inputs[1], node.outputs[0], bias, columns, weight.dtype.name)
+    out, bias = node.outputs[0], ""
+    if work.single_use(out):
+        add = work.nodes[next(iter(work.users[out]))]
+        other = add.inputs[1 - add.inputs.index(out)] if add.op == "Add" else ""
+        if _is_vector(work, other, columns) and work.types.get(add.outputs[0]) == work.types.get(out):
+            out, bias = add.outputs[0], other
+    return Branch(node.inputs[1], out, bias, columns, weight.dtype.name)
+
+
+def _is_vector(work: Work, bias: str, columns: int) -> bool:
+    """Whether a value is a constant that varies along columns alone."""
+    found = work.constants.get(bias)
+    return found is not None and (found.size == 1 or (found.size == columns and found.shape[-1] == columns))
+
+
+def _merged(draft: Draft, node: Node, branches: list[Branch]) -> Draft:
+    work = draft.work
+    axis = 1 - _depth_axis(node)
+    weights = [work.constants[b.weight] for b in branches]
+    depth, columns = weights[0].shape[1 - axis], sum(b.columns for b in branches)
+    shape = (depth, columns) if axis else (columns, depth)
+    names = [b.weight for b in branches]
+    w = draft.lazily(weights[0].dtype, shape, joined(weights, axis), "joined", *names)
+    inputs, attrs = [node.inputs[0], w], dict(node.attrs)
+    bias = _joined_bias(draft, branches)
+    if node.op == "Gemm":
+        y = draft.node("Gemm", inputs + ([bias] if bias else []), attrs)
+    else:
+        y = draft.node("MatMul", inputs, attrs)
+        y = draft.node("Add", (y, bias)) if bias else y
+    pieces = _split(draft, y, [b.columns for b in branches])
+    for b, piece in zip(branches, pieces, strict=True):
+        draft.replace(b.out, piece)
+    return draft
+
+
+def joined(weights: Sequence[Constant], axis: int) -> Callable[[], Array]:
+    """A load of the weights side by side."""
+    return lambda: np.concatenate([w.load() for w in weights], axis)
+
+
+def _joined_bias(draft: Draft, branches: list[Branch]) -> str:
+    if not any(b.bias for b in branches):
+        return ""
+    work = draft.work
+    dtype = work.constants[branches[0].weight].dtype
+    parts = [
+        np.broadcast_to(work.array(b.bias).reshape(-1), (b.columns,)) if b.bias else np.zeros(b.columns) for b in branches
+    ]
+    return draft.array(np.concatenate(parts), dtype, "joined", *(b.bias or b.weight for b in branches))
+
+
+def _split(draft: Draft, y: str, sizes: list[int]) -> tuple[str, ...]:
+    axis = len(draft.type(y).shape) - 1
+    attrs: dict[str, Attribute] = {"axis": axis}
+    if draft.work.opset >= 13:
+        return draft.pieces(draft.node("Split", (y, draft.ints(sizes)), attrs, pieces=len(sizes)))
+    return draft.pieces(draft.node("Split", (y,), {**attrs, "split": tuple(sizes)}, pieces=len(sizes)))
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "side-by-side",
+        "x@w1 + b1, x@w2 + b2, ... => Split(x@[w1 w2 ...] + [b1 b2 ...])",
+        "exact",
+        side_by_side,
+        frozenset({"MatMul", "Gemm"}),
+        ("constant(w)", "constant(b)", "one reader of each w", "equal depth and element type"),
+    ),
+)

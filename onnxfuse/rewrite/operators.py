@@ -1,0 +1,64 @@
+"""Which operators are which scalar functions, read off their rows, so that laws of the scalar table become laws of operators."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from onnxfuse.ir.dtype import BOOL, F32
+from onnxfuse.ir.graph import Decision, Node, TensorType
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.scalar import FUNCTIONS, Apply, Function, Load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import View, define
+
+_PROBE_OPSET = 20
+
+
+@lru_cache(maxsize=1)
+def functions() -> dict[str, Function]:
+    """Operators whose row is one scalar function of their inputs, in order."""
+    found: dict[str, Function] = {}
+    for op in ROWS.rows:
+        for arity in (1, 2):
+            for dtype in (F32, BOOL):
+                name = _probed(op, arity, dtype)
+                if name is not None:
+                    found.setdefault(op, FUNCTIONS[name])
+    return found
+
+
+def _probed(op: str, arity: int, dtype: object) -> str | None:
+    """The function that an operator applies to operands of one shape, all in order and nothing else."""
+    assert dtype in (F32, BOOL)
+    inputs = ("a", "b")[:arity]
+    type_ = TensorType(F32 if dtype is F32 else BOOL, (Index.of(2),))
+    node = Node(op, inputs, ("o",))
+    if ROWS.find(node, _PROBE_OPSET) is None:
+        return None
+    try:
+        made = define(ROWS, View(node, dict.fromkeys(inputs, type_), {}, {}, _PROBE_OPSET))
+    except (IndexError, KeyError, AssertionError, TypeError, ValueError):
+        return None  # the row wants other inputs
+    if isinstance(made, Decision) or len(made) != 1:
+        return None
+    value = made[0].value
+    if not isinstance(value, Apply) or value.fn == "cast" or len(value.args) != arity:
+        return None
+    axes = tuple(map(Index.of, made[0].axes))  # an operand of another shape would be read elsewhere
+    direct = [a == Load(i, axes, a.dtype) for a, i in zip(value.args, inputs, strict=True)]
+    return value.fn if all(direct) and FUNCTIONS[value.fn].arity == arity else None
+
+
+@lru_cache(maxsize=1)
+def operator_of() -> dict[str, str]:
+    """The operator that applies a scalar function; the first one where there are several."""
+    found: dict[str, str] = {}
+    for op, fn in functions().items():
+        found.setdefault(fn.name, op)
+    return found
+
+
+def commutes(op: str) -> bool:
+    """Whether the operands of an operator may change places."""
+    fn = functions().get(op)
+    return fn is not None and "c" in fn.laws

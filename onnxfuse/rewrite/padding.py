@@ -1,0 +1,62 @@
+"""Zeros that a Pad puts around the input of a convolution become the convolution's own padding."""
+
+from __future__ import annotations
+
+from onnxfuse.ir.graph import Node
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Miss, Work
+
+
+def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:
+    """Conv(Pad(x)) of zeros around the spatial axes is Conv(x) with larger pads."""
+    conv = work.nodes[at]
+    pad = work.made_by(conv.inputs[0], "Pad")
+    if conv.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", b"NOTSET", b"VALID"):
+        raise Miss("automatic padding depends on the padded extents")
+    rank = len(work.type(pad.inputs[0]).shape)
+    low, high = _amounts(work, pad, rank)
+    if any(low[:2]) or any(high[:2]) or min(low + high) < 0:
+        raise Miss("channels are padded, or elements cut off")
+    have = conv.attrs.get("pads", (0,) * (2 * rank - 4))
+    if conv.attrs.get("auto_pad", "NOTSET") in ("VALID", b"VALID"):
+        have = (0,) * (2 * rank - 4)
+    assert isinstance(have, tuple)
+    pads = tuple(int(h) + p for h, p in zip(have, (*low[2:], *high[2:]), strict=True))
+    draft = Draft(work, at)
+    attrs = {k: v for k, v in conv.attrs.items() if k != "auto_pad"} | {"pads": pads}
+    return draft.replace(conv.outputs[0], draft.node("Conv", (pad.inputs[0], *conv.inputs[1:]), attrs))
+
+
+def _amounts(work: Work, pad: Node, rank: int) -> tuple[list[int], list[int]]:
+    """Elements that a Pad of zeros puts before and behind each axis."""
+    view = work.view(pad)
+    if view.attr("mode", "constant") != "constant":
+        raise Miss("the padding is not constant")
+    if work.opset < 11:
+        fill: float | None = float(view.attr("value", 0.0))
+        given = list(view.attr("pads", ()))
+    else:
+        fill = 0.0 if not view.has(2) else work.number(pad.inputs[2])
+        given = [e.constant for e in work.known.get(pad.inputs[1], ())]
+    where = range(rank)
+    if view.has(3):
+        where = [(e.constant or 0) % rank for e in work.known.get(pad.inputs[3], ())]  # type: ignore[assignment]
+    if fill != 0 or len(given) != 2 * len(where) or any(g is None for g in given):
+        raise Miss("the padding is not zero, or known only when the model runs")
+    low, high = [0] * rank, [0] * rank
+    for k, axis in enumerate(where):
+        low[axis], high[axis] = int(given[k] or 0), int(given[k + len(where)] or 0)
+    return low, high
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "pad-into-conv",
+        "Conv(Pad(x, p), pads=q) => Conv(x, pads=p+q)",
+        "exact",
+        pad_into_conv,
+        frozenset({"Conv"}),
+        ("the padding is constant 0", "batch and channels are not padded"),
+    ),
+)

@@ -1,0 +1,99 @@
+"""One constant factor moved up to a constant that takes it: through contractions, sums, products and movement.
+
+The scale of attention, `(q @ k) * s` or `q * s`, thus ends in the weights that q is made with, and costs nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfuse.ir.graph import Node
+from onnxfuse.rewrite.affine import scaled_weight
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import SMALL, Miss, Work
+
+_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Identity"})
+_DEEPEST = 24
+
+Path = dict[str, tuple[int, ...]]  # per value on the way, the inputs of its maker that take the factor
+
+
+def absorbed(work: Work, at: int, trust: bool) -> Draft:
+    """Mul or Div by one constant number vanishes into a constant further up."""
+    node = work.nodes[at]
+    x, factor = _factor(work, node)
+    path: Path = {}
+    if not _reaches(work, x, path, _DEEPEST):
+        raise Miss(f"no constant takes the factor of {x}")
+    draft = Draft(work, at)
+    return draft.replace(node.outputs[0], _scaled(draft, x, factor, path))
+
+
+def _factor(work: Work, node: Node) -> tuple[str, float]:
+    x, c = node.inputs
+    if node.op == "Mul" and x in work.constants:
+        x, c = c, x
+    value = work.number(c)
+    if value is None or x in work.constants or not work.type(x).dtype.floating:
+        raise Miss(f"{c} is not one number")
+    factor = value if node.op == "Mul" or value == 0 else 1.0 / value
+    if not np.isfinite(factor) or not 1e-18 < abs(factor) < 1e18:
+        raise Miss(f"a factor of {value} is out of proportion")
+    return x, factor
+
+
+def _reaches(work: Work, v: str, path: Path, depth: int) -> bool:
+    """Whether a factor of v can end in constants; `path` then says where it goes."""
+    if v in work.constants:
+        taker = work.constants[v]
+        return taker.dtype.floating and (taker.size <= SMALL or work.single_use(v))
+    node = work.node(v)
+    if node is None or depth == 0 or not work.single_use(v) or node.domain not in ("", "ai.onnx"):
+        return False
+    for takers in _takers(work, node):
+        if all(_reaches(work, node.inputs[i], path, depth - 1) for i in takers):
+            path[v] = takers
+            return _fits(work, node, takers)
+    return False
+
+
+def _takers(work: Work, node: Node) -> tuple[tuple[int, ...], ...]:
+    """Sets of inputs such that scaling all of a set scales the output, preferred first."""
+    if node.op in _MOVES or node.op == "Div":
+        return ((0,),)
+    if node.op in ("MatMul", "Mul"):
+        return ((1,), (0,)) if node.inputs[1] in work.constants else ((0,), (1,))
+    if node.op in ("Add", "Sub"):
+        return ((0, 1),)
+    if node.op in ("Conv", "Gemm"):
+        return ((1, 2),) if len(node.inputs) > 2 and node.inputs[2] else ((1,),)
+    return ()
+
+
+def _fits(work: Work, node: Node, takers: tuple[int, ...]) -> bool:
+    if node.op not in ("Conv", "Gemm"):
+        return True
+    return all(node.inputs[i] in work.constants for i in takers)
+
+
+def _scaled(draft: Draft, v: str, factor: float, path: Path) -> str:
+    if v in draft.work.constants:
+        return scaled_weight(draft, v, np.asarray(factor))
+    node = draft.work.nodes[draft.work.maker[v]]
+    inputs = list(node.inputs)
+    for i in path[v]:
+        inputs[i] = _scaled(draft, inputs[i], factor, path)
+    return draft.node(node.op, inputs, node.attrs)
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "scale-into-weights",
+        "f(w)*c => f(w*c)",
+        "reassociates",
+        absorbed,
+        frozenset({"Mul", "Div"}),
+        ("scalar(c)", "constant(w)", "f is made of contractions, sums, products and movement", "nothing else reads f(w)"),
+    ),
+)

@@ -1,0 +1,160 @@
+"""What a rewrite step is, and the reading of a law as one: match the left side, ask the conditions, build the right side."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from onnxfuse.ir.graph import Attribute
+from onnxfuse.rewrite.conditions import Condition
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.operators import commutes
+from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides
+from onnxfuse.rewrite.work import Miss, Work
+
+NUMERICS = ("exact", "reassociates", "assumes")
+
+Attempt = Callable[[Work, int, bool], Draft]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A way to rewrite at one node: `attempt(work, node, trust)` proposes it or raises Miss with the reason why not.
+
+    `ops` names the operators it looks at (none: all). `trust` lets it assume what it cannot prove. `when` and `assume`
+    are its conditions in words. A step of numerics "assumes" whose assumptions are all proven counts as "reassociates".
+    """
+
+    name: str
+    law: str
+    numerics: str
+    attempt: Attempt
+    ops: frozenset[str] = frozenset()
+    when: tuple[str, ...] = ()
+    assume: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        assert self.numerics in NUMERICS, self.numerics
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A law with two sides. `when` must hold; `assume` must be proven from the graph, or trusted."""
+
+    name: str
+    law: str
+    lhs: Expr
+    rhs: Expr
+    when: tuple[Condition, ...] = ()
+    assume: tuple[Condition, ...] = ()
+    numerics: str = "exact"
+
+    def step(self) -> Step:
+        """The rule as the engine sees it."""
+        assert isinstance(self.lhs, Call)
+        words = (tuple(map(repr, self.when)), tuple(map(repr, self.assume)))
+        return Step(self.name, self.law, self.numerics, self.attempt, frozenset({self.lhs.op}), *words)
+
+    def attempt(self, work: Work, at: int, trust: bool) -> Draft:
+        """The first match whose conditions hold, as a Draft."""
+        node = work.nodes[at]
+        reason = f"{node.name or node.op} does not look like {self.lhs!r}"
+        for binding in match_node(work, self.lhs, at, Binding()):
+            try:
+                self._check(work, binding, trust)
+                draft = Draft(work, at)
+                return draft.replace(node.outputs[0], build(draft, self.rhs, binding))
+            except Miss as miss:
+                reason = str(miss)
+        raise Miss(reason)
+
+    def _check(self, work: Work, binding: Binding, trust: bool) -> None:
+        for condition in (*self.when, *(() if trust else self.assume)):
+            condition.check(work, binding.values)
+
+
+def rule(name: str, law: str, numerics: str = "exact", when: str = "", assume: str = "") -> Rule:
+    """A rule from texts: the law, and conditions as calls separated by spaces such as `constant(a) scalar(b)`."""
+    left, right = sides(law)
+    return Rule(name, f"{left!r} => {right!r}", left, right, Condition.all(when), Condition.all(assume), numerics)
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What the names of a law stand for: values, and per `**k` the attributes and further inputs of a node."""
+
+    values: Mapping[str, str] = field(default_factory=dict)
+    rest: Mapping[str, tuple[Mapping[str, Attribute], tuple[str, ...]]] = field(default_factory=dict)
+
+    def value(self, name: str, value: str) -> Binding | None:
+        """This binding with one value more; None when the name already stands for another value."""
+        if name in self.values:
+            return self if self.values[name] == value else None
+        return Binding({**self.values, name: value}, self.rest)
+
+    def attributes(self, name: str, attrs: Mapping[str, Any], inputs: tuple[str, ...]) -> Binding | None:
+        """This binding with the rest of one node more; None when the name already stands for another rest."""
+        if name in self.rest:
+            return self if self.rest[name] == (attrs, inputs) else None
+        return Binding(self.values, {**self.rest, name: (attrs, inputs)})
+
+
+def match(work: Work, e: Expr, value: str, binding: Binding) -> Iterator[Binding]:
+    """All ways to read a value as an expression."""
+    if isinstance(e, Var):
+        found = binding.value(e.name, value)
+        if found is not None:
+            yield found
+    elif isinstance(e, Num):
+        if work.number(value) == e.value:
+            yield binding
+    elif value in work.maker:
+        yield from match_node(work, e, work.maker[value], binding)
+
+
+def match_node(work: Work, e: Expr, at: int, binding: Binding) -> Iterator[Binding]:
+    """All ways to read a node as a call; operands of commutative operators in both orders."""
+    assert isinstance(e, Call)
+    node = work.nodes[at]
+    if node.op != e.op or node.domain not in ("", "ai.onnx") or any(node.outputs[1:]):
+        return
+    if e.rest:
+        held = binding.attributes(e.rest, node.attrs, node.inputs[len(e.args) :])
+        if held is None:
+            return
+        binding = held
+    elif len(node.inputs) != len(e.args) or node.attrs:
+        return
+    inputs = node.inputs[: len(e.args)]
+    orders = [inputs, inputs[::-1]] if commutes(e.op) and len(inputs) == 2 and inputs[0] != inputs[1] else [inputs]
+    for order in orders:
+        yield from _match_all(work, e.args, order, binding)
+
+
+def _match_all(work: Work, es: tuple[Expr, ...], values: tuple[str, ...], binding: Binding) -> Iterator[Binding]:
+    if not es:
+        yield binding
+        return
+    for found in match(work, es[0], values[0], binding):
+        yield from _match_all(work, es[1:], values[1:], found)
+
+
+def build(draft: Draft, e: Expr, binding: Binding) -> str:
+    """The value of an expression, made in a draft; equal parts are made once."""
+    return _build(draft, e, binding, "", {})
+
+
+def _build(draft: Draft, e: Expr, binding: Binding, like: str, made: dict[Expr, str]) -> str:
+    """Numbers take the element type of the value `like`."""
+    if isinstance(e, Var):
+        return binding.values[e.name]
+    if isinstance(e, Num):
+        return draft.number(e.value, draft.type(like).dtype)
+    if e not in made:
+        operands = {a: _build(draft, a, binding, "", made) for a in e.args if not isinstance(a, Num)}
+        sibling = next(iter(operands.values()))
+        inputs = [operands[a] if a in operands else _build(draft, a, binding, sibling, made) for a in e.args]
+        attrs, further = binding.rest[e.rest] if e.rest else ({}, ())
+        made[e] = draft.node(e.op, (*inputs, *further), attrs)
+    return made[e]

@@ -1,0 +1,257 @@
+"""A graph that is being rewritten: nodes with their makers and users kept current, so that one change costs what it touches.
+
+Never leaves the rewrite step: `Work(graph)` goes in, `freeze()` comes out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType, sorted_nodes
+from onnxfuse.ir.index import Index
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import Definition, View, define
+
+Array = np.ndarray[Any, Any]
+Definitions = tuple[Definition, ...]
+
+SMALL = 4096  # elements up to which constants are looked into: compared by content, tested for a uniform value
+
+
+class Miss(Exception):  # noqa: N818  a control transfer inside one step; `explain` returns the reason
+    """Why a step does not fire at a node."""
+
+
+class Work:
+    """Nodes by number, with the order they came in; values by name. Only `engine` changes it."""
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.opset = graph.opset
+        self.types: dict[str, TensorType | None] = dict(graph.types)
+        self.constants: dict[str, Constant] = dict(graph.constants)
+        self.known: dict[str, tuple[Index, ...]] = dict(graph.known)
+        self.outputs = frozenset(graph.outputs)
+        self.pinned = self.outputs | {c for n in graph.nodes for c in n.captures}
+        self.nodes: dict[int, Node] = {}
+        self.place: dict[int, tuple[int, int]] = {}
+        self.maker: dict[str, int] = {}
+        self.users: dict[str, dict[int, None]] = {}
+        self.equal: dict[Any, int] = {}
+        self.names = {n.name for n in graph.nodes}
+        self._next = 0
+        self._definitions: dict[int, Definitions | Decision] = {}
+        self._numbers: dict[str, float | None] = {}
+        self._contents: dict[bytes, str] = {}
+        for at, node in enumerate(graph.nodes):
+            self.add(node, (at, 0))
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def node(self, value: str) -> Node | None:
+        """The node that makes a value; None for inputs and constants."""
+        at = self.maker.get(value)
+        return None if at is None else self.nodes[at]
+
+    def made_by(self, value: str, *ops: str) -> Node:
+        """The node that makes a value, when it is one of these operators."""
+        node = self.node(value)
+        if node is None or node.op not in ops or node.domain not in ("", "ai.onnx"):
+            raise Miss(f"{value} is not made by {' or '.join(ops)}")
+        return node
+
+    def single_use(self, value: str) -> bool:
+        """Whether exactly one node reads the value, and nobody else."""
+        return len(self.users.get(value, ())) == 1 and value not in self.pinned
+
+    def type(self, value: str) -> TensorType:
+        """The type of a value."""
+        found = self.types.get(value)
+        if found is None:
+            raise Miss(f"the shape of {value or 'an absent input'} is not known")
+        return found
+
+    def view(self, node: Node) -> View:
+        """A node as its row sees it."""
+        return View(node, self.types, self.constants, self.known, self.opset)
+
+    def definitions(self, at: int) -> Definitions:
+        """What a node computes."""
+        found = self._definitions.get(at)
+        if found is None:
+            found = self._definitions[at] = define(ROWS, self.view(self.nodes[at]))
+        if isinstance(found, Decision):
+            raise Miss(found.reason)
+        return found
+
+    def number(self, value: str) -> float | None:
+        """The number that all elements of a constant are; None when they differ, or nobody looked."""
+        if value not in self._numbers:
+            self._numbers[value] = uniform(self.constants.get(value))
+        return self._numbers[value]
+
+    def array(self, value: str) -> Array:
+        """The elements of a small constant."""
+        constant = self.constants.get(value)
+        if constant is None:
+            raise Miss(f"{value or 'an absent input'} is not constant")
+        if constant.size > 64 * SMALL:
+            raise Miss(f"{value} is too large to look into")
+        return constant.load()
+
+    # Changing ---------------------------------------------------------------------------------------------------------
+
+    def add(self, node: Node, place: tuple[int, int] | None = None, beside: int = 0) -> int:
+        """Put a node at a place, or right behind the node `beside`."""
+        at, self._next = self._next, self._next + 1
+        self.nodes[at] = node
+        self.place[at] = place or (self.place[beside][0], at)
+        for o in node.outputs:
+            if o:
+                self.maker[o] = at
+        for i in node.reads:
+            self.users.setdefault(i, {})[at] = None
+        return at
+
+    def remove(self, at: int) -> Node:
+        """Take a node out."""
+        node = self.nodes.pop(at)
+        self._definitions.pop(at, None)
+        for o in node.outputs:
+            if self.maker.get(o) == at:
+                del self.maker[o]
+        for i in node.reads:
+            self.users[i].pop(at, None)
+        return node
+
+    def unused_name(self, wanted: str) -> str:
+        """A node name like the wanted one that no node has had."""
+        name, at = wanted, 1
+        while name and name in self.names:
+            at += 1
+            name = f"{wanted}.{at}"
+        self.names.add(name)
+        return name
+
+    def _change(self, at: int, node: Node) -> None:
+        place = self.place[at]
+        self.remove(at)
+        self.nodes[at], self.place[at] = node, place
+        for o in node.outputs:
+            if o:
+                self.maker[o] = at
+        for i in node.reads:
+            self.users.setdefault(i, {})[at] = None
+
+    def redirect(self, old: str, new: str) -> None:
+        """Let every reader of `old` read `new`."""
+        for at in list(self.users.get(old, ())):
+            node = self.nodes[at]
+            self._change(at, replace(node, inputs=tuple(new if i == old else i for i in node.inputs)))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give the value `old` the name `new`, which nothing makes any more."""
+        at = self.maker[old]
+        node = self.nodes[at]
+        self.types[new] = self.types.get(new) or self.types.get(old)
+        if old in self.known:
+            self.known[new] = self.known[old]
+        self._change(at, replace(node, outputs=tuple(new if o == old else o for o in node.outputs)))
+        self.redirect(old, new)
+
+    def forget(self, values: Iterable[str]) -> None:
+        """Recompute what nodes that read these values mean."""
+        for v in values:
+            for at in self.users.get(v, ()):
+                self._definitions.pop(at, None)
+
+    def set_constant(self, name: str, constant: Constant) -> None:
+        """Let a value be a constant."""
+        self.constants[name] = constant
+        self.types[name] = TensorType(constant.dtype, tuple(map(Index.of, constant.shape)))
+        self._numbers.pop(name, None)
+        elements = integers(constant)
+        if elements is not None:
+            self.known[name] = elements
+        self.forget([name])
+
+    def retype(self, at: int) -> None:
+        """Type what a node makes as soon as its row can: a shape may become known when constants are folded."""
+        untyped = [o for o in self.nodes[at].outputs if o and self.types.get(o) is None]
+        if not untyped:
+            return
+        found = self._definitions.pop(at, None)
+        try:
+            made = {d.name: d.type for d in self.definitions(at)}
+        except Miss:
+            return
+        assert found is None or isinstance(found, Decision)
+        for o in untyped:
+            self.types[o] = made.get(o)
+        self.forget(untyped)
+
+    def same_constant(self, name: str, constant: Constant) -> str:
+        """The first small constant with this content, which `name` becomes when there is none."""
+        key = content(constant)
+        if key is None:
+            return name
+        first = self._contents.get(key, name)
+        if first not in self.constants:
+            first = name
+        self._contents[key] = first
+        return first
+
+    def freeze(self) -> Graph:
+        """The graph, in an order that keeps the given one where it can, without constants that nobody reads."""
+        nodes = [self.nodes[at] for at in sorted(self.nodes, key=lambda at: self.place[at])]
+        used = {*self.graph.inputs, *self.graph.outputs, *(v for n in nodes for v in (*n.reads, *n.outputs))}
+        constants = {v: c for v, c in self.constants.items() if v in used}
+        return replace(
+            self.graph,
+            nodes=sorted_nodes(nodes, {*self.graph.inputs, *constants}),
+            types={v: t for v, t in self.types.items() if v in used},
+            constants=constants,
+            known={v: k for v, k in self.known.items() if v in used},
+        )
+
+
+def content(constant: Constant) -> bytes | None:
+    """A digest of a small constant's type and elements; None for large ones."""
+    if constant.size > SMALL // 4:
+        return None
+    array = np.ascontiguousarray(constant.load())
+    return hashlib.sha256(f"{constant.dtype}{constant.shape}".encode() + array.tobytes()).digest()
+
+
+def uniform(constant: Constant | None) -> float | None:
+    """The number that all elements of a small constant are."""
+    if constant is None or not 0 < constant.size <= SMALL or constant.dtype.kind not in "fiub":
+        return None
+    array = constant.load().reshape(-1)
+    return float(array[0]) if bool((array == array[0]).all()) else None
+
+
+def integers(constant: Constant) -> tuple[Index, ...] | None:
+    """The elements of an integer constant of at most one short axis."""
+    if constant.dtype.kind not in "iu" or len(constant.shape) > 1 or constant.size > 1024:
+        return None
+    return tuple(Index.of(int(i)) for i in constant.load().reshape(-1))
+
+
+def static_shape(type_: TensorType) -> tuple[int, ...]:
+    """A shape as integers."""
+    shape = type_.static_shape
+    if shape is None:
+        raise Miss(f"{type_!r} is not static")
+    return shape
+
+
+def type_of(dtype: DType, shape: Iterable[int]) -> TensorType:
+    """A static tensor type."""
+    return TensorType(dtype, tuple(map(Index.of, shape)))
