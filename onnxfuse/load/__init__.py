@@ -1,0 +1,10 @@
+"""The first step: an ONNX file becomes a `Graph` whose values all have a type or are marked unknown."""
+
+from __future__ import annotations
+
+from onnxfuse.load.model import load
+from onnxfuse.load.simplify import simplify_shapes
+from onnxfuse.load.source import Source
+from onnxfuse.load.wire import expand, key_of, make_stub
+
+__all__ = ["Source", "expand", "key_of", "load", "make_stub", "simplify_shapes"]

@@ -1,0 +1,302 @@
+"""Integers that are known before the model runs: rows evaluated on small tensors whose elements are polynomials.
+
+An element is an `Index` (integers and truth values) or a NumPy scalar (floating point, only ever a plain number). A
+symbol may be 0 here (an empty past, an empty batch), other than in index maps, since conditions hang on these values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, Loaded, Mod, Symbol, divides, floor_div, modulo, transform
+from onnxfuse.ir.scalar import FUNCTIONS, MONOIDS, Apply, Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition
+
+LIMIT = 64  # elements of a tensor worth knowing
+Array = np.ndarray[Any, Any]  # of objects: Index or NumPy scalar
+Element = Any
+# Floating-point functions that every implementation rounds alike: no shape may hang on the last bit of an exponential.
+_EXACT = {"add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "ceil", "round", "sqrt", "cast"}
+_EXACT |= {f for f, row in FUNCTIONS.items() if row.result == "bool"}
+
+
+class Undecided(Exception):  # a control transfer
+    """The value depends on what a symbol is."""
+
+
+def elements(array: np.ndarray[Any, Any]) -> Array:
+    """A numeric array as an array of elements."""
+    out = np.empty(array.shape, object)
+    floating = array.dtype.kind == "f"
+    for at in np.ndindex(array.shape):
+        out[at] = array[at] if floating else Index.of(int(array[at]))
+    return out
+
+
+def of_indices(values: Sequence[Index]) -> Array:
+    """A vector of elements."""
+    out = np.empty(len(values), object)
+    out[:] = values
+    return out
+
+
+def integers(array: Array) -> tuple[int, ...] | None:
+    """The elements in row-major order when all are plain integers."""
+    values = [e.constant if isinstance(e, Index) else None for e in array.reshape(-1)]
+    return None if any(v is None for v in values) else tuple(v for v in values if v is not None)
+
+
+def evaluate(
+    definitions: Sequence[Definition], values: Mapping[str, Array], facts: Sequence[Index]
+) -> dict[str, Array]:
+    """The elements of what a row defines. Undecided where they hang on a symbol, KeyError where an input is not known.
+
+    `facts` are integers that are known to be at least 0.
+    """
+    known = dict(values)
+    for d in definitions:
+        out = np.empty(_counts(d.axes), object)
+        evaluator = _Evaluator(known, facts)
+        for at in np.ndindex(out.shape):
+            out[at] = evaluator.scalar(d.value, dict(zip(d.axes, map(Index.of, at), strict=True)))
+        known[d.name] = out
+    return {d.name: known[d.name] for d in definitions}
+
+
+def _counts(axes: Sequence[Axis]) -> tuple[int, ...]:
+    """The extents of some axes; Undecided unless they are integers and few."""
+    counts = tuple(-1 if (n := a.extent.constant) is None else n for a in axes)
+    if any(n < 0 for n in counts) or prod(counts) > LIMIT:
+        raise Undecided
+    return counts
+
+
+class _Evaluator:
+    """Evaluates scalars where every axis has a value."""
+
+    def __init__(self, values: Mapping[str, Array], facts: Sequence[Index]) -> None:
+        self.values = values
+        self.prove = Prover(facts)
+
+    def index(self, e: Index, at: Mapping[Axis, Index]) -> Index:
+        def replace(atom: Any) -> Index | None:
+            if isinstance(atom, Axis):
+                return at[atom]
+            if isinstance(atom, Loaded):
+                found = self.element(atom.source, tuple(self.index(i, at) for i in atom.at))
+                extent = self.index(atom.extent, at)
+                if not isinstance(found, Index) or (n := found.constant) is None:
+                    raise Undecided
+                return found + extent if n < 0 else found
+            return None
+
+        return transform(e, replace)
+
+    def element(self, source: str, at: tuple[Index, ...]) -> Element:
+        array = self.values[source]
+        place = tuple(i.constant for i in at)
+        if any(p is None or not 0 <= p < n for p, n in zip(place, array.shape, strict=True)):
+            raise Undecided
+        return array[place]
+
+    def scalar(self, x: Scalar, at: Mapping[Axis, Index]) -> Element:
+        if isinstance(x, Const):
+            return x.dtype.numpy.type(x.value) if x.dtype.floating else Index.of(int(x.value))
+        if isinstance(x, FromIndex):
+            return self._typed(self.index(x.index, at), x.dtype)
+        if isinstance(x, Load):
+            return self._load(x, at)
+        if isinstance(x, Reduce):
+            return self._reduce(x, at)
+        if x.fn == "select":
+            return self.scalar(x.args[1 if self.prove.true(self.scalar(x.args[0], at)) else 2], at)
+        return self._apply(x, [self.scalar(a, at) for a in x.args])
+
+    def _load(self, x: Load, at: Mapping[Axis, Index]) -> Element:
+        for g in x.guards:
+            i, n = self.index(g.index, at).constant, self.index(g.extent, at).constant
+            if i is None or n is None:
+                raise Undecided
+            if not 0 <= i < n:
+                assert x.otherwise is not None
+                return self.scalar(x.otherwise, at)
+        return self.element(x.source, tuple(self.index(i, at) for i in x.index))
+
+    def _reduce(self, x: Reduce, at: Mapping[Axis, Index]) -> Element:
+        monoid = MONOIDS[x.combine]
+        if len(x.body) != 1:
+            raise Undecided
+        total: Element = None
+        for place in np.ndindex(_counts(x.ranges)):
+            part = self.scalar(x.body[0], {**at, **dict(zip(x.ranges, map(Index.of, place), strict=True))})
+            step = monoid.merge((Load("%l0", (), x.dtype),), (Load("%r0", (), x.dtype),))[0]
+            assert isinstance(step, Apply)
+            total = part if total is None else self._apply(step, [total, part])
+        return self.scalar(monoid.init(x.dtype)[0], at) if total is None else total
+
+    def _apply(self, x: Apply, args: list[Element]) -> Element:
+        if all(isinstance(a, Index) for a in args) and not x.dtype.floating:
+            return self._typed(_INTEGER[x.fn](self.prove, *args), x.dtype) if x.fn in _INTEGER else _undecided()
+        numbers = [_number(a) for a in args]
+        if x.fn not in _EXACT:
+            raise Undecided
+        with np.errstate(all="ignore"):
+            result = numbers[0] if x.fn == "cast" else FUNCTIONS[x.fn].numpy(*numbers)
+        if x.dtype.floating:
+            return x.dtype.numpy.type(result)
+        if not np.isfinite(result):
+            raise Undecided
+        return self._typed(Index.of(int(result != 0 if x.dtype.kind == "b" else result)), x.dtype)
+
+    def _typed(self, e: Index, dtype: DType) -> Index:
+        """e, if it surely fits its type."""
+        n = e.constant
+        if dtype.kind == "b" and n not in (0, 1):
+            return Index.of(int(not self.prove.equal(e, ZERO)))
+        if n is not None and dtype.kind in "iu":
+            limits = np.iinfo(dtype.numpy)
+            if not limits.min <= n <= limits.max:
+                raise Undecided
+        return e
+
+
+def _undecided() -> Index:
+    raise Undecided
+
+
+def _number(e: Element) -> Any:
+    if not isinstance(e, Index):
+        return e
+    if e.constant is None:
+        raise Undecided
+    return np.int64(e.constant)
+
+
+# Integers over symbols ------------------------------------------------------------------------------------------------
+
+
+class Prover:
+    """Decides questions about polynomials for all symbols >= 0 for which the facts (each >= 0) hold."""
+
+    def __init__(self, facts: Sequence[Index] = ()) -> None:
+        self.facts = facts
+
+    def nonnegative(self, e: Index) -> bool:
+        """Whether e >= 0 is proven."""
+        return _nonnegative(e) or any(_nonnegative(e - f) for f in self.facts)
+
+    def at_most(self, a: Index, b: Index) -> bool:
+        """True: a <= b. False: b <= a. Either where they are equal; else Undecided."""
+        if self.nonnegative(b - a):
+            return True
+        if self.nonnegative(a - b):
+            return False
+        raise Undecided
+
+    def less(self, a: Index, b: Index) -> bool:
+        """a < b, or Undecided."""
+        if self.nonnegative(b - a - 1):
+            return True
+        if self.nonnegative(a - b):
+            return False
+        raise Undecided
+
+    def equal(self, a: Index, b: Index) -> bool:
+        """a == b, or Undecided."""
+        if a == b:
+            return True
+        if self.nonnegative(a - b - 1) or self.nonnegative(b - a - 1):
+            return False
+        raise Undecided
+
+    def true(self, e: Element) -> bool:
+        """e != 0, or Undecided."""
+        if not isinstance(e, Index):
+            return bool(e)
+        return not self.equal(e, ZERO)
+
+
+def _nonnegative(e: Index) -> bool:
+    return all(c >= 0 and all(map(_natural, mono)) for mono, c in e.terms)
+
+
+def _natural(atom: Any) -> bool:
+    return isinstance(atom, (Symbol, Mod)) or (isinstance(atom, Div) and _nonnegative(atom.num))
+
+
+def _truth(value: bool) -> Index:
+    return ONE if value else ZERO
+
+
+def _div(prove: Prover, a: Index, b: Index) -> Index:
+    """Division towards zero; by a symbol only where that means rounding down."""
+    n, d = a.constant, b.constant
+    if d == 0:
+        raise Undecided
+    if n is not None and d is not None:
+        return Index.of(abs(n) // abs(d) * (1 if (n < 0) == (d < 0) else -1))
+    exact = divides(b, a)
+    if exact is not None:
+        return exact
+    if len(b.terms) == 1 and prove.nonnegative(a) and prove.nonnegative(b):
+        return floor_div(a, b)
+    raise Undecided
+
+
+def _mod(prove: Prover, a: Index, b: Index) -> Index:
+    """The remainder with the sign of b, which must be positive unless both are numbers."""
+    n, d = a.constant, b.constant
+    if d == 0:
+        raise Undecided
+    if n is not None and d is not None:
+        return Index.of(n % d)
+    if len(b.terms) == 1 and prove.nonnegative(b):
+        return modulo(a, b)
+    raise Undecided
+
+
+def _fmod(prove: Prover, a: Index, b: Index) -> Index:
+    if not (prove.nonnegative(a) and prove.nonnegative(b)):
+        raise Undecided
+    return _mod(prove, a, b)
+
+
+def _pow(prove: Prover, a: Index, b: Index) -> Index:
+    n, d = a.constant, b.constant
+    if n is None or d is None or not 0 <= d <= 64:
+        raise Undecided
+    return Index.of(n**d)
+
+
+def _abs(prove: Prover, a: Index) -> Index:
+    return -a if prove.less(a, ZERO) else a
+
+
+_INTEGER: dict[str, Callable[..., Index]] = {
+    "add": lambda p, a, b: a + b,
+    "sub": lambda p, a, b: a - b,
+    "mul": lambda p, a, b: a * b,
+    "neg": lambda p, a: -a,
+    "abs": _abs,
+    "div": _div,
+    "mod": _mod,
+    "fmod": _fmod,
+    "pow": _pow,
+    "cast": lambda p, a: a,
+    "min": lambda p, a, b: a if p.at_most(a, b) else b,
+    "max": lambda p, a, b: b if p.at_most(a, b) else a,
+    "equal": lambda p, a, b: _truth(p.equal(a, b)),
+    "less": lambda p, a, b: _truth(p.less(a, b)),
+    "less_equal": lambda p, a, b: _truth(not p.less(b, a)),
+    "greater": lambda p, a, b: _truth(p.less(b, a)),
+    "greater_equal": lambda p, a, b: _truth(not p.less(a, b)),
+    "and": lambda p, a, b: _truth(p.true(a) and p.true(b)),
+    "or": lambda p, a, b: _truth(p.true(a) or p.true(b)),
+    "xor": lambda p, a, b: _truth(p.true(a) != p.true(b)),
+    "not": lambda p, a: _truth(not p.true(a)),
+}

@@ -1,0 +1,101 @@
+"""Output types of operators that ONNX inference does not know: ONNX Runtime's own, and some that ONNX gave up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from onnxfuse.ir.dtype import U8
+from onnxfuse.ir.graph import Refused, TensorType
+from onnxfuse.ir.index import Index, divides
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import View, define
+
+Guess = Callable[[View], TensorType | None]
+
+
+def _same(view: View) -> TensorType | None:
+    """The type of the first input."""
+    return view.type(0)
+
+
+def _quantized(view: View) -> TensorType | None:
+    """The shape of the first input in the type of the zero point."""
+    return TensorType(view.dtype(2) if view.has(2) else U8, view.shape(0))
+
+
+def _dequantized(view: View) -> TensorType | None:
+    """The shape of the first input in the type of the scale."""
+    return TensorType(view.dtype(1), view.shape(0))
+
+
+def _as(op: str) -> Guess:
+    """The type that a row of the default domain gives to the same inputs and attributes."""
+
+    def guess(view: View) -> TensorType | None:
+        found = define(ROWS, replace(view, node=replace(view.node, op=op, domain="")))
+        return found[-1].type if isinstance(found, tuple) else None
+
+    return guess
+
+
+def _fused_matmul(view: View) -> TensorType | None:
+    """MatMul; of the flags that transpose operands nothing is said."""
+    flags = ("transA", "transB", "transBatchA", "transBatchB")
+    return None if any(view.attr(f, 0) for f in flags) else _as("MatMul")(view)
+
+
+def _attention(view: View) -> TensorType | None:
+    """Attention of one packed projection: a third of its columns is the width of the result."""
+    x, columns = view.shape(0), view.shape(1)[-1]
+    sizes = view.attr("qkv_hidden_sizes", ())
+    if len(x) != 3:
+        return None
+    width = Index.of(sizes[2]) if len(sizes) == 3 else divides(Index.of(3), columns)
+    return None if width is None else TensorType(view.dtype(0), (*x[:2], width))
+
+
+def _multi_head(view: View) -> TensorType | None:
+    """MultiHeadAttention: as many rows as queries, as wide as the values, whose heads may already be split."""
+    q = view.shape(0)
+    if len(q) != 3 or not view.has(2):
+        return None
+    v = view.shape(2)
+    return TensorType(view.dtype(0), (q[0], q[1], v[1] * v[3] if len(v) == 4 else v[-1]))
+
+
+def _crop(view: View) -> TensorType | None:
+    """Crop: `border` (left, top, right, bottom) leaves the last two axes, or `scale` fixes them."""
+    n, c, h, w = view.shape(0)
+    left, top, right, bottom = view.attr("border", (0, 0, 0, 0))
+    scale = view.attr("scale", ())
+    rest = tuple(map(Index.of, scale)) if scale else (h - top - bottom, w - left - right)
+    return TensorType(view.dtype(0), (n, c, *rest))
+
+
+# By domain and operator: the type of the first output; of other outputs nothing is said.
+_MICROSOFT: dict[str, Guess] = {
+    **dict.fromkeys(("BiasAdd", "BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu"), _same),
+    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _same),
+    "QuantizeLinear": _quantized,
+    "DequantizeLinear": _dequantized,
+    "Attention": _attention,
+    "MultiHeadAttention": _multi_head,
+    "FusedMatMul": _fused_matmul,
+    "FusedGemm": _as("Gemm"),
+    "FusedConv": _as("Conv"),
+}
+_DEFAULT: dict[str, Guess] = {
+    **dict.fromkeys(("ImageScaler", "ParametricSoftplus", "ScaledTanh", "SimplifiedLayerNormalization"), _same),
+    "Crop": _crop,
+}
+_GUESSES: dict[str, dict[str, Guess]] = {"": _DEFAULT, "ai.onnx": _DEFAULT, "com.microsoft": _MICROSOFT}
+
+
+def contributed(view: View) -> TensorType | None:
+    """The type of a node's first output, where this page knows its operator."""
+    guess = _GUESSES.get(view.node.domain, {}).get(view.node.op)
+    try:
+        return guess(view) if guess is not None else None
+    except (Refused, ValueError):  # ValueError: an attribute or a shape of another length
+        return None

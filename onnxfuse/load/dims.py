@@ -1,0 +1,184 @@
+"""Declared types, and what the user says about them: `--dim batch=8`, `--input-shape x:1,3,224,224`."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import onnx
+
+from onnxfuse.config import Options
+from onnxfuse.errors import UsageError
+from onnxfuse.ir.dtype import dtype_of
+from onnxfuse.ir.graph import TensorType
+from onnxfuse.ir.index import Index, Symbol, floor_div, transform
+
+_UNNAMED = {"", "?", "-1", "None", "none", "null", "unknown"}  # what sloppy exporters call any extent
+Dim = int | str | None
+
+
+@dataclass(slots=True)
+class Names:
+    """What names of dimensions stand for: `values` and `renamed` come from the user, `same` was found to be equal."""
+
+    values: dict[str, int] = field(default_factory=dict)
+    renamed: dict[str, str] = field(default_factory=dict)
+    ranks: dict[str, int] = field(default_factory=dict)  # of inputs for which the model declares none
+    same: dict[Symbol, Index] = field(default_factory=dict)
+
+    def symbol(self, name: str) -> Index:
+        """The extent that a name stands for."""
+        name = self.renamed.get(name, name)
+        if name in self.values:
+            return Index.of(self.values[name])
+        found = self.same.get(Symbol(name))
+        if found is None:
+            return Index.of(Symbol(name))
+        return transform(found, lambda a: self.symbol(a.name) if isinstance(a, Symbol) else None)
+
+    def extent(self, dim: Dim, fresh: str) -> Index:
+        """A declared dimension as an extent; `fresh` names it where the model does not."""
+        if isinstance(dim, int):
+            return Index.of(dim)
+        if dim is None:
+            return self.symbol(fresh)
+        return self._expression(dim) or self.symbol(dim)
+
+    def _expression(self, text: str) -> Index | None:
+        """Names such as "2*batch + 1", which torch writes, as what they say."""
+        if text in self.values or text in self.renamed or text.isidentifier():
+            return None
+        try:
+            return self._value(ast.parse(text, mode="eval").body)
+        except (SyntaxError, ValueError, ZeroDivisionError, RecursionError, MemoryError):
+            return None
+
+    def _value(self, e: ast.expr) -> Index:
+        if isinstance(e, ast.Name):
+            return self.symbol(e.id)
+        if isinstance(e, ast.Constant) and type(e.value) is int:
+            return Index.of(e.value)
+        if isinstance(e, ast.BinOp):
+            a, b = self._value(e.left), self._value(e.right)
+            if isinstance(e.op, ast.Add):
+                return a + b
+            if isinstance(e.op, ast.Sub):
+                return a - b
+            if isinstance(e.op, ast.Mult):
+                return a * b
+            if isinstance(e.op, ast.FloorDiv) and (b.constant or 0) > 0:
+                return floor_div(a, b)
+        raise ValueError(ast.dump(e))
+
+
+def declared_dims(t: onnx.TypeProto) -> tuple[int, tuple[Dim, ...] | None]:
+    """(element type number, dimensions) of a tensor type: 0 for other types, None for an unknown rank."""
+    if not t.HasField("tensor_type"):
+        return 0, None
+    tensor = t.tensor_type
+    if not tensor.HasField("shape"):
+        return tensor.elem_type, None
+    return tensor.elem_type, tuple(_dim(d) for d in tensor.shape.dim)
+
+
+def _dim(d: onnx.TensorShapeProto.Dimension) -> Dim:
+    if d.HasField("dim_value"):
+        return d.dim_value if d.dim_value >= 0 else None
+    return d.dim_param if d.HasField("dim_param") and d.dim_param not in _UNNAMED else None
+
+
+def declared_type(name: str, t: onnx.TypeProto, names: Names) -> TensorType | None:
+    """The type that the model declares for a value, None where it has no row or no rank."""
+    number, dims = declared_dims(t)
+    dtype = dtype_of(number)
+    if dims is None and name in names.ranks:
+        dims = (None,) * names.ranks[name]
+    if dtype is None or dims is None:
+        return None
+    return TensorType(dtype, tuple(names.extent(d, f"?{name}_{i}") for i, d in enumerate(dims)))
+
+
+# What the user says ---------------------------------------------------------------------------------------------------
+
+
+def names_of(
+    options: Options, inputs: Mapping[str, onnx.ValueInfoProto], others: Iterable[onnx.ValueInfoProto]
+) -> Names:
+    """The values that `--dim` and `--input-shape` give to the names of the model's dimensions."""
+    shapes = {name: declared_dims(info.type)[1] for name, info in inputs.items()}
+    known = {d for dims in shapes.values() for d in dims or () if isinstance(d, str)}
+    known |= {d for info in others for d in declared_dims(info.type)[1] or () if isinstance(d, str)}
+    names = Names()
+    for text in options.input_shape:
+        _input_shape(names, text, shapes)
+    known |= set(names.renamed.values())
+    for text in options.dim:
+        name, _, value = text.rpartition("=")
+        if not name or not value.isdigit():
+            raise UsageError(f"load: --dim {text} is not NAME=N", hint="for example --dim batch=8")
+        if name not in known:
+            raise UsageError(
+                f"load: no dimension is named {name}", hint=_near(name, known, "the model names no dimension")
+            )
+        _give(names, name, int(value), f"--dim {text}")
+    return names
+
+
+def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] | None]) -> None:
+    """Take in NAME:D,D,... where each D is an extent or a name for it; NAME:DxDxD and brackets are understood too."""
+    name, _, listed = text.rpartition(":")
+    listed = listed.strip("[]() ")
+    if re.fullmatch(r"\d+(x\d+)+", listed):
+        listed = listed.replace("x", ",")
+    wanted = [d.strip() for d in listed.split(",")] if listed else []
+    if not name or not all(d.isdigit() or d.isidentifier() for d in wanted):
+        raise UsageError(
+            f"load: --input-shape {text} is not NAME:D,D,...", hint="for example --input-shape x:1,3,224,224"
+        )
+    if name not in shapes:
+        raise UsageError(f"load: no input is named {name}", hint=_near(name, shapes, "the model has no inputs"))
+    declared = shapes[name]
+    if declared is None:
+        names.ranks[name] = len(wanted)
+        declared = (None,) * len(wanted)
+    if len(declared) != len(wanted):
+        raise UsageError(
+            f"load: --input-shape {text} has {len(wanted)} dimensions, the input has {len(declared)}",
+            hint=f"the model declares {_shape_text(declared)}",
+        )
+    for i, (have, want) in enumerate(zip(declared, wanted, strict=True)):
+        if isinstance(have, int) and str(have) != want:
+            raise UsageError(
+                f"load: --input-shape {text} gives dimension {i} the extent {want}, the model fixes it at {have}",
+                hint="export the model with another shape",
+            )
+        if not isinstance(have, int):
+            _give(names, have if have is not None else f"?{name}_{i}", want, f"--input-shape {text}")
+
+
+def _give(names: Names, name: str, value: str | int, flag: str) -> None:
+    """Let a name stand for an extent, or for another name."""
+    old: str | int | None = names.values.get(name, names.renamed.get(name))
+    new: str | int = int(value) if str(value).isdigit() else str(value)
+    if old is not None and old != new:
+        raise UsageError(
+            f"load: {flag} makes {name} {new}, another flag makes it {old}",
+            hint="a name stands for one extent wherever it occurs",
+        )
+    if isinstance(new, int):
+        names.values[name] = new
+    elif new != name:
+        names.renamed[name] = new
+
+
+def _near(name: str, known: Iterable[str], none: str) -> str:
+    known = sorted(known)
+    near = difflib.get_close_matches(name, known, 3) or known[:5]
+    return f"there is: {', '.join(near)}" if near else none
+
+
+def _shape_text(dims: tuple[Dim, ...]) -> str:
+    return "[" + ", ".join("?" if d is None else str(d) for d in dims) + "]"

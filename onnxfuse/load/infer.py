@@ -1,0 +1,105 @@
+"""What ONNX's own shape inference says: once for the whole model, and again node by node where our rows refuse."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper, shape_inference
+
+from onnxfuse.ir.dtype import dtype_of
+from onnxfuse.ir.graph import Constant, Node, TensorType
+from onnxfuse.ir.index import Index
+from onnxfuse.load.dims import Dim, declared_dims
+
+Claim = tuple[int, tuple[Dim, ...]]  # element type number and dimensions; names mean what the claimant means by them
+
+
+def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) -> dict[str, Claim]:
+    """Types of all values by ONNX inference from the inputs alone: what the model claims about others is left out."""
+    bare = onnx.ModelProto()
+    bare.CopyFrom(proto)
+    del bare.graph.value_info[:]
+    for info in bare.graph.output:
+        if info.type.HasField("tensor_type"):
+            info.type.tensor_type.ClearField("shape")
+    for info in bare.graph.input:
+        known = inputs.get(info.name)
+        if known is not None:
+            info.type.CopyFrom(type_proto(known, repr))
+    try:
+        done = shape_inference.infer_shapes(bare, data_prop=True)
+    except Exception:  # C++ errors of many kinds: a model that inference does not understand is still a model
+        return {}
+    return {v.name: c for v in (*done.graph.value_info, *done.graph.output) if (c := _claim(v.type)) is not None}
+
+
+def _claim(t: onnx.TypeProto) -> Claim | None:
+    number, dims = declared_dims(t)
+    return (number, dims) if number and dims is not None else None
+
+
+def type_proto(t: TensorType, name: Callable[[Index], str]) -> onnx.TypeProto:
+    """A type in ONNX's form; `name` spells extents that are not integers."""
+    dims = [e.constant if e.constant is not None else name(e) for e in t.shape]
+    return onnx.helper.make_tensor_type_proto(t.dtype.onnx, dims)
+
+
+@dataclass(slots=True)
+class NodeInference:
+    """ONNX inference of single nodes, from types and integers that we know better than it does."""
+
+    opset: int
+    raw: Mapping[str, onnx.NodeProto]
+    _spelled: dict[str, Index] = field(default_factory=dict)
+
+    def infer(
+        self,
+        node: Node,
+        types: Mapping[str, TensorType | None],
+        arrays: Callable[[str], np.ndarray[Any, Any] | None],
+    ) -> dict[str, tuple[int, tuple[Index | None, ...]]]:
+        """(element type number, extents) of the outputs; an extent is None where it is anything."""
+        raw = self.raw.get(node.name)
+        if raw is None or node.raw is not None or node.domain not in ("", "ai.onnx"):
+            return {}
+        given = {i: t for i in node.inputs if i and (t := types.get(i)) is not None}
+        if len(given) != len({i for i in node.inputs if i}):
+            return {}
+        try:
+            schema = onnx.defs.get_schema(node.op, self.opset, "")
+            found = shape_inference.infer_node_outputs(
+                schema,
+                raw,
+                {i: type_proto(t, self._spell) for i, t in given.items()},
+                {i: numpy_helper.from_array(a, i) for i in given if (a := arrays(i)) is not None},
+                opset_imports=[onnx.helper.make_opsetid("", self.opset)],
+            )
+        except Exception:  # C++ errors of many kinds; what cannot be inferred stays unknown
+            return {}
+        return {o: (number, dims) for o, t in found.items() for number, dims in self._read(t)}
+
+    def _spell(self, e: Index) -> str:
+        self._spelled[repr(e)] = e
+        return repr(e)
+
+    def _read(self, t: onnx.TypeProto) -> Iterable[tuple[int, tuple[Index | None, ...]]]:
+        claim = _claim(t)
+        if claim is None:
+            return
+        yield claim[0], tuple(Index.of(d) if isinstance(d, int) else self._spelled.get(d or "") for d in claim[1])
+
+
+def numbers(constant: Constant | None) -> np.ndarray[Any, Any] | None:
+    """A small constant's array, as inference wants it."""
+    if (
+        constant is None
+        or constant.size > 64
+        or dtype_of(constant.dtype.onnx) is None
+        or constant.dtype.name == "bfloat16"
+    ):
+        return None
+    return constant.load()

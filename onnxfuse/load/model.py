@@ -1,0 +1,137 @@
+"""`load`: a path or bytes to a frozen `Graph`, every value typed or marked unknown, opaque nodes untouched."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from onnxfuse.config import Options
+from onnxfuse.errors import ModelError
+from onnxfuse.ir.graph import Graph
+from onnxfuse.load.convert import Parts, convert
+from onnxfuse.load.dims import Names, declared_dims, declared_type, names_of
+from onnxfuse.load.infer import Claim, NodeInference, inferred
+from onnxfuse.load.inline import graphs, inlined
+from onnxfuse.load.read import File, read
+from onnxfuse.load.shapes import Setting, Shapes, propagate
+from onnxfuse.load.source import Source, opsets_of
+from onnxfuse.load.tensors import Payloads
+
+OLDEST = 7  # the first opset whose broadcasting is that of NumPy
+FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
+
+
+def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
+    """Read a model. UsageError: no such file, a wrong dimension. ModelError: not a valid model, or data is missing.
+
+    Large tensors stay in the file, which is mapped. Models of opsets without rows (below 7, newer than onnx itself)
+    load with opset 0, under which no operator has a row; `source.opsets` keeps the truth.
+    """
+    file = read(source)
+    try:
+        return _load(file, options)
+    except UnicodeDecodeError:
+        raise ModelError("load: a name in the model is not UTF-8", hint="export the model again") from None
+
+
+def _load(file: File, options: Options) -> Graph:
+    warnings: list[str] = []
+    proto = file.proto
+    already_fused = any(o.domain.startswith(FUSED_DOMAIN) for o in (*proto.opset_import, *proto.functions))
+    if proto.functions and not already_fused:
+        proto = _inline(proto, warnings)
+    payloads = Payloads(file.data, file.path)
+    parts = convert(proto, payloads)
+    infos = {v.name: v for v in proto.graph.input if v.name in set(parts.inputs)}
+    names = names_of(options, infos, (*proto.graph.output, *proto.graph.value_info))
+    opset = _opset(proto, warnings)
+    shapes = _shapes(proto, parts, infos, names, opset)
+    _check_subgraph_data(proto, payloads)
+    if parts.overridable:
+        warnings.append(
+            f"{len(parts.overridable)} initializers are inputs too ({parts.overridable[0]}, ...): "
+            "callers may change their values, so nothing is computed from them ahead of time"
+        )
+    handle = Source(
+        proto=proto,
+        data=file.data,
+        path=file.path,
+        sha256=file.digest,
+        nodes=parts.raw,
+        external=tuple(payloads.files),
+        dims=names.values,
+        overridable=tuple(parts.overridable),
+        unproven=shapes.unproven,
+        already_fused=already_fused,
+        warnings=(*warnings, *shapes.warnings),
+    )
+    return _graph(parts, proto, shapes, opset, handle)
+
+
+def _graph(parts: Parts, proto: onnx.ModelProto, shapes: Shapes, opset: int, handle: Source) -> Graph:
+    graph = Graph(
+        nodes=tuple(parts.nodes),
+        inputs=tuple(parts.inputs),
+        outputs=tuple(o.name for o in proto.graph.output),
+        types=shapes.types,
+        constants=parts.constants,
+        known=shapes.known,
+        opset=opset,
+        source=handle,
+    )
+    graph.verify()
+    return graph
+
+
+def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
+    done = inlined(proto)
+    left = proto.functions if done is None else done.functions
+    if left:
+        warnings.append(f"{len(left)} functions of the model stay calls ({left[0].domain}::{left[0].name}, ...)")
+    return proto if done is None else done
+
+
+def _opset(proto: onnx.ModelProto, warnings: list[str]) -> int:
+    """The version of the default domain; 0 where no row may be used."""
+    version = opsets_of(proto).get("", 0)
+    newest = onnx.defs.onnx_opset_version()
+    if version < OLDEST and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
+        warnings.append(f"opset {version} is older than {OLDEST}: nothing is fused (convert the model to fuse it)")
+    if version > newest:
+        warnings.append(
+            f"opset {version} is newer than {newest}, the newest that the installed onnx knows: nothing is fused"
+        )
+    return version if OLDEST <= version <= newest else 0
+
+
+def _shapes(
+    proto: onnx.ModelProto, parts: Parts, infos: dict[str, onnx.ValueInfoProto], names: Names, opset: int
+) -> Shapes:
+    inputs = {name: declared_type(name, infos[name].type, names) for name in parts.inputs}
+    setting = Setting(
+        nodes=parts.nodes,
+        inputs=inputs,
+        constants=parts.constants,
+        opset=opset,
+        claimed=inferred(proto, inputs),
+        declared=dict(_declared((*proto.graph.value_info, *proto.graph.output))),
+        inference=NodeInference(opset, parts.raw),
+        names=names,
+    )
+    return propagate(setting)
+
+
+def _declared(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, Claim]]:
+    for info in infos:
+        number, dims = declared_dims(info.type)
+        if number and dims is not None:
+            yield info.name, (number, dims)
+
+
+def _check_subgraph_data(proto: onnx.ModelProto, payloads: Payloads) -> None:
+    """Inner graphs' external data must be there too: they are carried along unread."""
+    for inner in graphs(proto.graph):
+        for tensor in inner.initializer if inner is not proto.graph else ():
+            payloads.of(tensor)

@@ -1,0 +1,109 @@
+"""A path or bytes to a ModelProto whose large payloads stay in the mapped file, or one line that says why not."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
+
+from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.load.tensors import mapped
+from onnxfuse.load.wire import Malformed, slim
+
+# What people hand over by mistake, by the bytes that it begins with.
+_NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (
+    (b"version https://git-lfs", "a Git LFS pointer, not the model itself", "run `git lfs pull`"),
+    (b"PK\x03\x04", "a zip archive (a PyTorch checkpoint?)", "export it with torch.onnx.export"),
+    (b"\x80\x02", "a Python pickle (a PyTorch checkpoint?)", "export it with torch.onnx.export"),
+    (b"\x89HDF", "an HDF5 file (a Keras model?)", "convert it with tf2onnx"),
+    (b"\x1f\x8b", "compressed with gzip", "unpack it first"),
+    (b"<", "an HTML or XML page", "download the file itself"),
+    (b"{", "a JSON document", "save the model in binary form"),
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class File:
+    """A model as it was read: the slim proto, the bytes it came from, and their digest."""
+
+    proto: onnx.ModelProto
+    data: memoryview
+    path: Path | None
+    digest: str  # SHA-256 of the bytes
+
+
+def read(source: str | os.PathLike[str] | bytes) -> File:
+    """Read a model: UsageError for a path that is not there, ModelError for what is not a model."""
+    if isinstance(source, bytes):
+        path, data, name = None, memoryview(source), "the input"
+    else:
+        path = Path(source)
+        data, name = _open(path), str(path)
+    if not len(data):
+        raise ModelError(f"load: {name} is empty", hint="export or download the model again")
+    with ThreadPoolExecutor(1) as pool:  # hashing and parsing both take time with large files
+        digest = pool.submit(_digest, data, path)
+        proto = _parse(name, data)
+    return File(proto, data, path, digest.result())
+
+
+def _digest(data: memoryview, path: Path | None) -> str:
+    """SHA-256, streamed from a file: reading it through the mapping would keep all of it in memory."""
+    if path is None or not path.is_file():
+        return hashlib.sha256(data).hexdigest()
+    with path.open("rb") as f:
+        return hashlib.file_digest(f, "sha256").hexdigest()
+
+
+def _open(path: Path) -> memoryview:
+    try:
+        if path.is_dir():
+            raise UsageError(f"load: {path} is a folder", hint="name the .onnx file in it")
+        return mapped(path)
+    except FileNotFoundError:
+        raise UsageError(f"load: there is no file {path}", hint=_near_files(path)) from None
+    except OSError as e:
+        raise ModelError(f"load: {path} cannot be read: {e.strerror or e}", hint="check its permissions") from None
+
+
+def _near_files(path: Path) -> str:
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix == ".onnx"]
+    except OSError:
+        return f"there is no folder {path.parent} either"
+    near = difflib.get_close_matches(path.name, names, 3, 0.5) or sorted(names)[:3]
+    return f"near: {', '.join(near)}" if near else "check the spelling"
+
+
+def _parse(name: str, data: memoryview) -> onnx.ModelProto:
+    head = bytes(data[:64])
+    for magic, what, todo in _NOT_ONNX:
+        if head.startswith(magic):
+            raise ModelError(f"load: {name} is not an ONNX model but {what}", hint=todo)
+    if head[4:8] == b"ORTM":
+        raise ModelError(
+            f"load: {name} is in ONNX Runtime's own format", hint="hand over the .onnx file that it was made from"
+        )
+    try:
+        proto: onnx.ModelProto = onnx.ModelProto.FromString(slim(data))
+    except Malformed as e:
+        if e.truncated:
+            hint = "it is cut short or no ONNX model; copy or download it again"
+        else:
+            hint = "check that it is an ONNX model; copy or download it again"
+        raise ModelError(f"load: {name} cannot be read as ONNX: {e}", hint=hint) from None
+    except (DecodeError, RecursionError) as e:
+        reason = str(e).splitlines()[0] if str(e) else type(e).__name__
+        raise ModelError(
+            f"load: {name} cannot be read as ONNX: {reason}",
+            hint="check that it is an ONNX model; copy or download it again",
+        ) from None
+    if not proto.HasField("graph"):
+        raise ModelError(f"load: {name} holds no graph", hint="check that it is an ONNX model")
+    return proto

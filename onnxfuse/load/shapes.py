@@ -1,0 +1,298 @@
+"""Types of all values and the integers among them, propagated from rows; ONNX inference and the model fill the gaps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import I64, DType, dtype_of
+from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
+from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, product
+from onnxfuse.load.arithmetic import LIMIT, Array, Prover, Undecided, elements, evaluate, integers, of_indices
+from onnxfuse.load.contrib import contributed
+from onnxfuse.load.dims import Names
+from onnxfuse.load.infer import Claim, NodeInference, numbers
+from onnxfuse.ops.movement import slices
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import Definition, View, define
+
+_PASSES = 8  # rounds after which equalities are looked for no more; each needs another slice that meets its bound
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What propagation starts from. `claimed` is ONNX inference of the whole model, `declared` the model's own word."""
+
+    nodes: Sequence[Node]
+    inputs: Mapping[str, TensorType | None]
+    constants: Mapping[str, Constant]
+    opset: int
+    claimed: Mapping[str, Claim]
+    declared: Mapping[str, Claim]
+    inference: NodeInference
+    names: Names
+
+
+@dataclass(frozen=True, slots=True)
+class Shapes:
+    """A type (or None) for every value, the known integers, the values of which only the model says what type they are,
+
+    and sentences about claims that contradict each other.
+    """
+
+    types: Mapping[str, TensorType | None]
+    known: Mapping[str, tuple[Index, ...]]
+    unproven: tuple[str, ...]
+    warnings: tuple[str, ...]
+
+
+def propagate(setting: Setting) -> Shapes:
+    """Types and integers of all values, in passes: each uses the equalities of extents that the last one found."""
+    facts: list[Index] = []
+    for _ in range(_PASSES):
+        done = _Pass(setting, facts)
+        done.run()
+        if not done.equal:
+            break
+        for symbol, (limit, extent) in done.equal.items():
+            setting.names.same[symbol] = extent
+            facts.append(limit - extent)
+    return Shapes(done.types, done.known, tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
+
+
+@dataclass(slots=True)
+class _Pass:
+    """One walk over the nodes."""
+
+    setting: Setting
+    facts: Sequence[Index]
+    types: dict[str, TensorType | None] = field(default_factory=dict)
+    known: dict[str, tuple[Index, ...]] = field(default_factory=dict)
+    values: dict[str, Array] = field(default_factory=dict)  # known small tensors of any rank, floating ones too
+    aliases: dict[str, Index] = field(default_factory=dict)  # what names of whole-model inference stand for
+    minima: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # symbol = min(number above 1, extent)
+    equal: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # minima that must be their extent
+    unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
+    warnings: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        for name, t in self.setting.inputs.items():
+            self.types[name] = t
+            self.aliases.update((repr(e), e) for e in (t.shape if t else ()))
+        for name, c in self.setting.constants.items():
+            self.types[name] = TensorType(c.dtype, tuple(map(Index.of, c.shape))) if c.dtype.kind != "x" else None
+            if c.size <= LIMIT and c.dtype.kind in "iubf":
+                self._learn(name, elements(c.load()))
+        for node in self.setting.nodes:
+            self._visit(node)
+
+    def _visit(self, node: Node) -> None:
+        view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
+        found = define(ROWS, view)
+        if isinstance(found, Decision):
+            if found.code == "E-BROADCAST":
+                self._meet(node)
+            for o in filter(None, node.outputs):
+                self.types[o] = None
+            typed = self._guess(node)
+            if (mine := contributed(view)) is not None:
+                typed[node.outputs[0]] = mine
+                self.unproven.pop(node.outputs[0], None)
+            if node.op == "Slice" and node.domain in ("", "ai.onnx"):
+                typed = self._sliced(view, typed)
+            self.types.update(typed)
+        else:
+            for d in found:
+                if d.name in node.outputs:
+                    self.types[d.name] = self._checked(node, d)
+        self._compute(node, found if not isinstance(found, Decision) else ())
+
+    # Types --------------------------------------------------------------------------------------------------------
+
+    def _checked(self, node: Node, d: Definition) -> TensorType | None:
+        """The type of a row; None where ONNX inference knows another, or the model another element type."""
+        mine = d.type
+        claim = self.setting.claimed.get(d.name)
+        if claim is not None and _contradict(mine, claim):
+            self.warnings.append(f"{node.op} {node.name}: {d.name} is {mine!r} here, {_claim_text(claim)} for ONNX")
+            return None
+        said = self.setting.declared.get(d.name)
+        if said is not None and _contradict(mine, said):
+            self.warnings.append(f"{node.op} {node.name}: {d.name} is {mine!r}, the model declares {_claim_text(said)}")
+            if said[0] != mine.dtype.onnx:  # the runtime checks what the model declares of these
+                return None
+        for dim, e in zip(claim[1] if claim else (), mine.shape, strict=False):
+            if isinstance(dim, str):
+                self.aliases.setdefault(dim, e)
+        return mine
+
+    def _guess(self, node: Node) -> dict[str, TensorType]:
+        """Types of a node's outputs that no row gives: from ONNX inference of the node or the model, or as declared."""
+        if self.setting.opset and all(self._settled(o) for o in node.outputs):
+            own: Mapping[str, tuple[int, tuple[Index | None, ...]]] = {}
+        else:
+            own = self.setting.inference.infer(node, self.types, self._array)
+        out: dict[str, TensorType] = {}
+        for o in filter(None, node.outputs):
+            whole, said = self.setting.claimed.get(o), self.setting.declared.get(o)
+            numbers_ = [c[0] for c in (own.get(o), whole, said) if c is not None]
+            dtype = dtype_of(numbers_[0]) if numbers_ else None
+            ranks = [len(c[1]) for c in (own.get(o), whole, said) if c is not None]
+            if dtype is None or not ranks:
+                continue
+            out[o] = TensorType(dtype, tuple(self._extent(o, i, ranks[0], own) for i in range(ranks[0])))
+        return out
+
+    def _settled(self, o: str) -> bool:
+        """Whether whole-model inference leaves nothing to ask about a value."""
+        claim = self.setting.claimed.get(o)
+        return not o or (claim is not None and all(isinstance(d, int) for d in claim[1]))
+
+    def _extent(self, o: str, i: int, rank: int, own: Mapping[str, tuple[int, tuple[Index | None, ...]]]) -> Index:
+        """Extent i of a value: a number if anybody knows one, else a name that stands for it, else a fresh name."""
+        claims = [self.setting.claimed.get(o), self.setting.declared.get(o)]
+        dims = [c[1][i] if c is not None and len(c[1]) == rank else None for c in claims]
+        mine = own[o][1][i] if o in own and len(own[o][1]) == rank else None
+        if mine is not None and mine.constant is not None:
+            return mine
+        whole, said = dims
+        if isinstance(whole, int):
+            return Index.of(whole)
+        if mine is not None:
+            return mine
+        if isinstance(whole, str) and whole in self.aliases:
+            return self.aliases[whole]
+        if said is not None:
+            self.unproven[o] = None
+        result = self.setting.names.extent(said, f"?{o}_{i}")
+        if isinstance(whole, str):
+            self.aliases[whole] = result
+        return result
+
+    def _array(self, name: str) -> np.ndarray[Any, Any] | None:
+        """A value as a small numeric array, for ONNX inference."""
+        t = self.types.get(name)
+        have = integers(self.values[name]) if name in self.values else None
+        if have is not None and t is not None and t.static_shape is not None:
+            return np.array(have, t.dtype.numpy).reshape(t.static_shape)
+        return numbers(self.setting.constants.get(name))
+
+    # Slices that end at the smaller of two extents ----------------------------------------------------------------
+
+    def _sliced(self, view: View, typed: dict[str, TensorType]) -> dict[str, TensorType]:
+        """The type of a Slice whose row refuses: exact where the facts allow; a symbol that is a minimum is noted."""
+        try:
+            have, places, out = view.type(0), slices(view), view.out()
+        except Refused:
+            return typed
+        guess = typed[out].shape if out in typed and len(typed[out].shape) == len(have.shape) else None
+        shape = list(have.shape)
+        prove = Prover(self.facts)
+        for at, start, end, step in places:
+            n = have.shape[at]
+            fresh = guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}")
+            shape[at] = fresh
+            if step != 1 or not prove.nonnegative(start):
+                continue
+            if prove.nonnegative(n - end) and prove.nonnegative(end - start):
+                shape[at] = end - start
+            elif start == ZERO and isinstance(fresh_symbol := _symbol(fresh), Symbol):
+                limit, extent = (n, end) if n.constant is not None else (end, n)
+                if (limit.constant or 0) > 1 and extent.constant is None:
+                    self.minima[fresh_symbol] = (limit, extent)
+        return {out: TensorType(have.dtype, tuple(shape))}
+
+    def _meet(self, node: Node) -> None:
+        """Note minima that are broadcast against their own extent.
+
+        m = min(c, s) with c > 1 fits s only where m = s: were m smaller, it would be c, neither 1 nor s, and the
+        original model would fail. (Where s = 1, m = 1 too.) So in every run that succeeds m is s.
+        """
+        shapes = [t.shape for i in node.inputs if (t := self.types.get(i)) is not None]
+        if node.op == "Expand":
+            shapes = [*shapes[:1], self.known.get(node.inputs[1], ())]
+        if node.op == "MatMul":
+            shapes = [s[:-2] for s in shapes]
+        for extents in _columns(shapes):
+            for m in filter(None, map(_symbol, extents)):
+                limit, extent = self.minima.get(m, (ONE, ONE))
+                if limit != ONE and extent in extents:
+                    self.equal[m] = (limit, extent)
+
+    # Values -------------------------------------------------------------------------------------------------------
+
+    def _compute(self, node: Node, found: Sequence[Definition]) -> None:
+        """Learn the elements of a node's outputs where they follow from what is known."""
+        if node.domain not in ("", "ai.onnx") or not self.setting.opset:
+            return
+        if node.op in ("Shape", "Size"):
+            self._shape_of(node)
+        elif node.op == "NonZero":
+            self._nonzero(node)
+        elif found and all(i in self.values for i in node.inputs if i):
+            inputs = {i: self.values[i] for i in node.inputs if i}
+            try:
+                made = evaluate(found, inputs, self.facts)
+            except Undecided:
+                return
+            for o in node.outputs:
+                if o in made:
+                    self._learn(o, made[o])
+
+    def _shape_of(self, node: Node) -> None:
+        t = self.types.get(node.inputs[0])
+        if t is None:
+            return
+        if node.op == "Size":
+            self._learn_typed(node.outputs[0], np.array(product(t.shape), object), I64)
+            return
+        start, end = node.attrs.get("start", 0), node.attrs.get("end", len(t.shape))
+        if isinstance(start, int) and isinstance(end, int):
+            self._learn_typed(node.outputs[0], of_indices(t.shape[slice(start, end)]), I64)
+
+    def _nonzero(self, node: Node) -> None:
+        have = self.values.get(node.inputs[0])
+        numbers_ = integers(have) if have is not None else None
+        if have is not None and numbers_ is not None and have.ndim:
+            places = np.stack(np.nonzero(np.array(numbers_).reshape(have.shape)))
+            self._learn_typed(node.outputs[0], elements(places), I64)
+
+    def _learn_typed(self, name: str, value: Array, dtype: DType) -> None:
+        self.types[name] = TensorType(dtype, tuple(map(Index.of, value.shape)))
+        self._learn(name, value)
+
+    def _learn(self, name: str, value: Array) -> None:
+        self.values[name] = value
+        if value.ndim <= 1 and all(isinstance(e, Index) for e in value.reshape(-1)):
+            self.known[name] = tuple(value.reshape(-1))
+
+
+def _symbol(e: Index) -> Symbol | None:
+    """The symbol that e is, if it is one."""
+    if len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1 and isinstance(e.terms[0][0][0], Symbol):
+        return e.terms[0][0][0]
+    return None
+
+
+def _columns(shapes: Iterable[tuple[Index, ...]]) -> Iterator[list[Index]]:
+    """The extents that broadcasting puts on each other, from the last dimension on."""
+    shapes = list(shapes)
+    for at in range(1, max(map(len, shapes), default=0) + 1):
+        yield [s[-at] for s in shapes if len(s) >= at]
+
+
+def _contradict(mine: TensorType, claim: Claim) -> bool:
+    """Whether a claim cannot be true when `mine` is."""
+    number, dims = claim
+    if number != mine.dtype.onnx or len(dims) != len(mine.shape):
+        return True
+    pairs = [(e.constant, d) for e, d in zip(mine.shape, dims, strict=True) if isinstance(d, int)]
+    return any(n is not None and n != d for n, d in pairs)
+
+
+def _claim_text(claim: Claim) -> str:
+    dtype = dtype_of(claim[0])
+    return f"{dtype or f'type {claim[0]}'}[{', '.join('?' if d is None else str(d) for d in claim[1])}]"

@@ -1,0 +1,64 @@
+"""What it takes to write a model again: the model without its large payloads, where those lie, what load noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import onnx
+
+from onnxfuse.load.wire import slice_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Source:
+    """A loaded model. `proto` is the whole ModelProto, functions inlined; its large payloads are stubs (see `wire`).
+
+    `proto` is shared: copy it before changing it. `nodes` are its main graph's nodes under the names that they have in
+    the `Graph` (unnamed nodes got one there). Inputs, outputs, opsets, metadata and doc strings are those of `proto`.
+    """
+
+    proto: onnx.ModelProto
+    data: memoryview  # the file, mapped; what stubs of `proto` point into
+    path: Path | None  # None: the model came as bytes
+    sha256: str  # of the file alone, without external data
+    nodes: Mapping[str, onnx.NodeProto]
+    external: tuple[Path, ...] = ()  # files that hold external data
+    dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimensions that the user gave a value
+    overridable: tuple[str, ...] = ()  # initializers that are inputs too: their values may change
+    unproven: tuple[str, ...] = ()  # values whose type is only what the model declares: the runtime does not check it
+    already_fused: bool = False  # the model has kernels of ours: it is to be copied unchanged
+    warnings: tuple[str, ...] = ()  # what is odd about the model, a sentence each
+
+    @property
+    def bytes(self) -> int:
+        """Size of the file."""
+        return len(self.data)
+
+    @property
+    def ir_version(self) -> int:
+        """Version of the ONNX IR that the file is written in."""
+        return self.proto.ir_version
+
+    @property
+    def opsets(self) -> dict[str, int]:
+        """Versions of the operator sets, by domain; the default domain is ""."""
+        return opsets_of(self.proto)
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The model's metadata."""
+        return {p.key: p.value for p in self.proto.metadata_props}
+
+    def blob(self, key: str) -> memoryview:
+        """The payload of a stub of `proto`: what `wire.expand` asks for."""
+        return slice_of(key, self.data)
+
+
+def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
+    """Versions of the operator sets, by domain; "ai.onnx" is another spelling of ""."""
+    found = {o.domain: o.version for o in proto.opset_import}
+    if "ai.onnx" in found:
+        found.setdefault("", found.pop("ai.onnx"))
+    return found

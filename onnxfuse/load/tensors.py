@@ -1,0 +1,168 @@
+"""TensorProto to `Constant`: arrays are views of the mapped file wherever the element type allows."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from onnxfuse.errors import ModelError
+from onnxfuse.ir.dtype import DType, dtype_of
+from onnxfuse.ir.graph import Constant
+from onnxfuse.load.wire import key_of, slice_of
+
+Array = np.ndarray[Any, Any]
+_SMALL = 1 << 16  # bytes of a tensor whose array is kept once made
+# Fields that hold elements when `raw_data` does not, by the kind and width of the element type.
+_FIELDS = {
+    **dict.fromkeys(("bool", "int8", "uint8", "int16", "uint16", "int32", "float16", "bfloat16"), "int32_data"),
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+}
+
+
+class Payloads:
+    """Where the bytes of tensors are: in the mapped model file, in mapped external files, or in the proto itself."""
+
+    def __init__(self, data: memoryview, path: Path | None) -> None:
+        self.data = data
+        self.path = path
+        self.files: dict[Path, memoryview] = {}
+
+    def of(self, tensor: onnx.TensorProto) -> memoryview | None:
+        """The bytes of a tensor that lies outside the proto or in its raw data; None for typed fields."""
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            key = key_of(tensor)
+            return slice_of(key, self.data) if key is not None else self._external(tensor)
+        return memoryview(tensor.raw_data) if tensor.HasField("raw_data") else None
+
+    def _external(self, tensor: onnx.TensorProto) -> memoryview:
+        entry = {e.key: e.value for e in tensor.external_data}
+        file = self._file(tensor.name, entry.get("location", ""))
+        try:
+            offset = int(entry.get("offset", 0))
+            length = int(entry.get("length", len(file) - offset))
+        except ValueError:
+            raise ModelError(f"load: the external data of {tensor.name} has a place that is no number") from None
+        if offset < 0 or length < 0 or offset + length > len(file):
+            raise ModelError(
+                f"load: {entry['location']} ends before the external data of {tensor.name} does",
+                hint="copy or download the data file again",
+            )
+        return file[offset : offset + length]
+
+    def _file(self, name: str, location: str) -> memoryview:
+        if self.path is None:
+            raise ModelError(
+                f"load: {name} lies in the file {location}, but the model came as bytes",
+                hint="name the model's file instead",
+            )
+        where = Path(location)
+        if not location or where.is_absolute() or ".." in where.parts:
+            raise ModelError(
+                f"load: {name} lies in {location!r}, outside the model's folder",
+                hint="move the data beside the model and save the model again",
+            )
+        file = self.path.parent / where
+        if file not in self.files:
+            try:
+                self.files[file] = mapped(file)
+            except OSError as e:
+                raise ModelError(
+                    f"load: the external data {file} of {name} cannot be read: {e.strerror or e}",
+                    hint="copy the data file beside the model",
+                ) from None
+        return self.files[file]
+
+
+def mapped(path: Path) -> memoryview:
+    """A file's bytes, mapped where it can be (not pipes)."""
+    with path.open("rb") as f:
+        try:
+            return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+        except (OSError, ValueError):
+            return memoryview(f.read())
+
+
+def element_type(tensor: onnx.TensorProto) -> DType:
+    """The element type of a tensor; types that kernels do not hold get a row of kind x."""
+    found = dtype_of(tensor.data_type)
+    if found is not None:
+        return found
+    try:
+        name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
+    except ValueError:
+        raise ModelError(f"load: the tensor {tensor.name} has the unknown element type {tensor.data_type}") from None
+    width = re.match(r"(?:u?int|float|complex)(\d+)", name)
+    return DType(name, tensor.data_type, "x", int(width[1]) if width else 8, "")
+
+
+def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
+    """A tensor as a constant; its payload must have the length of its shape."""
+    dtype, shape = element_type(tensor), tuple(tensor.dims)
+    if any(d < 0 for d in shape):
+        raise ModelError(f"load: the tensor {tensor.name} has the negative extent {min(shape)}")
+    payload = payloads.of(tensor)
+    if dtype.kind == "x":
+        return Constant(dtype, shape, lambda: _decoded(tensor, payload), tensor)
+    have = len(payload) if payload is not None else len(getattr(tensor, _FIELDS[dtype.name])) * dtype.bytes
+    need = math.prod(shape) * dtype.bytes
+    if have != need:
+        raise ModelError(
+            f"load: the tensor {tensor.name} has {have} bytes, its shape {list(shape)} of {dtype} needs {need}",
+            hint="the file is damaged; export or download it again",
+        )
+    make = _viewer(payload, dtype, shape) if payload is not None else lambda: _unpacked(tensor, dtype)
+    return Constant(dtype, shape, cache(make) if have <= _SMALL else make, tensor)
+
+
+def _decoded(tensor: onnx.TensorProto, payload: memoryview | None) -> Array:
+    """The array of an element type without a row, in whatever NumPy type onnx decodes it to."""
+    if payload is not None and tensor.data_location == onnx.TensorProto.EXTERNAL:
+        inline = onnx.TensorProto(data_type=tensor.data_type, dims=tensor.dims, raw_data=bytes(payload))
+        return numpy_helper.to_array(inline)
+    return numpy_helper.to_array(tensor)
+
+
+def _viewer(payload: memoryview, dtype: DType, shape: tuple[int, ...]) -> Callable[[], Array]:
+    """A maker of the array over some bytes: a read-only view, perhaps unaligned; bfloat16 is widened."""
+    if not len(payload):
+        return lambda: np.empty(shape, dtype.numpy)
+    if dtype.name == "bfloat16":
+
+        def widened() -> Array:
+            half = np.frombuffer(payload, "<u2").astype("<u4")
+            return (half << 16).view("<f4").reshape(shape)
+
+        return widened
+    return lambda: np.frombuffer(payload, dtype.numpy.newbyteorder("<")).reshape(shape)
+
+
+def _unpacked(tensor: onnx.TensorProto, dtype: DType) -> Array:
+    """The array of a tensor that keeps its elements in a typed field."""
+    return (
+        np.ascontiguousarray(numpy_helper.to_array(tensor)).astype(dtype.numpy, copy=False).reshape(tuple(tensor.dims))
+    )
+
+
+def sparse_constant(tensor: onnx.SparseTensorProto) -> Constant:
+    """A sparse initializer: of no type that a row knows, its array is dense."""
+
+    def dense() -> Array:
+        values, indices = numpy_helper.to_array(tensor.values), numpy_helper.to_array(tensor.indices)
+        out = np.zeros(tuple(tensor.dims), values.dtype)
+        out.reshape(-1)[indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), out.shape)] = values
+        return out
+
+    return Constant(DType("sparse", tensor.values.data_type, "x", 8, ""), tuple(tensor.dims), dense, tensor)
