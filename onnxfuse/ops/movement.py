@@ -4,7 +4,20 @@ from __future__ import annotations
 
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, flatten, floor_div, in_range, product, unflatten
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Index,
+    Loaded,
+    divides,
+    flatten,
+    floor_div,
+    lower,
+    nonnegative,
+    product,
+    unflatten,
+)
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
@@ -102,35 +115,11 @@ def expand(view: View) -> tuple[Definition, ...]:
     return (Definition(view.out(), axes, view.load(0, aligned(view.shape(0), axes))),)
 
 
-def _slice_bounds(view: View, extent: Index, start: Index, end: Index, step: int) -> tuple[Index, Index]:
-    """First index and extent of one sliced axis."""
-    n, a, b = extent.constant, start.constant, end.constant
-    if n is not None and a is not None and b is not None:
-        low, high, stride = slice(a, b if b > -_HUGE else None, step).indices(n)
-        return Index.of(low), Index.of(len(range(low, high, stride)))
-    if step != 1 or a is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"a slice of the symbolic extent {extent!r}")
-    whole = end == extent or (b is not None and b >= _HUGE)
-    if a == 0 and whole:
-        return ZERO, extent
-    if a == -1 and whole:
-        return extent - 1, ONE
-    if a == 0 and b == 1:
-        return ZERO, ONE
-    if a == 0 and b is None and n is None:
-        return _prefix(view, extent, end)
-    raise view.refuse("E-SHAPE-UNKNOWN", f"a slice {start!r}:{end!r} of the symbolic extent {extent!r}")
+Piece = tuple[int, Index, Index, int]  # axis, start, end, step; bounds counted from the front, not clamped
 
 
-def _prefix(view: View, extent: Index, end: Index) -> tuple[Index, Index]:
-    from_end = extent - end
-    if end == extent or in_range(from_end, extent):
-        return ZERO, end
-    raise view.refuse("E-SHAPE-UNKNOWN", f"whether {end!r} lies within {extent!r}")
-
-
-def slice_node(view: View) -> tuple[Definition, ...]:
-    """Slice with steps; bounds are attributes before opset 10."""
+def slices(view: View) -> tuple[Piece, ...]:
+    """What a Slice asks for, one piece per sliced axis; bounds are attributes before opset 10."""
     have = view.shape(0)
     if view.opset < 10:
         starts, ends = (tuple(Index.of(i) for i in view.attr(k, ())) for k in ("starts", "ends"))
@@ -139,11 +128,64 @@ def slice_node(view: View) -> tuple[Definition, ...]:
         starts, ends = view.ints(1), view.ints(2)
         where = view.static_ints(3) if view.has(3) else None
         steps = view.static_ints(4) if view.has(4) else None
-    where = tuple(view.axis(a, len(have)) for a in (where or range(len(starts))))
-    first, shape, stride = [ZERO] * len(have), list(have), [1] * len(have)
+    where = tuple(view.axis(a, len(have)) for a in (range(len(starts)) if where is None else where))
+    out: list[Piece] = []
     for at, start, end, step in zip(where, starts, ends, steps or (1,) * len(where), strict=True):
-        first[at], shape[at] = _slice_bounds(view, have[at], start, end, step)
-        stride[at] = step
+        if not step:
+            raise view.refuse("E-SHAPE-UNKNOWN", "a step of 0")
+        lowest = ZERO if step > 0 else Index.of(-1)
+        out.append((at, _from_front(start, have[at], ZERO, step), _from_front(end, have[at], lowest, step), step))
+    return tuple(out)
+
+
+def _from_front(bound: Index, extent: Index, lowest: Index, step: int) -> Index:
+    """A bound of a slice without counting from the end, and without the huge numbers that mean "as far as it goes"."""
+    n = bound.constant
+    if n is None:
+        return bound
+    if n >= _HUGE:
+        return extent if step > 0 else extent - 1
+    if n <= -_HUGE:
+        return lowest
+    return bound + extent if n < 0 else bound
+
+
+def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
+    """First index and extent of one sliced axis, where clamping is decided for every value of the symbols.
+
+    Where it is not, an extent that the loader found for the result is believed.
+    """
+    at, start, end, step = piece
+    extent = view.shape(0)[at]
+    n, a, b = extent.constant, start.constant, end.constant
+    if n is not None and a is not None and b is not None:
+        low, high = (0, n) if step > 0 else (-1, n - 1)
+        first = min(max(a, 0), high)
+        return Index.of(first), Index.of(len(range(first, min(max(b, low), high), step)))
+    whole = (start, end) in ((ZERO, extent), (extent - 1, extent), (ZERO, ONE))
+    if step > 0 and (whole or (_sure(start) and _sure(end - start) and _sure(extent - end))):
+        return start, floor_div(end - start + (step - 1), Index.of(step))
+    if step < 0 and start == extent - 1 and end == -1:
+        return start, floor_div(extent - step - 1, Index.of(-step))
+    given = view.types.get(view.out())
+    if step == 1 and given is not None and len(given.shape) > at and _sure(start):
+        return start, given.shape[at]
+    raise view.refuse("E-SHAPE-UNKNOWN", f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}")
+
+
+def _sure(e: Index) -> bool:
+    """Whether e >= 0 is proven."""
+    low = lower(e)
+    return low is not None and nonnegative(low)
+
+
+def slice_node(view: View) -> tuple[Definition, ...]:
+    """Slice with steps."""
+    have = view.shape(0)
+    first, shape, stride = [ZERO] * len(have), list(have), [1] * len(have)
+    for piece in slices(view):
+        at, stride[piece[0]] = piece[0], piece[3]
+        first[at], shape[at] = _slice_bounds(view, piece)
     axes = view.axes(tuple(shape))
     index = tuple(f + Index.of(a) * s for f, a, s in zip(first, axes, stride, strict=True))
     return (Definition(view.out(), axes, view.load(0, index)),)
@@ -183,20 +225,16 @@ def concat(view: View) -> tuple[Definition, ...]:
     shape = (*first[:at], sum(extents, ZERO), *first[at + 1 :])
     axes = view.axes(shape)
     offset = shape[at]
-    value: Scalar | None = None
-    for i in reversed(range(count)):
+    value: Scalar = const(0, view.dtype(0))
+    for i in reversed(range(count)):  # every piece is guarded, the last too: pieces may be read before the guard is asked
         offset = offset - extents[i]
         index = tuple(Index.of(a) - (offset if d == at else ZERO) for d, a in enumerate(axes))
         piece = view.load(i, index)
-        guard = (Guard(index[at], extents[i]),)
-        if value is None:
-            value = piece
-        elif isinstance(piece, Load):
-            value = Load(piece.source, piece.index, piece.dtype, guard, value)
+        if isinstance(piece, Load):
+            value = Load(piece.source, piece.index, piece.dtype, (Guard(index[at], extents[i]),), value)
         else:
             inside = apply("less", FromIndex(index[at] - extents[i], I64), Const(0, I64))
             value = apply("select", inside, piece, value)
-    assert value is not None
     return (Definition(view.out(), axes, value),)
 
 

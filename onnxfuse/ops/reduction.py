@@ -170,7 +170,8 @@ def _layer_normalization(view: View, *, centred: bool) -> tuple[Definition, ...]
     for i, fn in ((1, "mul"), (2, "add")):
         if view.has(i):
             value = apply(fn, value, cast(view.load(i, aligned(view.shape(i), axes)), value.dtype))
-    return *made, Definition(view.out(), axes, cast(value, view.dtype(0)))
+    before = view.has(1) and view.opset < 17  # ONNX Runtime's own operator then, which answers in the type of the scale
+    return *made, Definition(view.out(), axes, cast(value, view.dtype(1 if before else 0)))
 
 
 def instance_normalization(view: View) -> tuple[Definition, ...]:

@@ -98,8 +98,10 @@ class View:
         return found.load() if found is not None else None
 
     def attr(self, name: str, default: Any) -> Any:
-        """An attribute or its default."""
+        """An attribute or its default; real numbers have the single precision that ONNX gives them."""
         value: Attribute | Any = self.node.attrs.get(name, default)
+        if isinstance(value, float):
+            return float(np.float32(value))
         return value.decode() if isinstance(value, bytes) else value
 
     def axis(self, value: int, rank: int) -> int:
@@ -176,9 +178,12 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         return Decision("E-OPAQUE", (node.name,), f"{node.domain}::{node.op} belongs to another domain")
     row = rows.find(node, view.opset)
     if row is None:
-        near = rows.near(node.op)
-        return Decision("E-NO-KERNEL", (node.name,), f"{node.op} has no row", f"near: {', '.join(near)}" if near else "")
+        what = f"{node.op} of opset {view.opset}" if node.op in rows.rows else node.op
+        near = [op for op in rows.near(node.op) if op != node.op]
+        return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row", f"near: {', '.join(near)}" if near else "")
     try:
         return row.define(view)
     except Refused as refused:
         return refused.decision
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:  # an invalid node of the model
+        return Decision("E-SHAPE-UNKNOWN", (node.name,), f"{node.op}: not a valid call of it: {e!r}")
