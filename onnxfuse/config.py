@@ -9,12 +9,16 @@ from pathlib import Path
 from typing import Any
 
 
-def _option(default: Any, help: str, *, many: bool = False, choices: tuple[str, ...] = (), metavar: str = "") -> Any:
-    """A field of `Options` with what the command line needs to make a flag of it."""
-    return field(default=default, metadata={"help": help, "many": many, "choices": choices, "metavar": metavar})
+def _option(
+    default: Any, help: str, *, many: bool = False, choices: tuple[str, ...] = (), metavar: str = "", flag: str = ""
+) -> Any:
+    """A field of `Options` with what the command line needs to make a flag of it; `flag` is the flag's other name."""
+    about = {"help": help, "many": many, "choices": choices, "metavar": metavar, "flag": flag}
+    return field(default=default, metadata=about)
 
 
 STRATEGIES = ("best", "dnnfusion", "stitch", "astitch", "priority", "nnvm", "none")
+STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +39,9 @@ class Options:
     min_group: int = _option(2, "smallest number of operators worth a kernel (1 fuses single operators too)")
     enable: tuple[str, ...] = _option((), "switch a rewrite rule on", many=True, metavar="RULE")
     disable: tuple[str, ...] = _option((), "switch a rewrite rule off", many=True, metavar="RULE")
-    skip_node: tuple[str, ...] = _option((), "leave nodes whose name matches to ONNX Runtime", many=True, metavar="REGEX")
+    skip_node: tuple[str, ...] = _option(
+        (), "leave nodes whose name matches to ONNX Runtime", many=True, metavar="REGEX"
+    )
     fast_math: bool = _option(False, "allow rewrites that assume facts about the data")
     verify: bool | None = _option(None, "compare the result with the original (on by default)")
     rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
@@ -44,14 +50,17 @@ class Options:
     seed: int = _option(0, "seed of the random inputs")
     require_fusion: int = _option(0, "fail (exit 1) when fewer kernels than this are made")
     save_as_external_data: bool = _option(False, "write weights beside the model, whatever their size")
-    custom_ops_library: tuple[str, ...] = _option((), "custom-op library that the model needs", many=True, metavar="FILE")
+    custom_ops_library: tuple[str, ...] = _option(
+        (), "custom-op library that the model needs", many=True, metavar="FILE"
+    )
     cache_dir: str | None = _option(None, "where compiled kernels are kept")
     no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
     jobs: int = _option(0, "compilers that run at once (0: one per core)")
-    time_budget: float | None = _option(None, "seconds the whole build may take")
-    memory_budget: str | None = _option(None, "memory the build may take, such as 8GB")
-    stop_after: str | None = _option(None, "stop after this step")
-    print_step: str | None = _option(None, "print what this step made")
+    gain: bool | None = _option(None, "measure the result against the original (on a terminal by default)")
+    time_budget: float | None = _option(None, "seconds the whole build may take", metavar="SECONDS")
+    memory_budget: str | None = _option(None, "memory the build may take, such as 8GB", metavar="BYTES")
+    stop_after: str | None = _option(None, "stop after this step and write nothing", choices=STEPS)
+    print_step: str | None = _option(None, "print what this step made", choices=STEPS, flag="print")
 
 
 def option_fields() -> tuple[Any, ...]:
