@@ -1,0 +1,124 @@
+"""Outputs that appear together or not at all: files are written beside their targets, renamed when all are complete."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import count
+from pathlib import Path
+from types import TracebackType
+
+from onnxfuse.errors import OutputError, UsageError
+
+
+def refuse_existing(paths: Iterable[Path], *, overwrite: bool) -> None:
+    """UsageError for an output that exists (unless `overwrite`) or is no plain file, OutputError without its folder."""
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise UsageError(f"write: {path} is not an ordinary file", hint="name a file, or - for stdout")
+        if not overwrite and (path.exists() or path.is_symlink()):
+            raise UsageError(f"write: {path} exists", hint="--overwrite replaces it")
+        if not path.absolute().parent.is_dir():
+            raise OutputError(f"write: the folder {path.absolute().parent} does not exist", hint="create it")
+
+
+class Staged:
+    """The outputs of a run on their way. As a context it removes what was not committed.
+
+    Until `commit` nothing that existed is touched. `commit` renames in the order of staging, so stage what others name
+    before what names it; when a rename fails, the ones before are taken back.
+    """
+
+    def __init__(self, *, overwrite: bool = False) -> None:
+        self.overwrite = overwrite
+        self._temporary: dict[Path, Path] = {}
+
+    def stage(self, path: Path | str) -> Path:
+        """An empty file to write the output `path` into; raises what `refuse_existing` raises."""
+        target = Path(path)
+        assert target not in self._temporary, f"write: {target} is staged twice"
+        refuse_existing([target], overwrite=self.overwrite)
+        target = target.resolve() if target.is_symlink() else target  # what the link names is replaced, not the link
+        try:
+            temporary = _beside(target, "new")
+        except OSError as e:
+            raise OutputError(f"write: {path} cannot be written: {e.strerror or e}") from None
+        self._temporary[target] = temporary
+        return temporary
+
+    def commit(self) -> None:
+        """Put every output in its place; OutputError, and everything as before, when that fails."""
+        refuse_existing(self._temporary, overwrite=self.overwrite)
+        old: dict[Path, Path | None] = {}
+        try:
+            for target, temporary in self._temporary.items():
+                old[target] = _kept(target) if len(self._temporary) > 1 else None
+                os.replace(temporary, target)
+        except BaseException as problem:
+            _restore(old, self._temporary)
+            self.abort()
+            if isinstance(problem, OSError):
+                raise OutputError(f"write: {problem.filename} cannot be written: {problem.strerror}") from None
+            raise
+        self._temporary.clear()
+        for kept in old.values():
+            if kept is not None:
+                _remove(kept)
+
+    def abort(self) -> None:
+        """Remove what was staged; nothing that existed was touched."""
+        for temporary in self._temporary.values():
+            _remove(temporary)
+        self._temporary.clear()
+
+    def __enter__(self) -> Staged:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.abort()
+
+
+def _names(target: Path, what: str) -> Iterator[Path]:
+    for i in count():
+        yield target.with_name(f".{target.name[:200]}.{os.getpid()}.{i}.{what}")
+
+
+def _beside(target: Path, what: str) -> Path:
+    """A new empty file in the target's folder, with the mode that the user's umask gives."""
+    for path in _names(target, what):
+        with suppress(FileExistsError):
+            os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
+            return path
+    raise AssertionError("write: the names of temporary files have an end")
+
+
+def _kept(target: Path) -> Path | None:
+    """A second name for a file that is about to be replaced, its only one where the file system has no links."""
+    if not target.exists():
+        return None
+    for path in _names(target, "old"):
+        if not path.exists():
+            try:
+                os.link(target, path)
+            except OSError:
+                os.rename(target, path)
+            return path
+    raise AssertionError("write: the names of temporary files have an end")
+
+
+def _restore(old: dict[Path, Path | None], temporary: dict[Path, Path]) -> None:
+    for target, kept in old.items():
+        if kept is not None:
+            with suppress(OSError):
+                os.replace(kept, target)
+                _remove(kept)  # a rename between two names of one file does nothing
+        elif not temporary[target].exists():  # it was renamed, and nothing was there before
+            _remove(target)
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):
+        path.unlink()

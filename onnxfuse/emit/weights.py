@@ -1,0 +1,134 @@
+"""The initializers of the rewritten model: packed once per layout, made only while they are written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import onnx
+
+from onnxfuse.emit.names import unique
+from onnxfuse.emit.proto import tensors_in, without
+from onnxfuse.emit.spell import stored
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Constant, Graph
+from onnxfuse.ir.kernel import Param
+from onnxfuse.ir.layout import PLAIN, Layout
+from onnxfuse.load.source import Source
+from onnxfuse.load.tensors import Payloads
+from onnxfuse.load.wire import THRESHOLD, Buffer, key_of, make_stub
+
+_KEY = "weight:"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Weight:
+    """A payload that may lie outside the model file; `payload` makes or maps its bytes anew with each call."""
+
+    key: str  # of its stub
+    bytes: int
+    payload: Callable[[], Buffer]
+
+
+class Weights:
+    """Collects what a model's nodes read, in the order of reading, and stores it in the model."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.moved = False  # whether something lay in another file
+        self._payloads = Payloads(source.data, source.path)
+        self._large: dict[str, Weight] = {}
+        self._tensors: dict[tuple[str, Layout, DType | None], onnx.TensorProto | onnx.SparseTensorProto] = {}
+
+    @property
+    def large(self) -> tuple[Weight, ...]:
+        """The weights that are stubs in the model."""
+        return tuple(self._large.values())
+
+    def blob(self, key: str) -> Buffer:
+        """The payload of a stub of the model, be it ours or the loader's."""
+        return self._large[key].payload() if key in self._large else self.source.blob(key)
+
+    # Reading ----------------------------------------------------------------------------------------------------------
+
+    def plain(self, values: Iterable[str], graph: Graph) -> None:
+        """Constants among `values` are read as they are."""
+        for value in values:
+            constant = graph.constants.get(value)
+            if constant is not None and (value, PLAIN, None) not in self._tensors:
+                self._tensors[value, PLAIN, None] = self._unpacked(constant, value)
+
+    def packed(self, p: Param, graph: Graph, taken: set[str]) -> str:
+        """The name of a constant in the layout and element type of a kernel's input."""
+        constant = graph.constants[p.value]
+        assert constant.shape == tuple(e.constant for e in p.shape), f"emit: {p.value} is not of the shape {p.shape}"
+        if not p.layout.steps and p.dtype == constant.dtype:
+            self.plain([p.value], graph)
+            return p.value
+        key = (p.value, p.layout, p.dtype)
+        if key not in self._tensors:
+            shape = [e.constant or 0 for e in p.storage]
+            tensor = onnx.TensorProto(name=unique(f"{p.value}.packed", taken), data_type=p.dtype.onnx, dims=shape)
+            make = _maker(constant, p.layout, p.dtype)
+            self._tensors[key] = self._put(tensor, prod(shape) * p.dtype.bytes, make)
+        found = self._tensors[key]
+        assert isinstance(found, onnx.TensorProto)
+        return found.name
+
+    def _unpacked(self, constant: Constant, name: str) -> onnx.TensorProto | onnx.SparseTensorProto:
+        raw = constant.raw
+        if isinstance(raw, onnx.SparseTensorProto):
+            return raw
+        if isinstance(raw, onnx.TensorProto):
+            return self._copy(raw, name, constant)
+        tensor = onnx.TensorProto(name=name, data_type=constant.dtype.onnx, dims=constant.shape)
+        return self._put(tensor, constant.bytes, _maker(constant, PLAIN, constant.dtype))
+
+    # Storing ----------------------------------------------------------------------------------------------------------
+
+    def _copy(self, raw: onnx.TensorProto, name: str, constant: Constant | None = None) -> onnx.TensorProto:
+        """A tensor of the loaded model under a name; what lay in another file becomes a weight of ours."""
+        tensor = onnx.TensorProto()
+        tensor.CopyFrom(raw)
+        tensor.name = name
+        payload = self._payloads.of(raw)
+        self.moved |= raw.data_location == onnx.TensorProto.EXTERNAL and key_of(raw) is None
+        if payload is not None:
+            return self._put(tensor, len(payload), lambda: payload)
+        if constant is not None and constant.dtype.kind != "x" and constant.bytes > THRESHOLD:
+            return self._put(tensor, constant.bytes, _maker(constant, PLAIN, constant.dtype))
+        return tensor
+
+    def _put(self, tensor: onnx.TensorProto, size: int, payload: Callable[[], Buffer]) -> onnx.TensorProto:
+        key = f"{_KEY}{len(self._large)}"
+        make_stub(tensor, key)
+        if size > THRESHOLD:
+            self._large[key] = Weight(key, size, payload)
+            return tensor
+        without(tensor, "external_data", "data_location")
+        tensor.raw_data = bytes(payload())
+        return tensor
+
+    def store(self, graph: onnx.GraphProto) -> None:
+        """Put everything that is read into the graph, after the initializers that are already there."""
+        self.take(graph)
+        for tensor in self._tensors.values():
+            if isinstance(tensor, onnx.SparseTensorProto):
+                graph.sparse_initializer.append(tensor)
+            else:
+                graph.initializer.append(tensor)
+
+    def take(self, graph: onnx.GraphProto | onnx.FunctionProto) -> None:
+        """Make the tensors that a graph of the loaded model holds independent of the files it came from."""
+        own = graph.initializer if isinstance(graph, onnx.GraphProto) else ()
+        for tensor in (*own, *tensors_in(graph)):
+            external = tensor.data_location == onnx.TensorProto.EXTERNAL and key_of(tensor) is None
+            if external or any(tensor is t for t in own):
+                tensor.CopyFrom(self._copy(tensor, tensor.name))
+
+
+def _maker(constant: Constant, layout: Layout, dtype: DType) -> Callable[[], Buffer]:
+    """Packs a constant when it is called."""
+    return lambda: stored(layout.pack(constant.load()), dtype).reshape(-1).view(np.uint8).data

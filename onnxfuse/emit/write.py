@@ -1,0 +1,112 @@
+"""Writes a model: weights inside the file or in aligned external data beside it, one tensor at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+
+from onnxfuse.emit.model import Emitted
+from onnxfuse.emit.proto import tensors_in
+from onnxfuse.emit.staged import Staged
+from onnxfuse.errors import OutputError
+from onnxfuse.load.wire import Buffer, expand, key_of
+
+LARGE = 100_000_000  # bytes of weights from which on they lie beside the model
+_MOST = (1 << 31) - 1  # bytes of a message that protobuf reads
+_PAGE, _PAGED = 4096, 64 << 10  # tensors of this size begin on a page of their own
+_ALIGNED = 64
+
+
+def data_path(model: Path) -> Path:
+    """Where the weights of a model go when they lie beside it: NAME.data."""
+    name = model.name.removesuffix(".onnx")
+    return model.with_name(f"{name}.data")
+
+
+def outside(emitted: Emitted, *, asked: bool = False) -> bool:
+    """Whether the weights go beside the model: when they are large, were outside before, or that is asked for."""
+    large = emitted.weight_bytes >= LARGE and emitted.exact is None
+    return bool(emitted.weights) and (asked or large or emitted.was_external)
+
+
+def write(emitted: Emitted, path: Path, staged: Staged, *, external: bool = False) -> tuple[Path, ...]:
+    """Write a model, and its data if `external` is asked for or due, into staged files; the outputs' paths, data first.
+
+    Raises OutputError when the disk is full or the model is too large for one file.
+    """
+    if not outside(emitted, asked=external):
+        _write_file(staged.stage(path), path, _chunks(emitted))
+        return (path,)
+    data = data_path(path)
+    proto = _write_data(emitted, staged.stage(data), data)
+    _write_file(staged.stage(path), path, expand(proto.SerializeToString(deterministic=True), emitted.blob))
+    return data, path
+
+
+def write_stream(emitted: Emitted, stream: BinaryIO) -> None:
+    """Write a model with its weights inside to a stream. Raises OutputError when it is too large for that."""
+    for chunk in _chunks(emitted):
+        stream.write(chunk)
+    stream.flush()
+
+
+def _chunks(emitted: Emitted) -> Iterator[Buffer]:
+    """The bytes of the model in one piece."""
+    if emitted.exact is not None:
+        return iter([emitted.exact])
+    frame = emitted.proto.SerializeToString(deterministic=True)
+    if len(frame) + emitted.weight_bytes > _MOST:
+        raise OutputError(
+            f"write: the model has {emitted.weight_bytes} bytes of weights, more than one file can hold",
+            hint="write it to a file with --save-as-external-data",
+        )
+    return expand(frame, emitted.blob)
+
+
+def _write_file(temporary: Path, path: Path, chunks: Iterator[Buffer]) -> None:
+    try:
+        with temporary.open("wb") as file:
+            for chunk in chunks:
+                file.write(chunk)
+    except OSError as e:
+        raise OutputError(f"write: {path} cannot be written: {e.strerror or e}", hint="is the disk full?") from None
+
+
+def _write_data(emitted: Emitted, temporary: Path, path: Path) -> onnx.ModelProto:
+    """Write all weights to a file; the model in which their stubs say where they are."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(emitted.proto)
+    stubs = {key_of(t): t for t in _tensors(proto)}
+    at = 0
+    try:
+        with temporary.open("wb") as file:
+            for weight in emitted.weights:
+                begin = -(-at // _alignment(weight.bytes)) * _alignment(weight.bytes)
+                file.write(bytes(begin - at))
+                payload = memoryview(weight.payload()).cast("B")
+                assert len(payload) == weight.bytes, f"emit: {weight.key} has {len(payload)} bytes"
+                file.write(payload)
+                at = begin + weight.bytes
+                _place(stubs[weight.key], path.name, begin, weight.bytes)
+    except OSError as e:
+        raise OutputError(f"write: {path} cannot be written: {e.strerror or e}", hint="is the disk full?") from None
+    return proto
+
+
+def _alignment(size: int) -> int:
+    return _PAGE if size >= _PAGED else _ALIGNED
+
+
+def _place(tensor: onnx.TensorProto, location: str, offset: int, length: int) -> None:
+    del tensor.external_data[:]
+    for key, value in (("location", location), ("offset", offset), ("length", length)):
+        tensor.external_data.add(key=key, value=str(value))
+
+
+def _tensors(proto: onnx.ModelProto) -> Iterator[onnx.TensorProto]:
+    inner = chain.from_iterable(tensors_in(f) for f in proto.functions)
+    return chain(proto.graph.initializer, tensors_in(proto.graph), inner)
