@@ -86,6 +86,8 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library) -> Emitted:
             weights.plain(node.reads, graph)
     weights.plain(graph.outputs, graph)
     weights.store(proto.graph)
+    for function in proto.functions:
+        weights.take(function)
     _add_types(proto, used, graph, source)
     _add_functions(proto, used, library.domain)
     if used:

@@ -51,7 +51,7 @@ class Spelling:
         """A constant of at most LIMIT bytes."""
         if constant.bytes > LIMIT:
             raise refused(f"a constant of {constant.bytes} bytes is too large for a function body")
-        array = np.ascontiguousarray(constant.load())
+        array = np.asarray(constant.load(), order="C")  # a scalar stays one
         key = ("Constant", constant.dtype, array.shape, array.tobytes())
         if key not in self._made:
             self._made[key] = self._spelled(array, constant.dtype)
@@ -253,7 +253,7 @@ def _linear(e: Index, symbol: Symbol) -> tuple[Index, Index] | None:
 
 def stored(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
     """An array in the element type's own bits (bfloat16, which NumPy lacks, as uint16), contiguous."""
-    array = np.ascontiguousarray(array)
+    array = np.asarray(array, order="C")
     if dtype.name != "bfloat16":
         return array.astype(dtype.numpy, copy=False)
     bits = array.astype(np.float32, copy=False).view(np.uint32)

@@ -122,10 +122,10 @@ class Weights:
 
     def take(self, graph: onnx.GraphProto | onnx.FunctionProto) -> None:
         """Make the tensors that a graph of the loaded model holds independent of the files it came from."""
-        own = graph.initializer if isinstance(graph, onnx.GraphProto) else ()
-        for tensor in (*own, *tensors_in(graph)):
-            external = tensor.data_location == onnx.TensorProto.EXTERNAL and key_of(tensor) is None
-            if external or any(tensor is t for t in own):
+        for tensor in graph.initializer if isinstance(graph, onnx.GraphProto) else ():
+            tensor.CopyFrom(self._copy(tensor, tensor.name))
+        for tensor in tensors_in(graph):
+            if tensor.data_location == onnx.TensorProto.EXTERNAL and key_of(tensor) is None:
                 tensor.CopyFrom(self._copy(tensor, tensor.name))
 
 

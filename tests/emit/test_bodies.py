@@ -237,6 +237,20 @@ def test_an_output_that_is_read_inside_and_one_that_is_read_outside(tmp_path):
     plans.assert_same(proto, tmp_path / "m.onnx", {"x": random(2, 3)})
 
 
+def test_a_scalar_constant_stays_a_scalar(tmp_path):
+    """Gather by a scalar drops an axis; by a vector of one element it would not."""
+    proto = model(
+        """<ir_version: 8, opset_import: ["": 17]>
+        g (float[N,3,4] x) => (float[N,4] y) {
+          i = Constant<value = int64 {1}>()
+          k = Gather<axis = 1>(x, i)
+          y = Exp(k)
+        }"""
+    )
+    plans.written(plans.fused(proto, ["k y"]), tmp_path / "m.onnx")
+    plans.assert_same(proto, tmp_path / "m.onnx", {"x": random(2, 3, 4)})
+
+
 def test_what_has_no_body_says_why():
     proto = model(
         """<ir_version: 8, opset_import: ["": 17]>
