@@ -18,8 +18,8 @@ PANEL = 32
 class Case:
     """One kernel on one shape.
 
-    `inputs` are in the kernel's order; `weight` is the index of the input that streams in a real network, or None. `flops`
-    count a multiply-add as two; `bytes` are inputs plus outputs, each once. `bound` is the largest accepted
+    `inputs` are in the kernel's order; `weight` is the index of the input that streams in a real network, or None.
+    `flops` count a multiply-add as two; `bytes` are inputs plus outputs, each once. `bound` is the largest accepted
     |y - reference| over the reference's RMS: float32 rounding of the longest sum, with room for its order.
     """
 
@@ -59,7 +59,7 @@ _ERF_STEPS = 60
 
 
 def erf(x: Array) -> Array:
-    """The error function in float64, by its Taylor series near zero and a continued fraction beyond; error below 1e-14."""
+    """The error function in float64 to 1e-14: its Taylor series near zero, a continued fraction beyond."""
     small = np.abs(x) < 2.5
     z = np.where(small, x, 0.0)
     term, total = z.copy(), z.copy()
@@ -138,10 +138,11 @@ def attention(rng: np.random.Generator) -> Case:
     """12 heads of 64 over 128 tokens from a merged QKV, additive mask, heads merged."""
     tokens, heads, size = 128, 12, 64
     qkv, mask = normal(rng, 1, tokens, 3 * heads * size), normal(rng, 1, 1, 1, tokens)
-    q, k, v = (p.reshape(tokens, heads, size).transpose(1, 0, 2) for p in np.split(qkv[0].astype(np.float64), 3, axis=-1))
-    y = (softmax(q @ k.transpose(0, 2, 1) / np.sqrt(size) + mask[0]) @ v).transpose(1, 0, 2).reshape(1, tokens, heads * size)
+    q, k, v = qkv.astype(np.float64).reshape(tokens, 3, heads, size).transpose(1, 2, 0, 3)
+    y = softmax(q @ k.transpose(0, 2, 1) / np.sqrt(size) + mask[0]) @ v
+    merged = y.transpose(1, 0, 2).reshape(1, tokens, heads * size)
     flops = 4.0 * tokens * tokens * heads * size
-    return Case("attention 12x128x64", "attention.cpp", "twin_attention", (qkv, mask), y, flops, 5e-5)
+    return Case("attention 12x128x64", "attention.cpp", "twin_attention", (qkv, mask), merged, flops, 5e-5)
 
 
 def softmax_rows(rng: np.random.Generator, rows: int, columns: int) -> Case:

@@ -3,8 +3,8 @@
     python -m benchmarks.twins.run [CASE ...] [--threads 1 2] [--seconds 4] [--json FILE]
     python -m benchmarks.twins.run CASE --against other.cpp --symbol other_kernel
 
-Times are minima over turns A B A B spread over the seconds given, since a shared machine only adds to them. The peak is a kernel of
-the same race (limits.cpp), so that both are measured at the same clock.
+Times are minima over turns A B A B spread over the seconds given, since a shared machine only adds to them. The peak is
+a kernel of the same race (limits.cpp), so that both are measured at the same clock.
 """
 
 from __future__ import annotations
@@ -81,9 +81,9 @@ def compare(
 ) -> dict[str, Any]:
     """Race two kernels given as C++ text, both taking `inputs`, for about `repeats` seconds of turns.
 
-    `stream` is the index of an input that cycles over copies worth STREAM_BYTES. Returns min and median in milliseconds of
-    both, `ratio` = min of a / min of b (above 1: b is faster), the error of each against `expected` (or of b against a), and
-    whether the shapes are `output_shapes`.
+    `stream` is the index of an input that cycles over copies worth STREAM_BYTES. Returns min and median in milliseconds
+    of both, `ratio` = min of a / min of b (above 1: b is faster), the error of each against `expected` (or of b against
+    a), and whether the shapes are `output_shapes`.
     """
     arrays = [aligned(a) for a in inputs]
     with tempfile.TemporaryDirectory() as folder, Pool(threads) as pool:
@@ -136,10 +136,12 @@ def measure(case: Case, threads: int, seconds: float, stream: bool, flags: Seque
 
 def show(row: dict[str, Any]) -> str:
     """One line of the table."""
+    verdict = "ok" if row["good"] else f"ABOVE {row['bound']:.0e}"
     return (
-        f"{row['case']:<44} {row['threads']}T {row['weights']:<6} min {row['min_ms']:8.3f} med {row['median_ms']:8.3f} ms"
-        f" {row['gflops']:7.1f} GFLOP/s {row['percent']:5.1f} % of {row['peak_gflops']:.0f}  {row['gbytes']:6.1f} GB/s"
-        f"  error {row['error']:.1e} {'ok' if row['good'] else 'ABOVE ' + format(row['bound'], '.0e')}\n"
+        f"{row['case']:<44} {row['threads']}T {row['weights']:<6}"
+        f" min {row['min_ms']:8.3f} med {row['median_ms']:8.3f} ms"
+        f" {row['gflops']:7.1f} GFLOP/s {row['percent']:5.1f} % of {row['peak_gflops']:.0f}"
+        f" {row['gbytes']:6.1f} GB/s  error {row['error']:.1e} {verdict}\n"
     )
 
 

@@ -41,7 +41,9 @@ def compiler() -> str | None:
     return os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
 
 
-def compile_library(sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), march: Sequence[str] = NATIVE) -> Path:
+def compile_library(
+    sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), march: Sequence[str] = NATIVE
+) -> Path:
     """A shared library of `sources` in `folder`, named by content, headers included: the same text compiles once.
 
     Raises RuntimeError with the compiler's words.
@@ -107,12 +109,12 @@ class LoadedKernel:
         self.runner = ctypes.c_void_p(host.runner_create(self._kernel, ctypes.c_void_p(pool), threads))
 
     def tensors(self, arrays: Sequence[Array]) -> Any:
-        """The arrays as the kernel sees them; they must outlive the result. Raises TypeError on a wrong count or type."""
+        """The arrays as the kernel sees them, alive as long as the arrays; TypeError on a wrong count or type."""
         if [a.dtype for a in arrays] != self.input_dtypes:
             raise TypeError(f"{self.name}: takes {self.input_dtypes}, not {[a.dtype for a in arrays]}")
         if not all(a.flags.c_contiguous for a in arrays):
             raise TypeError(f"{self.name}: inputs must be C-contiguous")
-        made = [(a.ctypes.data, (ctypes.c_int64 * max(a.ndim, 1))(*a.shape), a.ndim) for a in arrays]
+        made = [_Tensor(a.ctypes.data, (ctypes.c_int64 * max(a.ndim, 1))(*a.shape), a.ndim) for a in arrays]
         return (_Tensor * max(len(made), 1))(*made)
 
     def run(self, *arrays: Array) -> list[Array]:
@@ -165,7 +167,9 @@ class Pool:
     def __enter__(self) -> Pool:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         for kernel in self._loaded:
             self._host.runner_destroy(kernel.runner)
         self._host.pool_destroy(ctypes.c_void_p(self._pool))
