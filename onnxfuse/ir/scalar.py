@@ -264,6 +264,8 @@ def apply(fn: str, *args: Scalar, dtype: DType | None = None) -> Scalar:
     if fn == "cast":
         assert dtype is not None
         return args[0] if args[0].dtype == dtype else Apply("cast", args, dtype)
+    if len(args) != row.arity:
+        raise ValueError(f"{fn} takes {row.arity} operands, not {len(args)}")
     if dtype is None:
         dtype = BOOL if row.result == "bool" else args[-1].dtype
     return Apply(fn, args, dtype)
@@ -426,6 +428,15 @@ def guarded(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
         return None
 
     return rebuild(x, go, lambda i: i)
+
+
+def inside(guards: tuple[Guard, ...], x: Scalar, otherwise: Scalar) -> Scalar:
+    """x where all guards hold, else `otherwise`; x is an element of a tensor or a number."""
+    if not guards:
+        return x
+    if isinstance(x, Load) and not x.guards:
+        return Load(x.source, x.index, x.dtype, guards, cast(otherwise, x.dtype))
+    return apply("select", in_guards(guards), x, cast(otherwise, x.dtype))
 
 
 def in_guards(guards: tuple[Guard, ...]) -> Scalar:

@@ -80,7 +80,7 @@ def mean(*args: Scalar) -> Scalar:
 
 
 def power(x: Scalar, y: Scalar) -> Scalar:
-    """x**y in the type of x; squares and square roots are spelled as such (both are correctly rounded)."""
+    """x**y in the type of x, computed in that of y where only y is real; small whole powers are products."""
     if isinstance(y, Const) and x.dtype.floating:
         if y.value == 2:
             return apply("mul", x, x)
@@ -88,6 +88,8 @@ def power(x: Scalar, y: Scalar) -> Scalar:
             return x
         if y.value == 3:
             return apply("mul", apply("mul", x, x), x)
+    if y.dtype.floating and not x.dtype.floating:
+        return cast(apply("pow", cast(x, y.dtype), y), x.dtype)
     return apply("pow", x, cast(y, x.dtype))
 
 
@@ -150,6 +152,8 @@ def batch_normalization(view: View) -> tuple[Definition, ...]:
     """(x - mean) / sqrt(var + epsilon) * scale + bias, per channel."""
     if view.attr("training_mode", 0) or any(view.node.outputs[1:]):
         raise view.refuse("E-NO-KERNEL", "training mode")
+    if not view.attr("spatial", 1):
+        raise view.refuse("E-NO-KERNEL", "statistics per element")
     axes = view.axes(view.shape(0))
     x = view.load(0, tuple(map(Index.of, axes)))
     channel = (Index.of(axes[1]) if len(axes) > 1 else ZERO,)
@@ -219,14 +223,15 @@ def _as_bool(x: Scalar, dtype: DType = BOOL) -> Scalar:
     return cast(x, dtype)
 
 
+# Before opset 7 operands were broadcast by an axis attribute, and Dropout and BatchNormalization trained unless told.
 ROWS: tuple[Row, ...] = (
-    *(pointwise(op, fn(name)) for op, name in (("Add", "add"), ("Sub", "sub"), ("Mul", "mul"), ("Div", "div"))),
+    *(pointwise(op, fn(op.lower()), since=7) for op in ("Add", "Sub", "Mul", "Div")),
     *(pointwise(op, chain(name)) for op, name in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
-    *(pointwise(op, fn(op.lower())) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")),
+    *(pointwise(op, fn(op.lower()), since=7) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")),
     pointwise("LessOrEqual", fn("less_equal")),
     pointwise("GreaterOrEqual", fn("greater_equal")),
     pointwise("Mean", mean),
-    pointwise("Pow", power),
+    pointwise("Pow", power, since=7),
     pointwise("Where", fn("select")),
     Row("Mod", modulo),
     *(
@@ -239,7 +244,7 @@ ROWS: tuple[Row, ...] = (
     unary("Cast", cast_to),
     unary("LeakyRelu", _leaky),
     unary("Elu", _elu),
-    unary("Selu", _selu),
+    unary("Selu", _selu, since=6),
     unary("HardSigmoid", _hard_sigmoid),
     unary("HardSwish", lambda view, x: apply("mul", x, _between(_linear(x, 1 / 6, 0.5), 0, 1))),
     unary("Swish", _swish),
@@ -247,7 +252,7 @@ ROWS: tuple[Row, ...] = (
     unary("Softsign", lambda view, x: _softsign(x)),
     unary("Mish", lambda view, x: apply("mul", x, apply("tanh", _softplus(x)))),
     Row("Clip", clip),
-    Row("PRelu", prelu),
-    Row("Dropout", dropout),
-    Row("BatchNormalization", batch_normalization),
+    Row("PRelu", prelu, since=7),
+    Row("Dropout", dropout, since=7),
+    Row("BatchNormalization", batch_normalization, since=7),
 )

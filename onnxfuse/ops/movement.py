@@ -19,7 +19,7 @@ from onnxfuse.ir.index import (
     unflatten,
 )
 from onnxfuse.ir.index import modulo as index_modulo
-from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const, inside
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
 
@@ -257,10 +257,7 @@ def pad(view: View) -> tuple[Definition, ...]:
     else:
         fill = const(view.attr("value", 0.0), dtype)
     guards = tuple(Guard(index[i], e) for i, e in enumerate(have) if low[i] or high[i])
-    x = view.load(0, index)
-    if isinstance(x, Load) and guards:
-        x = Load(x.source, x.index, x.dtype, guards, fill)
-    return (Definition(view.out(), axes, x),)
+    return (Definition(view.out(), axes, inside(guards, view.load(0, index), fill)),)
 
 
 def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
@@ -309,12 +306,13 @@ def gather_nd(view: View) -> tuple[Definition, ...]:
 
 
 def range_node(view: View) -> tuple[Definition, ...]:
-    """Range from known integers."""
+    """Range from known integers; a symbolic length must be proven not to be negative."""
     start, limit, delta = (view.ints(i)[0] for i in range(3))
     step = delta.constant
-    if not step or (step != 1 and (limit - start).constant is None):
+    span = (limit - start).constant
+    if not step or (span is None and (step != 1 or not nonnegative(limit - start))):
         raise view.refuse("E-SHAPE-UNKNOWN", f"{start!r} to {limit!r} by {delta!r}")
-    length = limit - start if step == 1 else Index.of(max(0, -(-((limit - start).constant or 0) // step)))
+    length = limit - start if span is None else Index.of(max(0, -(-span // step)))
     axes = view.axes((length,))
     return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), view.dtype(0))),)
 
@@ -330,7 +328,7 @@ def tile(view: View) -> tuple[Definition, ...]:
     """Tile by repeats."""
     have = view.shape(0)
     axes = view.axes(tuple(e * r for e, r in zip(have, view.ints(1), strict=True)))
-    index = tuple(index_modulo(Index.of(a), e) if e != ONE else ZERO for a, e in zip(axes, have, strict=True))
+    index = tuple(index_modulo(Index.of(a), e) if e != ZERO else ZERO for a, e in zip(axes, have, strict=True))
     return (Definition(view.out(), axes, view.load(0, index)),)
 
 
@@ -347,13 +345,16 @@ def depth_to_space(view: View) -> tuple[Definition, ...]:
 
 
 def space_to_depth(view: View) -> tuple[Definition, ...]:
-    """SpaceToDepth."""
+    """SpaceToDepth, both modes."""
     n, c, h, w = view.shape(0)
     b = Index.of(view.attr("blocksize", 1))
     axes = view.axes((n, c * b * b, floor_div(h, b), floor_div(w, b)))
     i, ch, y, x = _at(axes)
-    block = floor_div(ch, c)
-    index = (i, index_modulo(ch, c), y * b + floor_div(block, b), x * b + index_modulo(block, b))
+    if view.attr("mode", "DCR") == "CRD":
+        block, channel = index_modulo(ch, b * b), floor_div(ch, b * b)
+    else:
+        block, channel = floor_div(ch, c), index_modulo(ch, c)
+    index = (i, channel, y * b + floor_div(block, b), x * b + index_modulo(block, b))
     return (Definition(view.out(), axes, view.load(0, index)),)
 
 
@@ -365,8 +366,8 @@ ROWS: tuple[Row, ...] = (
     Row("Transpose", transpose),
     Row("Expand", expand, shape_inputs=(1,)),
     Row("Slice", slice_node, shape_inputs=(1, 2, 3, 4)),
-    Row("Split", split, shape_inputs=(1,)),
-    Row("Concat", concat),
+    Row("Split", split, since=2, shape_inputs=(1,)),
+    Row("Concat", concat, since=4),
     Row("Pad", pad, since=2, shape_inputs=(1, 3)),
     Row("Gather", gather),
     Row("GatherElements", gather_elements),

@@ -171,6 +171,10 @@ def view_of(graph: Graph, node: Node) -> View:
     return View(node, graph.types, graph.constants, graph.known, graph.opset)
 
 
+# What rows raise on nodes of invalid models: attributes, ranks or inputs that the operator does not have.
+INVALID_CALL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
 def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
     """What a node computes, or why that cannot be said."""
     node = view.node
@@ -185,5 +189,5 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         return row.define(view)
     except Refused as refused:
         return refused.decision
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as e:  # an invalid node of the model
+    except INVALID_CALL as e:
         return Decision("E-SHAPE-UNKNOWN", (node.name,), f"{node.op}: not a valid call of it: {e!r}")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.index import Axis, Index, floor_div
-from onnxfuse.ir.scalar import FromIndex, Guard, Load, Reduce, Scalar, apply, cast, const, rename_ranges
+from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const, inside, rename_ranges
 from onnxfuse.ops.spec import View
 
 
@@ -96,8 +96,5 @@ def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tu
 
 def guarded_load(view: View, i: int, index: tuple[Index, ...], spots: tuple[Window, ...], fill: Scalar) -> Scalar:
     """Element `index` of input i (two outer axes, then the windows' axes), `fill` where it lies in the padding."""
-    x = view.load(i, index)
     guards = tuple(Guard(at, s.have) for at, s in zip(index[2:], spots, strict=True) if s.padded)
-    if not guards or not isinstance(x, Load):
-        return x
-    return Load(x.source, x.index, x.dtype, guards, cast(fill, x.dtype))
+    return inside(guards, view.load(i, index), fill)
