@@ -1,0 +1,191 @@
+"""Cases of reductions, pooling and normalizations: axes in every spelling, windows that leave the input, old opsets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.ops.case import Case, data, ints
+
+FLOATS = ("float32", "float64", "float16")
+AXES: tuple[tuple[int, ...] | None, ...] = (None, (0,), (1,), (-1,), (0, 2), (-1, -3), (0, 1, 2), (2, 1))
+EMPTY_IS_UNIT = ("ReduceSum", "ReduceProd", "ReduceSumSquare", "ReduceL1", "ReduceL2")
+REDUCTIONS = (*EMPTY_IS_UNIT, "ReduceMean", "ReduceMax", "ReduceMin")
+STEPS = 12.0
+
+
+def reductions() -> list[Case]:
+    out = []
+    for op in REDUCTIONS:
+        newest, before = (13, 11) if op == "ReduceSum" else (18, 13)
+        for axes in AXES:
+            for keep in (0, 1):
+                x = data(3, 5, 7, high=1.5)
+                length = 105 if axes is None else int(np.prod([x.shape[a] for a in axes]))
+                attrs: dict[str, Any] = {"keepdims": keep}
+                given = (x,) if axes is None else (x, ints(*axes))
+                note = "" if axes is None else "over" + "_".join(map(str, axes))
+                out.append(Case(op, given, attrs, newest, length=length, note=note))
+                old = attrs if axes is None else attrs | {"axes": list(axes)}
+                out.append(Case(op, (x,), old, before, length=length))
+        for shape in ((), (1,), (1, 5), (11,)):
+            out.append(Case(op, (data(*shape),), {}, newest, length=11))
+        out.append(Case(op, (data(3, 5),), {"noop_with_empty_axes": 1}, newest))
+        out.append(Case(op, (data(3, 5), ints()), {"noop_with_empty_axes": 0}, newest, length=15, note="all"))
+        out.append(Case(op, (data(3, 5), ints(1)), {"noop_with_empty_axes": 1}, newest, length=5, note="some"))
+        for dtype in ("float64", "float16", "int32", "int64"):
+            wrong = "onnx" if op == "ReduceSumSquare" and dtype == "int32" else ""  # its squares widen
+            out.append(Case(op, (data(3, 5, dtype=dtype, high=1.2), ints(1)), {}, newest, length=5, wrong=wrong))
+        out.append(Case(op, (data(4, 3),), {"axes": [0]}, 7, length=4, wrong="onnx"))
+        special = np.array([[np.nan, 1], [np.inf, 2], [-np.inf, np.inf]], np.float32)
+        out.append(Case(op, (special, ints(1)), {}, newest, note="special"))
+    for op in EMPTY_IS_UNIT:
+        newest = 13 if op == "ReduceSum" else 18
+        out.append(Case(op, (data(3, 0), ints(1)), {}, newest, wrong="onnx" if op == "ReduceProd" else ""))
+        out.append(Case(op, (data(0, 3), ints(1)), {}, newest))
+    for op in ("ReduceMax", "ReduceMin"):
+        out.append(Case(op, (data(3, 5, dtype="bool"), ints(1)), {}, 20))
+        out.append(Case(op, (data(3, 5, dtype="bool"),), {"keepdims": 0}, 20))
+        out.append(Case(op, (data(3, 0), ints(1)), {}, 20))
+    return out
+
+
+def _noop(op: str) -> str:
+    """Without axes nothing is reduced; whether the element itself is still squared or not differs between the two."""
+    return "onnx" if op in ("ReduceSumSquare", "ReduceL1", "ReduceL2") else ""
+
+
+def positions() -> list[Case]:
+    out = []
+    ties = np.array([[1, 3, 3, 0], [2, 2, 2, 2], [-1, -5, -5, 0]], np.float32)
+    for op in ("ArgMax", "ArgMin"):
+        for axis in (0, 1, -1):
+            for keep in (0, 1):
+                out.append(Case(op, (ties,), {"axis": axis, "keepdims": keep}, 13))
+        out += [Case(op, (ties,), opset=o) for o in (7, 11, 12, 13)]
+        out += [Case(op, (data(3, 5, 2, dtype=t),), {"axis": 1}, 13) for t in ("float64", "int32")]
+        out += [Case(op, (data(1, 5),), {"axis": 0}, 13), Case(op, (data(0, 3),), {"axis": 1}, 13)]
+    return out
+
+
+def softmaxes() -> list[Case]:
+    out = []
+    for op in ("Softmax", "LogSoftmax"):
+        for axis in (0, 1, -1):
+            out.append(Case(op, (data(3, 5, 7, low=-9, high=9),), {"axis": axis}, 13, length=7, factor=STEPS))
+            for opset in (7, 11):
+                x = data(3, 5, 2, low=-9, high=9)
+                out.append(
+                    Case(
+                        op,
+                        (x,),
+                        {"axis": axis if opset > 7 else abs(axis)},
+                        opset,
+                        length=30,
+                        factor=STEPS,
+                        wrong="onnx",
+                    )
+                )
+        out.append(Case(op, (data(3, 5, low=50, high=100),), opset=13, length=5, factor=STEPS))
+        out.append(Case(op, (data(3, 1),), opset=13, factor=STEPS))
+        out.append(Case(op, (data(0, 3),), opset=13, factor=STEPS))
+        out.append(Case(op, (data(2, 3, 4),), opset=11, length=12, factor=STEPS, wrong="onnx"))
+        out += [Case(op, (data(3, 5, dtype=t),), opset=13, length=5, factor=STEPS) for t in ("float64", "float16")]
+        masked = np.array([[0.5, -np.inf, 1.0], [-np.inf, -np.inf, 2.0]], np.float32)
+        out.append(Case(op, (masked,), opset=13, length=3, factor=STEPS, note="masked"))
+    out.append(Case("Softmax", (np.full((2, 3), -np.inf, np.float32),), opset=13, note="all-masked", factor=STEPS))
+    return out
+
+
+def normalizations() -> list[Case]:
+    out = []
+    for axis in (-1, 1, 0, -2):
+        x = data(2, 3, 5, low=-4, high=4)
+        tail = x.shape[axis:]
+        length = int(np.prod(tail))
+        scale, bias = data(*tail, seed=1), data(*tail, seed=2)
+        for given in ((x, scale), (x, scale, bias)):
+            out.append(Case("LayerNormalization", given, {"axis": axis}, 17, length=length, factor=STEPS))
+        out.append(
+            Case("RMSNormalization", (x, scale), {"axis": axis, "epsilon": 1e-3}, 23, length=length, factor=STEPS)
+        )
+    x, scale, bias = data(4, 6), data(6, seed=1), data(6, seed=2)
+    out.append(Case("LayerNormalization", (x, scale, bias), {"epsilon": 0.1}, 17, length=6, factor=STEPS))
+    out.append(Case("LayerNormalization", (data(4, 1), data(1), data(1, seed=1)), {}, 17, factor=STEPS))
+    out.append(Case("LayerNormalization", (data(0, 3), data(3), data(3, seed=1)), {}, 17, factor=STEPS))
+    half = [v.astype(np.float16) for v in (x, scale, bias)]
+    out.append(Case("LayerNormalization", tuple(half), {}, 17, length=6, factor=STEPS))
+    out.append(Case("RMSNormalization", tuple(half[:2]), {}, 23, length=6, factor=STEPS))
+    double = [v.astype(np.float64) for v in (x, scale, bias)]
+    out.append(Case("LayerNormalization", tuple(double), {}, 17, length=6, factor=STEPS, precision="float32"))
+    for shape in ((2, 3, 5), (1, 3, 4, 5), (2, 1, 2, 3, 2), (2, 3, 1)):
+        c, length = shape[1], int(np.prod(shape[2:]))
+        given = (data(*shape), data(c, seed=1), data(c, seed=2))
+        for opset, attrs in ((6, {}), (13, {"epsilon": 1e-2}), (22, {})):
+            factor = STEPS if length > 1 else 400 * STEPS  # x - mean is 0, but not where it is x/s - mean/s
+            out.append(Case("InstanceNormalization", given, attrs, opset, length=length, factor=factor))
+    return out
+
+
+def pools() -> list[Case]:
+    out = []
+    line, plane, cube = data(2, 3, 11), data(1, 2, 7, 9), data(1, 2, 5, 4, 6)
+    spelled: tuple[tuple[Any, dict[str, Any]], ...] = (
+        (line, {"kernel_shape": [3]}),
+        (line, {"kernel_shape": [2], "strides": [2]}),
+        (line, {"kernel_shape": [4], "pads": [2, 1], "strides": [3]}),
+        (plane, {"kernel_shape": [3, 3]}),
+        (plane, {"kernel_shape": [3, 2], "strides": [2, 3], "pads": [1, 0, 0, 1]}),
+        (plane, {"kernel_shape": [3, 3], "strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        (plane, {"kernel_shape": [3, 3], "auto_pad": "SAME_UPPER", "strides": [2, 2]}),
+        (plane, {"kernel_shape": [2, 4], "auto_pad": "SAME_LOWER", "strides": [2, 3]}),
+        (plane, {"kernel_shape": [2, 2], "auto_pad": "SAME_UPPER"}),
+        (plane, {"kernel_shape": [3, 3], "auto_pad": "VALID", "strides": [2, 2]}),
+        (plane, {"kernel_shape": [7, 9]}),
+        (plane, {"kernel_shape": [1, 1]}),
+        (cube, {"kernel_shape": [2, 3, 2], "strides": [1, 1, 2], "pads": [0, 1, 1, 1, 1, 0]}),
+        (data(0, 2, 5, 5), {"kernel_shape": [2, 2]}),
+    )
+    rounded: tuple[dict[str, Any], ...] = (
+        {"kernel_shape": [3, 3], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [3, 2], "strides": [3, 2], "pads": [1, 0, 1, 1], "ceil_mode": 1},
+        {"kernel_shape": [2, 2], "strides": [3, 4], "ceil_mode": 1},
+        {"kernel_shape": [1, 1], "strides": [2, 2], "ceil_mode": 1},
+        {"kernel_shape": [4, 4], "strides": [4, 4], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+    )
+    for op, dilated in (("MaxPool", 11), ("AveragePool", 19)):
+        for x, attrs in spelled:
+            length = int(np.prod(attrs["kernel_shape"]))
+            # its SAME_LOWER rounds the extent down, its averages skip NaN, its global pools are for images
+            wrong = "onnx" if attrs.get("auto_pad") == "SAME_LOWER" else ""
+            out.append(Case(op, (x,), attrs, 11, length=length, wrong=wrong))
+            if op == "AveragePool":
+                out.append(Case(op, (x,), attrs | {"count_include_pad": 1}, 11, length=length, wrong=wrong))
+        for attrs in rounded:
+            out.append(Case(op, (plane,), attrs, 12, length=16))
+            if op == "AveragePool":
+                out.append(Case(op, (plane,), attrs | {"count_include_pad": 1}, 19, length=16))
+        out.append(Case(op, (plane,), {"kernel_shape": [2, 3], "dilations": [2, 3]}, dilated, length=6))
+        out.append(
+            Case(op, (plane,), {"kernel_shape": [3, 2], "dilations": [2, 1], "pads": [2, 1, 1, 0]}, dilated, length=6)
+        )
+        out += [Case(op, (plane,), {"kernel_shape": [3, 3]}, o, length=9) for o in (7, 8, 22)]
+        out.append(Case(op, (plane.astype(np.float16),), {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}, 22, length=9))
+    out.append(Case("MaxPool", (plane.astype(np.float64),), {"kernel_shape": [3, 3]}, 12))
+    special = np.where(plane > 1.5, np.float32(np.nan), np.where(plane < 0, np.float32(-np.inf), plane))
+    out.append(Case("AveragePool", (special,), {"kernel_shape": [3, 3]}, 12, length=9, note="special", wrong="onnx"))
+    for op in ("GlobalAveragePool", "GlobalMaxPool"):
+        for x in (line, plane, cube, data(0, 2, 3), data(2, 3, 1, 1), plane.astype(np.float16)):
+            wrong = "" if x.ndim == 4 and x.size else "onnx"
+            out += [Case(op, (x,), opset=o, length=120, wrong=wrong) for o in (7, 22)]
+    return out
+
+
+CASES: tuple[Case, ...] = (
+    *reductions(),
+    *positions(),
+    *softmaxes(),
+    *normalizations(),
+    *pools(),
+)

@@ -1,0 +1,70 @@
+"""What a row cannot say is refused with a stable code, a reason and, where there is one, a next step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto
+
+from onnxfuse.ir.graph import Decision, Node
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import define
+from tests.ops.case import Case, data, ints, ours_symbolic, view
+from tests.ops.test_rows import CASES
+
+X, C = data(2, 3, 4, 5), data(3, seed=1)
+BATCH_NORM = (X, C, C, C, np.abs(C))
+TRAINING = (X, np.array(0.5, np.float32), np.array(True))
+
+REFUSED: tuple[tuple[Case, str, str], ...] = (
+    (Case("Add", (data(2, 2), data(2)), {"broadcast": 1, "axis": 0}, 6), "E-NO-KERNEL", "Add of opset 6 has no row"),
+    (Case("PRelu", (X, C), {}, 6), "E-NO-KERNEL", "PRelu of opset 6"),
+    (Case("Concat", (X, X), {}, 3), "E-NO-KERNEL", "Concat of opset 3"),
+    (Case("BatchNormalization", BATCH_NORM, {"spatial": 0}, 7), "E-NO-KERNEL", "statistics per element"),
+    (Case("BatchNormalization", BATCH_NORM, {"training_mode": 1}, 15), "E-NO-KERNEL", "training mode"),
+    (Case("Dropout", TRAINING, {}, 13, constants=(1, 2)), "E-RANDOM", "training mode or a wanted mask"),
+    (Case("Dropout", (X,), {}, 13, outputs=2), "E-RANDOM", "training mode or a wanted mask"),
+    (Case("Cast", (X,), {"to": TensorProto.STRING}), "E-DTYPE", "element type 8"),
+    (Case("Pad", (data(3), ints(1, 1)), {"mode": "reflect"}), "E-NO-KERNEL", "mode reflect"),
+    (Case("MaxPool", (X,), {"kernel_shape": [2, 2]}, 12, outputs=2), "E-NO-KERNEL", "indices are wanted"),
+    (Case("ArgMax", (X,), {"select_last_index": 1}, 13), "E-NO-KERNEL", "select_last_index"),
+    (Case("LayerNormalization", (data(2, 3), C), {}, 17, outputs=2), "E-NO-KERNEL", "wanted"),
+    (Case("Add", (data(2, 3), data(2, 4))), "E-BROADCAST", "3 and 4 may or may not be equal"),
+    (Case("MatMul", (data(2, 3), data(4, 5))), "E-SHAPE-UNKNOWN", "3 and 4 may differ"),
+    (Case("Softmax", (data(2, 3),), {"axis": 2}, 13), "E-SHAPE-UNKNOWN", "axis 2 is outside rank 2"),
+)
+
+
+@pytest.mark.parametrize(("case", "code", "reason"), REFUSED, ids=lambda c: c.id if isinstance(c, Case) else "")
+def test_what_cannot_be_served_is_refused(case: Case, code: str, reason: str) -> None:
+    found = define(ROWS, view(case))
+    assert isinstance(found, Decision)
+    assert (found.code, found.nodes) == (code, ("node",))
+    assert reason in found.reason
+
+
+def test_an_unknown_operator_names_its_neighbours() -> None:
+    plain = view(Case("Relu", (data(2),)))
+    for node, code, unlock in (
+        (Node("Sigmoidal", ("x0",), ("y0",), {}, "node"), "E-NO-KERNEL", "near: Sigmoid, HardSigmoid"),
+        (Node("Zzz", ("x0",), ("y0",), {}, "node"), "E-NO-KERNEL", ""),
+        (Node("Relu", ("x0",), ("y0",), {}, "node", "com.example"), "E-OPAQUE", ""),
+    ):
+        found = define(ROWS, replace(plain, node=node))
+        assert isinstance(found, Decision) and found.code == code and found.unlock == unlock
+
+
+def test_unknown_types_and_values_are_refused() -> None:
+    add = view(Case("Add", (data(2), data(2))))
+    found = define(ROWS, replace(add, types={**add.types, "x0": None}))
+    assert isinstance(found, Decision) and found.code == "E-SHAPE-UNKNOWN" and "--input-shape" in found.unlock
+    reshape = view(Case("Reshape", (data(2, 3), ints(6))))
+    found = define(ROWS, replace(reshape, known={}, constants={}))
+    assert isinstance(found, Decision) and "only known when the model runs" in found.reason
+
+
+def test_every_row_serves_symbols() -> None:
+    served = {case.op for case in CASES if not isinstance(ours_symbolic(case), Decision)}
+    assert served == set(ROWS.rows)
