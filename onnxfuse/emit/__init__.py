@@ -1,0 +1,27 @@
+"""The last step but one: a `Plan` with its kernels becomes a model that runs with the library and without it."""
+
+from __future__ import annotations
+
+from onnxfuse.emit.body import Body, body
+from onnxfuse.emit.model import Emitted, Fused, Library, copied, emit
+from onnxfuse.emit.names import domain, identity
+from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.emit.write import data_path, outside, write, write_stream
+
+__all__ = [
+    "Body",
+    "Emitted",
+    "Fused",
+    "Library",
+    "Staged",
+    "body",
+    "copied",
+    "data_path",
+    "domain",
+    "emit",
+    "identity",
+    "outside",
+    "refuse_existing",
+    "write",
+    "write_stream",
+]
