@@ -1,7 +1,8 @@
 """Integers that are known before the model runs: rows evaluated on small tensors whose elements are polynomials.
 
 An element is an `Index` (integers and truth values) or a NumPy scalar (floating point, only ever a plain number). A
-symbol may be 0 here (an empty past, an empty batch), other than in index maps, since conditions hang on these values.
+symbol may be 0 where values are compared (an empty past, an empty batch): conditions hang on that. Only divisions count
+on extents of at least 1, as index maps do: rounding matters nowhere else.
 """
 
 from __future__ import annotations
@@ -13,7 +14,22 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, Loaded, Mod, Symbol, divides, floor_div, modulo, transform
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Div,
+    Index,
+    Loaded,
+    Mod,
+    Symbol,
+    divides,
+    floor_div,
+    lower,
+    modulo,
+    nonnegative,
+    transform,
+)
 from onnxfuse.ir.scalar import FUNCTIONS, MONOIDS, Apply, Const, FromIndex, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
@@ -190,6 +206,11 @@ class Prover:
         """Whether e >= 0 is proven."""
         return _nonnegative(e) or any(_nonnegative(e - f) for f in self.facts)
 
+    def rounds_down(self, a: Index, b: Index) -> bool:
+        """Whether a / b is the same towards zero as downwards: both are positive or 0, for all symbols >= 1."""
+        low = lower(a)
+        return len(b.terms) == 1 and self.nonnegative(b) and low is not None and nonnegative(low)
+
     def at_most(self, a: Index, b: Index) -> bool:
         """True: a <= b. False: b <= a. Either where they are equal; else Undecided."""
         if self.nonnegative(b - a):
@@ -243,7 +264,7 @@ def _div(prove: Prover, a: Index, b: Index) -> Index:
     exact = divides(b, a)
     if exact is not None:
         return exact
-    if len(b.terms) == 1 and prove.nonnegative(a) and prove.nonnegative(b):
+    if prove.rounds_down(a, b):
         return floor_div(a, b)
     raise Undecided
 
@@ -261,7 +282,7 @@ def _mod(prove: Prover, a: Index, b: Index) -> Index:
 
 
 def _fmod(prove: Prover, a: Index, b: Index) -> Index:
-    if not (prove.nonnegative(a) and prove.nonnegative(b)):
+    if not prove.rounds_down(a, b):
         raise Undecided
     return _mod(prove, a, b)
 

@@ -8,13 +8,12 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from onnxfuse.config import Options
-from onnxfuse.errors import ModelError
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_dims, declared_type, names_of
 from onnxfuse.load.infer import Claim, NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
-from onnxfuse.load.read import File, read
+from onnxfuse.load.read import read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
@@ -30,13 +29,6 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     load with opset 0, under which no operator has a row; `source.opsets` keeps the truth.
     """
     file = read(source)
-    try:
-        return _load(file, options)
-    except UnicodeDecodeError:
-        raise ModelError("load: a name in the model is not UTF-8", hint="export the model again") from None
-
-
-def _load(file: File, options: Options) -> Graph:
     warnings: list[str] = []
     proto = file.proto
     already_fused = any(o.domain.startswith(FUSED_DOMAIN) for o in (*proto.opset_import, *proto.functions))

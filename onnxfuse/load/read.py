@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import os
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
 
 from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.load.inline import graphs
 from onnxfuse.load.tensors import mapped
 from onnxfuse.load.wire import Malformed, slim
 
@@ -106,4 +108,31 @@ def _parse(name: str, data: memoryview) -> onnx.ModelProto:
         ) from None
     if not proto.HasField("graph"):
         raise ModelError(f"load: {name} holds no graph", hint="check that it is an ONNX model")
+    try:
+        readable = all(isinstance(text, str) for text in _texts(proto))
+    except UnicodeDecodeError:
+        readable = False
+    if not readable:
+        raise ModelError(f"load: {name} has a name that is not UTF-8", hint="it is damaged, or export it again")
     return proto
+
+
+def _texts(proto: onnx.ModelProto) -> Iterator[str]:
+    """Every name that this program reads; protobuf gives bytes for those that are not UTF-8."""
+    for p in (*proto.opset_import, *proto.metadata_props):
+        yield from (p.domain,) if isinstance(p, onnx.OperatorSetIdProto) else (p.key, p.value)
+    for f in proto.functions:
+        yield from (f.name, f.domain)
+    for graph in graphs(proto.graph):
+        for node in graph.node:
+            yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+            for a in node.attribute:
+                yield from (a.name, a.ref_attr_name)
+        for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+            yield tensor.name
+            for e in tensor.external_data:
+                yield from (e.key, e.value)
+        for info in (*graph.input, *graph.output, *graph.value_info):
+            yield info.name
+            for d in info.type.tensor_type.shape.dim:
+                yield d.dim_param

@@ -12,12 +12,12 @@ from onnxfuse.ir.dtype import I64, DType, dtype_of
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, product
 from onnxfuse.load.arithmetic import LIMIT, Array, Prover, Undecided, elements, evaluate, integers, of_indices
-from onnxfuse.load.contrib import contributed
 from onnxfuse.load.dims import Names
+from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
 from onnxfuse.ops.movement import slices
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import Definition, View, define
+from onnxfuse.ops.spec import INVALID_CALL, Definition, View, define
 
 _PASSES = 8  # rounds after which equalities are looked for no more; each needs another slice that meets its bound
 
@@ -92,23 +92,26 @@ class _Pass:
     def _visit(self, node: Node) -> None:
         view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
         found = define(ROWS, view)
+        definitions = () if isinstance(found, Decision) else found
+        for o in filter(None, node.outputs):
+            self.types[o] = None
         if isinstance(found, Decision):
             if found.code == "E-BROADCAST":
                 self._meet(node)
-            for o in filter(None, node.outputs):
-                self.types[o] = None
             typed = self._guess(node)
-            if (mine := contributed(view)) is not None:
+            if (mine := guessed(view)) is not None:
                 typed[node.outputs[0]] = mine
                 self.unproven.pop(node.outputs[0], None)
             if node.op == "Slice" and node.domain in ("", "ai.onnx"):
                 typed = self._sliced(view, typed)
             self.types.update(typed)
-        else:
-            for d in found:
-                if d.name in node.outputs:
-                    self.types[d.name] = self._checked(node, d)
-        self._compute(node, found if not isinstance(found, Decision) else ())
+        for d in definitions:
+            if d.name in node.outputs:
+                self.types[d.name] = self._checked(node, d)
+        try:
+            self._compute(node, definitions)
+        except (Undecided, *INVALID_CALL):
+            pass  # not known before the model runs
 
     # Types --------------------------------------------------------------------------------------------------------
 
@@ -186,7 +189,7 @@ class _Pass:
         """The type of a Slice whose row refuses: exact where the facts allow; a symbol that is a minimum is noted."""
         try:
             have, places, out = view.type(0), slices(view), view.out()
-        except Refused:
+        except (Refused, *INVALID_CALL):
             return typed
         guess = typed[out].shape if out in typed and len(typed[out].shape) == len(have.shape) else None
         shape = list(have.shape)
@@ -234,10 +237,7 @@ class _Pass:
             self._nonzero(node)
         elif found and all(i in self.values for i in node.inputs if i):
             inputs = {i: self.values[i] for i in node.inputs if i}
-            try:
-                made = evaluate(found, inputs, self.facts)
-            except Undecided:
-                return
+            made = evaluate(found, inputs, self.facts)
             for o in node.outputs:
                 if o in made:
                     self._learn(o, made[o])

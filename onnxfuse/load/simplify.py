@@ -10,7 +10,8 @@ from onnxfuse.ir.graph import Constant, Graph, Node
 def simplify_shapes(graph: Graph) -> Graph:
     """The graph with nodes of known integers as constants and without dead nodes and constants.
 
-    A node that makes an output of the graph stays: outputs are made by nodes.
+    A node that makes an output of the graph stays: outputs are made by nodes. So does one of another domain, which may
+    do more than make its outputs.
     """
     made: dict[str, Constant] = {}
     kept: list[Node] = []
@@ -21,7 +22,7 @@ def simplify_shapes(graph: Graph) -> Graph:
         else:
             made |= found
     nodes, wanted = _alive(kept, graph.outputs)
-    constants = {name: c for name, c in (graph.constants | made).items() if name in wanted}  # type: ignore[operator]
+    constants = {name: c for name, c in {**graph.constants, **made}.items() if name in wanted}
     return graph.with_nodes(nodes, constants=constants)
 
 
@@ -40,11 +41,11 @@ def _constants(graph: Graph, node: Node) -> dict[str, Constant] | None:
 
 
 def _alive(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[list[Node], set[str]]:
-    """The nodes that outputs depend on, in order, and every value that is read."""
+    """The nodes that something depends on, in order, and every value that is read."""
     wanted = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):
-        if wanted.intersection(node.outputs):
+        if node.domain not in ("", "ai.onnx") or wanted.intersection(node.outputs):
             wanted.update(node.reads)
             kept.append(node)
     return kept[::-1], wanted

@@ -1,4 +1,4 @@
-"""Output types of operators that ONNX inference does not know: ONNX Runtime's own, and some that ONNX gave up."""
+"""Output types that ONNX inference does not find: of ONNX Runtime's own operators, dropped ones, symbolic resizing."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from onnxfuse.ir.dtype import U8
 from onnxfuse.ir.graph import Refused, TensorType
-from onnxfuse.ir.index import Index, divides
+from onnxfuse.ir.index import Index, divides, floor_div
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import View, define
+from onnxfuse.ops.spec import INVALID_CALL, View, define
 
 Guess = Callable[[View], TensorType | None]
 
@@ -73,6 +73,32 @@ def _crop(view: View) -> TensorType | None:
     return TensorType(view.dtype(0), (n, c, *rest))
 
 
+def _resize(view: View) -> TensorType | None:
+    """Resize and Upsample: to `sizes`, or by scales that are integers or the inverse of integers."""
+    have = view.shape(0)
+    if view.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return None
+    at = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
+    shape = list(have)
+    if view.has(3):
+        wanted: list[Index | None] = list(view.ints(3))
+    else:
+        given = view.array(2 if view.node.op == "Resize" and view.opset >= 11 else 1)
+        scales = view.attr("scales", ()) if given is None else given.reshape(-1).tolist()
+        wanted = [_scaled(have[a], float(s)) for a, s in zip(at, scales, strict=True)]
+    for a, extent in zip(at, wanted, strict=True):
+        if extent is None:
+            return None
+        shape[a] = extent
+    return TensorType(view.dtype(0), tuple(shape))
+
+
+def _scaled(extent: Index, scale: float) -> Index | None:
+    if scale.is_integer():
+        return extent * int(scale)
+    return floor_div(extent, Index.of(int(1 / scale))) if scale > 0 and (1 / scale).is_integer() else None
+
+
 # By domain and operator: the type of the first output; of other outputs nothing is said.
 _MICROSOFT: dict[str, Guess] = {
     **dict.fromkeys(("BiasAdd", "BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu"), _same),
@@ -88,14 +114,16 @@ _MICROSOFT: dict[str, Guess] = {
 _DEFAULT: dict[str, Guess] = {
     **dict.fromkeys(("ImageScaler", "ParametricSoftplus", "ScaledTanh", "SimplifiedLayerNormalization"), _same),
     "Crop": _crop,
+    "Resize": _resize,
+    "Upsample": _resize,
 }
 _GUESSES: dict[str, dict[str, Guess]] = {"": _DEFAULT, "ai.onnx": _DEFAULT, "com.microsoft": _MICROSOFT}
 
 
-def contributed(view: View) -> TensorType | None:
+def guessed(view: View) -> TensorType | None:
     """The type of a node's first output, where this page knows its operator."""
     guess = _GUESSES.get(view.node.domain, {}).get(view.node.op)
     try:
         return guess(view) if guess is not None else None
-    except (Refused, ValueError):  # ValueError: an attribute or a shape of another length
+    except (Refused, *INVALID_CALL):
         return None
