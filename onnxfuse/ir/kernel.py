@@ -70,6 +70,7 @@ class Fold:
     combine: str
     dtype: DType
     body: tuple[Stmt, ...]
+    ways: int = 1  # partial results side by side, where a vector loop carries them
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +144,9 @@ class Tile:
     b: str
     b_at: Index
     width: int
-    ahead: Index | None = None  # offset in b to prefetch from while this tile runs, `share` vectors of it
-    share: Index | None = None
+    ahead: Index | None = None  # offset in b of the panel to prefetch while this tile runs: the part of tile
+    turn: Index = Index(())  # `turn`
+    turns: Index = Index(())  # of `turns`
 
 
 @dataclass(frozen=True, slots=True)

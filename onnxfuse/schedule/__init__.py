@@ -14,7 +14,7 @@ from onnxfuse.lower import Lowered
 from onnxfuse.schedule.align import Together, partition
 from onnxfuse.schedule.canonical import canonical
 from onnxfuse.schedule.gemm import gemm_phases
-from onnxfuse.schedule.jobs import Prepared, prepare
+from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
 
@@ -50,7 +50,7 @@ def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scr
     kept: set[str] = set()
     for job in part.jobs:
         name = job.nest.name
-        if name not in read or name.startswith("out"):
+        if name not in read or is_output(name):
             continue
         kept.add(name)
         layout = prepared.layouts.get(name, Layout())

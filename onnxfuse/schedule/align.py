@@ -61,8 +61,10 @@ def together(jobs: Sequence[Job]) -> Together | None:
     batch = tuple(tiles[-1].batch) if tiles else ()
     if any(set(t.batch) != set(batch) for t in tiles):
         return None
-    rest = [j for j in renamed if not j.right_side]
-    shared = [a for a in rest[-1].nest.axes if all(a in j.nest.axes for j in rest)] if rest else list(batch)
+    rest = [j for j in renamed if not j.right_side] or renamed
+    shared = [a for a in rest[-1].nest.axes if all(a in j.nest.axes for j in rest)]
+    if tiles and len(renamed) == 1:
+        shared = [a for a in shared if a in batch or a in tiles[0].rows]
     if any(a not in shared for a in batch) or any(not set(batch) <= set(j.nest.axes) for j in renamed):
         return None
     rows = tuple(a for a in shared if a not in batch)

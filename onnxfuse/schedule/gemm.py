@@ -18,6 +18,7 @@ from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.rows import C, TABLE, Frame, epilogue, left_load, right_offset, tile_window
 
 PACKED = "packed"
+POINTERS = 2048  # entries of a table of row pointers, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     tiles = floor_div(rows + (tall - 1), Index.of(tall))
     weights = k * n * 4
     row_bytes = 4 * (k if segments == 1 else k // segments)
-    block = max(1, target.l2_bytes // 4 // (row_bytes * tall))
+    block = max(1, target.l2_bytes * 3 // 4 // (row_bytes * tall))
     count = -(-m // tall) if m is not None else 10
     columns_first = weights > target.l2_bytes // 8 and -(-n // target.panel) >= 4 and weights > row_bytes * (m or 128) // 4
     if not columns_first:
@@ -57,6 +58,8 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     elif m is not None:
         block = min(block, count)
     packed = segments == 1 and (m is None or m > 1) and k >= 256 and n >= 256 and columns_first
+    if not packed:
+        block = min(block, max(1, POINTERS // (segments * tall)))
     return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 2)
 
 
@@ -107,7 +110,6 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
         frame.local(TABLE, Index.of(entries * s.block), I64, "pointers")
     frame.local(C, Index.of(target.panel * s.tall))
-    share = floor_div(s.depth * target.panel, Index.of(t1) - t0) + target.lanes
     tile = Tile(
         C,
         end - Index.of(first),
@@ -120,8 +122,9 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         frame.places[tiled.right.source].buffer,
         b_at,
         target.panel,
-        b_at + s.depth * target.panel + (Index.of(at) - t0) * share if s.streams else None,
-        share if s.streams else None,
+        b_at + s.depth * target.panel if s.streams else None,
+        Index.of(at) - t0,
+        Index.of(t1) - t0,
     )
     inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *epilogue(job, frame, panel, target.panel, m, end)))
     over_panels = Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))

@@ -110,7 +110,14 @@ def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
         tiled = _tiled(found, done, constants, target) if found is not None and worth_tiles(found) else None
         done.jobs.append(Job(nest, tiled))
+        if d.name not in done.places:  # for contiguity only: phases decide where it really lives
+            done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
     return done
+
+
+def is_output(name: str) -> bool:
+    """Whether a canonical name is that of an output parameter."""
+    return name.startswith("out") and "%" not in name
 
 
 def worth_tiles(c: Contraction) -> bool:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, coefficient, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, indices_of, substitute_axes, walk
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, cost, indices_of, substitute_axes, walk
 
+CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that four are carried
 WIDE = ("sum", "prod", "max", "min")  # monoids that a vector may carry lane by lane
 
 
@@ -121,6 +122,7 @@ class _Writer:
     memo: dict[Scalar, int] = field(default_factory=dict)
     also: dict[Scalar, tuple[str, Index]] = field(default_factory=dict)
     count: int = 0
+    prefix: str = ""
 
     def level_of_index(self, e: Index) -> int:
         """How many of the open loops an index depends on."""
@@ -159,7 +161,7 @@ class _Writer:
 
     def variable(self, level: int) -> str:
         """A new variable that lives at a level."""
-        name = f"%v{self.count}"
+        name = f"%{self.prefix}v{self.count}"
         self.count += 1
         self.levels[name] = level
         return name
@@ -175,7 +177,7 @@ class _Writer:
             if any(l.kind == "vector" for l in self.loops[:level]):
                 return Index.of(inner)
             if inner not in self.bound:
-                axis = Axis(f"%g{self.count}", atom.extent)
+                axis = Axis(f"%{self.prefix}g{self.count}", atom.extent)
                 self.count += 1
                 self.levels[axis.name] = level
                 self.bound[inner] = axis
@@ -235,7 +237,8 @@ class _Writer:
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
         self.bound = {k: a for k, a in self.bound.items() if self.levels[a.name] <= level}
-        self.at[level].append(Fold(names, x.combine, x.dtype, body))
+        ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
+        self.at[level].append(Fold(names, x.combine, x.body[0].dtype, body, ways))
         return Load(names[x.slot], (), x.dtype)
 
 
@@ -273,9 +276,12 @@ def use_counts(values: Sequence[Scalar]) -> dict[Scalar, int]:
     return counts
 
 
-def written(goals: Sequence[Goal], loops: Sequence[Level]) -> tuple[Stmt, ...]:
-    """Statements that compute the goals' values over the loops and store them in the innermost one."""
-    writer = _Writer(list(loops), at=[[] for _ in range(len(loops) + 1)])
+def written(goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "") -> tuple[Stmt, ...]:
+    """Statements that compute the goals' values over the loops and store them in the innermost one.
+
+    Their variables begin with `prefix`, so that stages that follow each other do not share names.
+    """
+    writer = _Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix)
     for t in goals:
         writer.also |= t.also
     uses = use_counts([t.value for t in goals])

@@ -16,9 +16,9 @@ from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Ti
 from onnxfuse.ir.scalar import Load, Reduce, Scalar, cost, loads, rebuild, substitute_axes, walk
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.align import Together
-from onnxfuse.schedule.jobs import Job
+from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Nest, Place, flat
-from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, written
+from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of, written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
@@ -34,6 +34,7 @@ class Frame:
     tall: int  # rows of the window at most
     places: dict[str, Place]
     locals: list[Buffer] = field(default_factory=list)
+    stages: int = 0
 
     def local(self, name: str, size: Index, dtype: object = F32, space: str = "local") -> str:
         """A buffer that lives as long as one task."""
@@ -43,6 +44,8 @@ class Frame:
 
 def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already)."""
+    if all(j.tiled is None and not _inner(j.nest, t) for j in t.jobs):
+        return _flat_phase(t, places, kept)
     tiled = any(j.tiled is not None for j in t.jobs)
     count, groups = product([a.extent for a in t.rows]), product([a.extent for a in t.batch])
     m, g = Axis("m", count), Axis("g", groups)
@@ -59,6 +62,31 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Tar
     else:
         body = (*before, *body)
     return Phase(splits, _work(t), tuple(frame.locals), body)
+
+
+def _flat_phase(t: Together, places: dict[str, Place], kept: set[str]) -> Phase:
+    """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
+    frame = Frame({}, None, ZERO, 1, places)
+    for job in t.jobs:
+        _place(job, t, frame, kept)
+    goals = [_goal(j, frame, _flat(j.nest.value, frame)) for j in t.jobs]
+    axes, values = fused_axes(tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)])
+    goals = [g.substituted(values) for g in goals]
+    loops = free_loops(goals[-1], axes)
+    vector = loops[-1] if loops and loops[-1].kind == "vector" else None
+    rows = [l.axis for l in loops if l is not vector]
+    m = Axis("m", product([a.extent for a in rows]))
+    digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
+    goals = [g.substituted(digits) for g in goals]
+    opened: list[Level] = []
+    splits: list[Split] = []
+    for axis, kind, letter in ((m, "serial", "r"), (vector.axis if vector else None, "vector", "c")):
+        if axis is None or (axis is m and not rows):
+            continue
+        lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
+        splits.append(Split(lo, hi, axis.extent))
+        opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
+    return Phase(tuple(splits), _work(t), tuple(frame.locals), written(goals, opened))
 
 
 def _row_loops(t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
@@ -112,8 +140,7 @@ def _inner(nest: Nest, t: Together) -> tuple[Axis, ...]:
 def _place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
     """Give the job's value a place, unless it has one as an output: scratch when read later, else local to the task."""
     nest = job.nest
-    place = frame.places.get(nest.name)
-    if place is not None and place.buffer == nest.name and (nest.name in kept or nest.name.startswith("out")):
+    if nest.name in kept or is_output(nest.name):
         return
     inner = _inner(nest, t)
     size = product([a.extent for a in inner])
@@ -148,7 +175,8 @@ def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_bat
     if frame.row is not None and frame.tall > 1 and not by_batch:
         end = Index.of(Axis("m1", frame.row.extent + 1))
         loops = [Level(frame.row, "serial", frame.first, end), *loops]
-    return written(goals, loops)
+    frame.stages += 1
+    return written(goals, loops, f"s{frame.stages}")
 
 
 def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:

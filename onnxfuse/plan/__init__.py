@@ -1,0 +1,290 @@
+"""Graph to plan: groups grown from anchors, and every refusal with its reason.
+
+Anchors are taken in the order batched contractions (attention), contractions with weights, reductions; each grows
+forward over the values it makes and backward over what only it reads (DNNFusion's seed growth, with the seed turned
+round: the costliest operators first). What is left grows from elementwise seeds, smallest result first, as published.
+Legality is freedom from cycles; what a group becomes (phases, stages, tiles) is decided later.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from onnxfuse.config import Options
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.group import Group, Plan, group_of
+from onnxfuse.ir.index import product
+from onnxfuse.ir.layout import Layout, channels_last
+from onnxfuse.ops.spec import Table
+from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, kind_of
+from onnxfuse.plan.units import Units
+
+MOST_NODES = 64
+
+
+def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset()) -> Plan:
+    """Groups of a graph. Nodes named in `forbidden` stay with the runtime."""
+    kinds, decisions = _kinds(graph, rows, options, forbidden)
+    left: set[str] = set()
+    while True:
+        made, dropped = _planned(graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options)
+        # a node that stays needs its shape inputs after all: then those values are read again
+        again = {n for n in dropped if n not in left}
+        if not again:
+            return Plan(made.graph, made.groups, made.layouts, tuple(decisions) + made.decisions)
+        left |= again
+
+
+def _kinds(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str]) -> tuple[dict[int, Kind], list[Decision]]:
+    """The kind of each node that may be fused, and why the others may not."""
+    skip = [re.compile(r) for r in options.skip_node]
+    kinds: dict[int, Kind] = {}
+    decisions: list[Decision] = []
+    for i, n in enumerate(graph.nodes):
+        if n.name in forbidden:
+            continue
+        kind: Kind | Decision = kind_of(graph, n, rows)
+        if any(r.search(n.name) for r in skip):
+            kind = Decision("E-KEEP", (n.name,), f"{n.name} matches --skip-node")
+        if isinstance(kind, Decision):
+            decisions.append(kind)
+        elif not all(o in graph.known for o in n.outputs if o):  # known integers: the runtime makes them, nobody waits
+            kinds[i] = kind
+    return kinds, decisions
+
+
+def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options) -> tuple[Plan, set[str]]:
+    """A plan over nodes of these kinds, and the names of those that ended up in no group."""
+    graph, kinds, reads = _alive(graph, kinds, rows)
+    units = Units.of(graph, reads)
+    grower = _Grower(units, kinds, options.strategy)
+    chosen = [g for g in grower.run() if _worth(units, kinds, g, options.min_group)]
+    wanted = Counter(v for values in reads for v in dict.fromkeys(values))
+    wanted.update(graph.outputs)
+    groups: list[Group] = []
+    for g in units.ordered(chosen):
+        nodes = tuple(graph.nodes[m] for m in units.members[g])
+        groups.append(group_of(nodes[0].name, nodes, graph, wanted))
+    by_name = {graph.nodes[i].name: k for i, k in kinds.items()}
+    kept = _drop_lonely(groups, _layouts(graph, groups, by_name), options.min_group)
+    inside = {n.name for g in kept for n in g.nodes}
+    layouts = _layouts(graph, kept, by_name)
+    dropped = {graph.nodes[i].name for i in kinds if graph.nodes[i].name not in inside}
+    return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped
+
+
+def _alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
+    """The graph without nodes that only serve shapes which kernels and bodies work out for themselves."""
+    reads = [_data(graph, n, rows) if i in kinds else n.reads for i, n in enumerate(graph.nodes)]
+    wanted = set(graph.outputs)
+    alive: list[int] = []
+    for i in reversed(range(len(graph.nodes))):
+        if any(o in wanted for o in graph.nodes[i].outputs):
+            wanted.update(reads[i])
+            alive.append(i)
+    alive.reverse()
+    at = {old: new for new, old in enumerate(alive)}
+    nodes = tuple(graph.nodes[i] for i in alive)
+    return graph.with_nodes(nodes), {at[i]: k for i, k in kinds.items() if i in at}, [reads[i] for i in alive]
+
+
+def _data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
+    """Values that a fused node reads as data: inputs that only give a shape, and are known, left out."""
+    row = rows.find(node, graph.opset)
+    shaping = {node.inputs[i] for i in (row.shape_inputs if row else ()) if i < len(node.inputs)}
+    return tuple(v for v in node.reads if v not in shaping or v not in graph.known)
+
+
+class _Grower:
+    """Grows groups over units; what stopped a growth is kept as a decision."""
+
+    def __init__(self, units: Units, kinds: dict[int, Kind], strategy: str) -> None:
+        self.units = units
+        self.kinds = kinds
+        self.strategy = strategy
+        self.taken: set[int] = set()
+        self.decisions: list[Decision] = []
+        self.seen: set[tuple[str, str]] = set()
+
+    def run(self) -> list[int]:
+        """Positions of the groups' representatives."""
+        order = sorted(self.kinds)
+        groups: list[int] = []
+        for wanted in ((BATCHED,), (WEIGHTS,), (REDUCTION,), (WINDOW,), (ELEMENTWISE, MOVEMENT)):
+            seeds = [i for i in order if self.kinds[i].name in wanted]
+            if wanted[0] == ELEMENTWISE:
+                seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
+            for i in seeds:
+                if i not in self.taken:
+                    groups.append(self._grow(i))
+        return groups
+
+    def _size(self, i: int) -> int:
+        t = self.units.graph.types.get(self.units.nodes[i].outputs[0])
+        return (product(t.shape).constant or 10**6) if t is not None else 0
+
+    def _grow(self, seed: int) -> int:
+        self.taken.add(seed)
+        if self.strategy == "none":
+            return seed
+        changed = True
+        while changed:
+            changed = self._forward(seed) or self._backward(seed)
+        return seed
+
+    def _kinds(self, group: int) -> set[str]:
+        return {self.kinds[m].name for m in self.units.members[group]}
+
+    def _try(self, group: int, node: int, reason: tuple[str, str] | None) -> bool:
+        names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
+        if reason is None and len(self.units.members[group]) >= MOST_NODES:
+            reason = ("E-RESOURCE", f"a group holds at most {MOST_NODES} operators")
+        if reason is None and self.units.closes_cycle(group, node):
+            reason = ("E-CYCLE", "the group would depend on itself through nodes outside")
+        if reason is None:
+            self.units.join(group, node)
+            self.taken.add(node)
+            return True
+        if names not in self.seen:
+            self.seen.add(names)
+            self.decisions.append(Decision(reason[0], names, reason[1]))
+        return False
+
+    def _forward(self, group: int) -> bool:
+        grown = False
+        again = True
+        while again:
+            again = False
+            for node in self.units.consumers(group):
+                if node in self.taken or node not in self.kinds:
+                    continue
+                if self._try(group, node, self._forward_refusal(group, node)):
+                    grown = again = True
+                    break
+        return grown
+
+    def _forward_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        mine, kind = self._kinds(group), self.kinds[node]
+        op = self.units.nodes[node].op
+        if self.strategy == "nnvm" and kind.name != ELEMENTWISE:
+            return ("E-TYPE", f"{op} is not elementwise")
+        if kind.name == WEIGHTS:
+            return ("E-TYPE", f"{op} has weights of its own and reads whole rows")
+        if kind.name == BATCHED:
+            return None if BATCHED in mine and REDUCTION in mine and self._batched(group) == 1 else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
+        if kind.name == WINDOW or (kind.name == REDUCTION and WINDOW in mine):
+            return ("E-TYPE", f"{op} reads windows across the group's tiles")
+        if kind.name == REDUCTION:
+            return self._reduction_refusal(group, node)
+        if kind.name == MOVEMENT:
+            return self._movement_refusal(group, node)
+        return self._numel_refusal(group, node)
+
+    def _batched(self, group: int) -> int:
+        return sum(self.kinds[m].name == BATCHED for m in self.units.members[group])
+
+    def _reduction_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        """A reduction joins when it reads whole values of the group and there is no second contraction behind it."""
+        n = self.units.nodes[node]
+        if self._batched(group) > 1:
+            return ("E-TYPE", f"{n.op} would follow both contractions of an attention")
+        if WEIGHTS in self._kinds(group) and any(self.kinds[m].spatial for m in self.units.members[group]):
+            return ("E-TYPE", f"{n.op} reads across the tiles of a convolution")
+        return None
+
+    def _movement_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        """Movement joins its producer when it is its only reader; otherwise its readers may take it."""
+        n = self.units.nodes[node]
+        for b in self.units.before[node]:
+            if self.units.group[b] == group and len(self.units.after[b]) > 1 and not self.kinds[node].keeps_order:
+                return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
+        if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
+            return ("E-FANOUT", f"{n.op} has several results: whoever reads them takes it")
+        if any(self.kinds[a].name in (BATCHED,) for a in self.units.after[node] if a in self.kinds):
+            return ("E-FANOUT", f"the contraction behind {n.op} reads it in its own order")
+        return self._numel_refusal(group, node)
+
+    def _numel_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        """Elementwise work joins when it has as many elements as the value it reads: nothing is computed twice."""
+        graph, n = self.units.graph, self.units.nodes[node]
+        out = graph.types[n.outputs[0]]
+        made = {o for m in self.units.members[group] for o in self.units.nodes[m].outputs}
+        sizes = [product(t.shape) for i in n.inputs if i in made and (t := graph.types.get(i)) is not None]
+        assert out is not None
+        if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW, REDUCTION} and product(out.shape) not in sizes:
+            if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW}:
+                return ("E-NUMEL", f"{n.op} has another number of elements than the value it reads")
+        return None
+
+    def _backward(self, group: int) -> bool:
+        grown = False
+        again = True
+        while again:
+            again = False
+            for node in self.units.producers(group):
+                if node in self.taken or node not in self.kinds:
+                    continue
+                if self._try(group, node, self._backward_refusal(group, node)):
+                    grown = again = True
+                    break
+        return grown
+
+    def _backward_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        kind, n = self.kinds[node], self.units.nodes[node]
+        if kind.name not in (ELEMENTWISE, MOVEMENT):
+            return ("E-TYPE", f"{n.op} is not elementwise")
+        if self.strategy == "nnvm":
+            return ("E-TYPE", "only producers are joined to")
+        if any(self.units.group[a] != group for a in self.units.after[node]):
+            return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
+        if any(o in self.units.graph.outputs for o in n.outputs):
+            return ("E-FANOUT", f"the result of {n.op} is an output of the model")
+        if any(self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED) for b in self.units.before[node] if b in self.kinds and b not in self.taken):
+            return ("E-COST", f"{n.op} belongs to the contraction before it")
+        if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW}:
+            return ("E-COST", f"{n.op} would be computed for every panel of weights")
+        if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
+            return ("E-COST", f"{n.op} would be computed for every head")
+        return None
+
+    def _shared_mask(self, group: int, node: int) -> bool:
+        """Whether a producer is much smaller than the group's largest value: then it is cheaper made once."""
+        graph = self.units.graph
+        largest = max(self._size(m) for m in self.units.members[group])
+        t = graph.types[self.units.nodes[node].outputs[0]]
+        size = product(t.shape).constant if t is not None else None
+        return size is not None and size * 4 <= largest
+
+
+def _worth(units: Units, kinds: dict[int, Kind], group: int, least: int) -> bool:
+    """Whether a group may be worth a kernel: not when it only changes a shape, which costs the runtime nothing."""
+    members = units.members[group]
+    if all(kinds[m].keeps_order for m in members):
+        return least <= 1
+    return len(members) >= least or any(kinds[m].name != MOVEMENT for m in members)
+
+
+def _drop_lonely(groups: list[Group], layouts: dict[str, Layout], least: int) -> list[Group]:
+    """Groups of fewer operators than asked stay only in the middle of an area whose layout they share."""
+    return [g for g in groups if len(g.nodes) >= least or any(v in layouts for v in (*g.inputs, *g.outputs))]
+
+
+def _layouts(graph: Graph, groups: list[Group], kinds: dict[str, Kind]) -> dict[str, Layout]:
+    """Channels last for every image between groups that a convolution or pooling makes or reads."""
+    inside = {n.name: g for g in groups for n in g.nodes}
+    outputs = {o for g in groups for o in g.outputs}
+    readers = graph.consumers()
+    wants: set[str] = set()
+    can: set[str] = set()
+    for v in outputs:
+        t = graph.types.get(v)
+        if t is None or len(t.shape) not in (3, 4, 5) or v in graph.outputs:
+            continue
+        if any(n.name not in inside for n in readers.get(v, [])):
+            continue
+        can.add(v)
+    for g in groups:
+        if any(kinds[n.name].spatial for n in g.nodes):
+            wants |= {v for v in (*g.inputs, *g.outputs) if v in can}
+    return {v: channels_last(len(graph.types[v].shape)) for v in sorted(wants)}  # type: ignore[union-attr]  # typed above

@@ -1,0 +1,97 @@
+"""What a node is to the planner, from its definitions: contraction with weights or without, reduction, elementwise, movement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.index import Index, product
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, cost, free_axes, loads, walk
+from onnxfuse.ops.spec import Definition, Table, define, view_of
+
+WEIGHTS = "weights"  # a contraction with a constant side
+BATCHED = "batched"  # a contraction of two activations
+WINDOW = "window"  # a reduction over windows that keeps its channels: pooling, depthwise convolution
+REDUCTION = "reduction"
+ELEMENTWISE = "elementwise"
+MOVEMENT = "movement"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A node's kind, its definitions, whether it keeps row-major order (movement), and whether it wants channels last."""
+
+    name: str
+    definitions: tuple[Definition, ...]
+    keeps_order: bool = False
+    spatial: bool = False
+
+
+def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
+    """The kind of a node, or why it cannot be generated."""
+    found = define(rows, view_of(graph, node))
+    if isinstance(found, Decision):
+        return found
+    refused = _types_refused(graph, node)
+    if refused is not None:
+        return refused
+    reduces = [n for d in found for n in walk(d.value) if isinstance(n, Reduce)]
+    spatial = node.op in ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+    if not reduces:
+        moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d.value) for d in found)
+        keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
+        return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
+    if len(found) == 1 and len(reduces) == 1 and (side := _contraction(found[0], reduces[0], graph)):
+        return Kind(side, found, spatial=spatial)
+    windowed = spatial and len(found) == 1
+    return Kind(WINDOW if windowed else REDUCTION, found, spatial=spatial)
+
+
+def _types_refused(graph: Graph, node: Node) -> Decision | None:
+    for v in (*node.inputs, *node.outputs):
+        if v and graph.types.get(v) is None:
+            return Decision("E-SHAPE-UNKNOWN", (node.name,), f"the type of {v} is not known")
+    return None
+
+
+def _moves(x: Scalar) -> bool:
+    return all(isinstance(n, Load) for n in walk(x))
+
+
+def _contraction(d: Definition, reduce: Reduce, graph: Graph) -> str | None:
+    """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
+    body = reduce.body[0]
+    if reduce.combine != "sum" or reduce.dtype != F32 or not isinstance(body, Apply) or body.fn != "mul":
+        return None
+    sides = [free_axes(a) & set(d.axes) for a in body.args]
+    names = [{n.source for n in loads(a)} for a in body.args]
+    constant = [bool(s) and all(v in graph.constants for v in s) for s in names]
+    only = [sides[0] - sides[1], sides[1] - sides[0]]
+    if constant[0] != constant[1]:
+        own = only[0] if constant[0] else only[1]
+        return WEIGHTS if _wide(tuple(a.extent for a in own)) and not sides[0] & sides[1] else None
+    if constant[0]:
+        return None
+    return BATCHED if (only[0] and only[1]) or any(only) else None
+
+
+def _wide(extents: tuple[Index, ...]) -> bool:
+    n = product(extents).constant
+    return n is None or n >= 8
+
+
+def weight(kind: Kind) -> float:
+    """Vector operations per element, summed over the definitions: how much recomputing would cost."""
+    return sum(cost(d.value) for d in kind.definitions)
+
+
+def sizes(graph: Graph, values: tuple[str, ...]) -> Mapping[str, Index]:
+    """Number of elements of values whose types are known."""
+    found: dict[str, Index] = {}
+    for v in values:
+        t = graph.types.get(v)
+        if t is not None:
+            found[v] = product(t.shape)
+    return found

@@ -1,0 +1,95 @@
+"""The graph as units while groups grow: which node is in which group, and whether a merge would close a cycle."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from onnxfuse.ir.graph import Graph, Node
+
+
+@dataclass(slots=True)
+class Units:
+    """Nodes by position, their neighbours, and the group that each belongs to (its own position when alone)."""
+
+    graph: Graph
+    nodes: tuple[Node, ...]
+    before: list[list[int]] = field(default_factory=list)
+    after: list[list[int]] = field(default_factory=list)
+    group: list[int] = field(default_factory=list)
+    members: dict[int, list[int]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(graph: Graph, reads: Sequence[tuple[str, ...]]) -> Units:
+        """Every node alone; `reads` are the values that each one depends on."""
+        u = Units(graph, graph.nodes)
+        made = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
+        u.before = [sorted({made[r] for r in values if r in made}) for values in reads]
+        u.after = [[] for _ in graph.nodes]
+        for i, befores in enumerate(u.before):
+            for b in befores:
+                u.after[b].append(i)
+        u.group = list(range(len(graph.nodes)))
+        u.members = {i: [i] for i in range(len(graph.nodes))}
+        return u
+
+    def join(self, group: int, node: int) -> None:
+        """Add the unit of a node to a group."""
+        other = self.group[node]
+        for m in self.members.pop(other):
+            self.group[m] = group
+            self.members[group].append(m)
+        self.members[group].sort()
+
+    def consumers(self, group: int) -> list[int]:
+        """Nodes outside a group that read from it, in order."""
+        return sorted({a for m in self.members[group] for a in self.after[m] if self.group[a] != group})
+
+    def producers(self, group: int) -> list[int]:
+        """Nodes outside a group that it reads from, last first."""
+        return sorted({b for m in self.members[group] for b in self.before[m] if self.group[b] != group}, reverse=True)
+
+    def closes_cycle(self, group: int, node: int) -> bool:
+        """Whether the group together with the unit of a node would depend on itself through others."""
+        inside = {*self.members[group], *self.members[self.group[node]]}
+        latest = max(inside)
+        seen: set[int] = set()
+        stack = [a for m in inside for a in self.after[m] if a not in inside]
+        while stack:
+            unit = self.group[stack.pop()]
+            if unit in seen:
+                continue
+            seen.add(unit)
+            members = self.members[unit]
+            if members[0] > latest:
+                continue
+            for m in members:
+                for a in self.after[m]:
+                    if a in inside:
+                        return True
+                    if self.group[a] not in seen:
+                        stack.append(a)
+        return False
+
+    def ordered(self, groups: Iterable[int]) -> list[int]:
+        """Groups in an order in which each comes after those it reads from."""
+        wanted = set(groups)
+        done: set[int] = set()
+        out: list[int] = []
+
+        def visit(unit: int) -> None:
+            stack = [(unit, False)]
+            while stack:
+                at, ready = stack.pop()
+                if ready:
+                    out.append(at)
+                    continue
+                if at in done:
+                    continue
+                done.add(at)
+                stack.append((at, True))
+                stack.extend((self.group[b], False) for m in self.members[at] for b in self.before[m] if self.group[b] not in done)
+
+        for i in range(len(self.nodes)):
+            visit(self.group[i])
+        return [u for u in out if u in wanted]

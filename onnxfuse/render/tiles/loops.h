@@ -1,0 +1,182 @@
+// What generated loops are spelled with: vector loops with masked tails, folds, tasks, scratch slots, checked indices.
+#pragma once
+#include "host.h"
+#include "math.h"
+#include "vec.h"
+
+namespace onnxfuse {
+
+#define HOLE __attribute__((always_inline))
+
+// ---- vector loops ----
+
+// Which lanes of an iteration are alive: all, or the first n.
+struct All {
+  static constexpr bool all = true;
+  static constexpr int n = LANES;
+};
+struct First {
+  static constexpr bool all = false;
+  int n;
+};
+template <int N> struct Way { static constexpr int value = N; };
+
+// f(j, lanes) for j = begin, begin + LANES, ..; the last call may have fewer lanes.
+template <class F> ONNXFUSE_INLINE void for_lanes(i64 begin, i64 end, F f) {
+  i64 j = begin;
+#pragma GCC unroll 1
+  for (; j + LANES <= end; j += LANES) f(j, All{});
+  if (j < end) f(j, First{(int)(end - j)});
+}
+
+// The same with `Ways` iterations side by side, for folds whose sums would wait for each other: f(j, lanes, way).
+template <int Ways, class F> ONNXFUSE_INLINE void for_lanes_ways(i64 begin, i64 end, F f) {
+  i64 j = begin;
+  if constexpr (Ways == 4) {
+#pragma GCC unroll 1
+    for (; j + 4 * LANES <= end; j += 4 * LANES) {
+      f(j, All{}, Way<0>{});
+      f(j + LANES, All{}, Way<1>{});
+      f(j + 2 * LANES, All{}, Way<2>{});
+      f(j + 3 * LANES, All{}, Way<3>{});
+    }
+  }
+#pragma GCC unroll 1
+  for (; j + LANES <= end; j += LANES) f(j, All{}, Way<0>{});
+  if (j < end) f(j, First{(int)(end - j)}, Way<0>{});
+}
+
+template <class T, class L> ONNXFUSE_INLINE vec<T> load_lanes(const T* p, L lanes) {
+  if constexpr (L::all) return load(p);
+  else return load_n(p, lanes.n);
+}
+template <class T, class L> ONNXFUSE_INLINE void store_lanes(T* p, vec<T> v, L lanes) {
+  if constexpr (L::all) store(p, v);
+  else store_n(p, v, lanes.n);
+}
+
+// Lane by lane: value(j) for the lanes that are alive, 0 beyond.
+template <class T, class L, class F> ONNXFUSE_INLINE vec<T> each_lane(i64 j, L lanes, F value) {
+  vec<T> r{};
+  for (int i = 0; i < lanes.n; i++) r[i] = value(j + i);
+  return r;
+}
+// value(j) where guard(j) holds, the lane of `otherwise` elsewhere.
+template <class T, class L, class G, class F> ONNXFUSE_INLINE vec<T> each_lane_if(i64 j, L lanes, G guard, F value, vec<T> otherwise) {
+  vec<T> r = otherwise;
+  for (int i = 0; i < lanes.n; i++)
+    if (guard(j + i)) r[i] = value(j + i);
+  return r;
+}
+template <class T, class L, class F> ONNXFUSE_INLINE void put_each_lane(i64 j, L lanes, vec<T> v, F place) {
+  for (int i = 0; i < lanes.n; i++) put(place(j + i), (compute<T>)v[i]);
+}
+
+// v in the lanes that are alive, `idle` beyond: what a fold takes in.
+template <class V, class L> ONNXFUSE_INLINE V alive(V v, V idle, L lanes) {
+  if constexpr (L::all) return v;
+  else return select(mask_first_n<elem<V>>(lanes.n), v, idle);
+}
+
+// ---- arithmetic with the rules of ONNX ----
+
+template <class V> ONNXFUSE_INLINE V div_(V a, V b) {
+  if constexpr (is_float<elem<V>>) {
+    return a / b;
+  } else if constexpr (is_vec<V>) {
+    V r{};
+    for (int i = 0; i < LANES; i++) r[i] = div_(a[i], b[i]);
+    return r;
+  } else {
+    if (b == 0) return 0;
+    if (b == (V)-1 && (V)-1 < 0) return (V)(0 - (uint64_t)a);  // the smallest number has no negative
+    return (V)(a / b);
+  }
+}
+
+template <class T> ONNXFUSE_INLINE T fmod_(T a, T b) {
+  if constexpr (is_same<T, float>) return __builtin_fmodf(a, b);
+  else if constexpr (is_same<T, double>) return __builtin_fmod(a, b);
+  else if constexpr (is_vec<T>) {
+    T r{};
+    for (int i = 0; i < LANES; i++) r[i] = fmod_(a[i], b[i]);
+    return r;
+  } else return b == 0 || b == (T)-1 ? 0 : (T)(a % b);
+}
+// The sign of the divisor, as in Python.
+template <class T> ONNXFUSE_INLINE T mod_(T a, T b) {
+  if constexpr (is_vec<T>) {
+    T r{};
+    for (int i = 0; i < LANES; i++) r[i] = mod_(a[i], b[i]);
+    return r;
+  } else {
+    T r = fmod_(a, b);
+    return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
+  }
+}
+
+template <class V> ONNXFUSE_INLINE auto isinf_(V x) { return eq(abs_(x), V{} + (elem<V>)__builtin_inff()); }
+
+// ---- integer indices ----
+
+ONNXFUSE_INLINE i64 floor_div(i64 a, i64 b) { return a / b - (a % b < 0); }  // b > 0
+ONNXFUSE_INLINE i64 floor_mod(i64 a, i64 b) { return a % b + (a % b < 0 ? b : 0); }
+ONNXFUSE_INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
+
+// An index that a tensor holds: from the end when negative. Out of range: the run is marked, and 0 is used.
+ONNXFUSE_INLINE i64 checked(i64 i, i64 extent, int* fault) {
+  if (i < 0) i += extent;
+  if (__builtin_expect(i < 0 || i >= extent, 0)) {
+    __atomic_store_n(fault, 1, __ATOMIC_RELAXED);
+    return 0;
+  }
+  return i;
+}
+
+// ---- tasks ----
+
+// How two parallel axes are shared among tasks: `outer` contiguous parts of the first, `inner` of the second.
+struct Parts {
+  i64 outer, inner;
+  i64 tasks() const { return outer * inner; }
+};
+
+// Tasks of about 10 us of `picoseconds` each, at most 4 a core; the first axis is divided first.
+ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
+  if (first <= 0 || second <= 0) return Parts{0, 0};
+  i64 wanted = picoseconds / 10000000, most = 4 * (i64)cores;
+  wanted = cores == 1 || wanted < 2 ? 1 : least(wanted, most);
+  i64 outer = least(wanted, first), inner = least((wanted + outer - 1) / outer, second);
+  return Parts{outer, inner};
+}
+
+ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts) { return extent * part / parts; }
+
+// Scratch memory for tasks that run at the same time: a task claims a slot and gives it back.
+struct Slots {
+  char* base;
+  size_t bytes;
+  int count;
+  unsigned char busy[256];
+
+  char* claim(int* slot) {
+    for (;;)
+      for (int i = 0; i < count; i++)
+        if (!__atomic_exchange_n(&busy[i], 1, __ATOMIC_ACQUIRE)) {
+          *slot = i;
+          return base + (size_t)i * bytes;
+        }
+  }
+  void release(int slot) { __atomic_store_n(&busy[slot], 0, __ATOMIC_RELEASE); }
+};
+
+ONNXFUSE_INLINE bool same_shape(const Tensor& t, const i64* want, int rank) {
+  if (t.rank != rank) return false;
+  for (int i = 0; i < rank; i++)
+    if (t.dims[i] != want[i]) return false;
+  return true;
+}
+
+constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+}  // namespace onnxfuse

@@ -1,0 +1,109 @@
+// The code of tile.h: included by one translation unit of a library.
+#pragma once
+#include "tile.h"
+
+namespace onnxfuse {
+
+alignas(64) const float ZEROS[ZERO_ROW] = {};
+
+namespace {
+
+#define ONNXFUSE_STEP(value_of_row)                                  \
+  {                                                                  \
+    vf b0 = load(b), b1 = load(b + LANES);                           \
+    prefetch_l1(b + 8 * PANEL);                                      \
+    prefetch_l1(b + 8 * PANEL + LANES);                              \
+    b += PANEL;                                                      \
+    prefetch_l2(next);                                               \
+    next += ahead.step;                                              \
+    _Pragma("GCC unroll 16") for (int i = 0; i < Rows; i++) {        \
+      vf one = splat<float>(value_of_row);                           \
+      sum[i][0] += one * b0;                                         \
+      sum[i][1] += one * b1;                                         \
+    }                                                                \
+  }
+
+template <int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) {
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) {
+    store(out + i * PANEL, sum[i][0]);
+    store(out + i * PANEL + LANES, sum[i][1]);
+  }
+}
+
+// Rows that lie at one distance from each other are addressed from every third one, the others by pointers.
+template <int Rows>
+void rows_tile(const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
+  vf sum[Rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
+  const char* next = ahead.from;
+  for (i64 s = 0; s < segments; s++, table += pitch) {
+    const i64 stride = Rows > 1 ? table[1] - table[0] : 0;
+    bool even = true;
+    for (int i = 2; i < Rows; i++) even &= table[i] - table[i - 1] == stride;
+    if (__builtin_expect(even, 1)) {
+      const float* p[(Rows + 2) / 3];
+#pragma GCC unroll 16
+      for (int i = 0; i < (Rows + 2) / 3; i++) p[i] = table[3 * i];
+#pragma GCC unroll 1
+      for (i64 k = 0; k < length; k++) {
+        ONNXFUSE_STEP(p[i / 3][(i % 3) * stride])
+#pragma GCC unroll 16
+        for (int i = 0; i < (Rows + 2) / 3; i++) p[i]++;
+      }
+    } else {
+#pragma GCC unroll 1
+      for (i64 k = 0; k < length; k++) ONNXFUSE_STEP(table[i][k])
+    }
+  }
+  finish<Rows>(sum, out);
+}
+
+template <int Rows> void packed_tile(const float* a, i64 depth, const float* b, float* out, Ahead ahead) {
+  vf sum[Rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
+  const char* next = ahead.from;
+#pragma GCC unroll 1
+  for (i64 k = 0; k < depth; k++) {
+    ONNXFUSE_STEP(a[i])
+    a += Rows;
+  }
+  finish<Rows>(sum, out);
+}
+
+template <int N> struct Count { static constexpr int value = N; };
+
+template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
+  if constexpr (Most > 0) {
+    if (rows == Most) fn(Count<Most>{});
+    else with_rows<Most - 1>(rows, fn);
+  }
+}
+
+}  // namespace
+
+void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
+  with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); });
+}
+
+void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, Ahead ahead) {
+  with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, ahead); });
+}
+
+void pack_rows(int rows, const float* const* from, i64 depth, float* out) {
+  i64 k = 0;
+  for (; k + LANES <= depth; k += LANES) {
+    vf block[LANES];
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) block[i] = i < rows ? load(from[i] + k) : vf{};
+    transpose(block);
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) store_n(out + (k + i) * rows, block[i], rows);
+  }
+  for (; k < depth; k++)
+    for (int i = 0; i < rows; i++) out[k * rows + i] = from[i][k];
+}
+
+}  // namespace onnxfuse
