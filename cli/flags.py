@@ -1,0 +1,161 @@
+"""Flags of the command line: one per field of `Options`, and those that several verbs share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import Field
+from typing import Any, TypeVar
+
+import click
+
+from onnxfuse.config import option_fields
+
+PREFIX = "ONNXFUSE_"
+SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet": "-q"}
+# Fields of Options that decide what is fused: the verbs that only plan have these flags.
+PLANNING = (
+    "target", "arch", "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math",
+    "custom_ops_library",
+)  # fmt: skip
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_BOTH_WAYS = ("verify", "gain")  # flags whose `--no-` form people need
+
+Verb = TypeVar("Verb", bound=Callable[..., Any])
+
+
+class Choice(click.Choice[str]):
+    """A choice whose error names what looks like the given value."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """One of the choices."""
+        if value in self.choices:
+            return str(value)
+        near = difflib.get_close_matches(str(value), self.choices, 1)
+        said = f"did you mean {near[0]}?" if near else f"it is one of {', '.join(map(str, self.choices))}"
+        self.fail(f"there is no {value!r}; {said}", param, ctx)
+
+
+class Duration(click.ParamType[float]):
+    """Seconds, or a number with one of the units s, m and h."""
+
+    name = "duration"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Seconds."""
+        text = str(value).strip()
+        unit = _UNITS.get(text[-1:], 0.0)
+        try:
+            seconds = float(text[:-1]) * unit if unit else float(text)
+        except ValueError:
+            seconds = 0.0
+        if not 0.0 < seconds < float("inf"):
+            self.fail(f"{value!r} is no duration; for example 90, 90s or 2m", param, ctx)
+        return seconds
+
+
+class Percent(click.ParamType[float]):
+    """A share, as `3%` or `0.03`."""
+
+    name = "percent"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The share as a number."""
+        text = str(value).strip()
+        try:
+            share = float(text[:-1]) / 100.0 if text.endswith("%") else float(text)
+        except ValueError:
+            share = -1.0
+        if not 0.0 <= share < 100.0:
+            self.fail(f"{value!r} is no share; for example 3%", param, ctx)
+        return share
+
+
+class Flag(click.Option):
+    """An option whose help shows its `--no-` form only where that is what people want."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The line of `--help`."""
+        if self.secondary_opts and self.name not in _BOTH_WAYS:
+            shown, self.secondary_opts = self.secondary_opts, []
+            try:
+                return super().get_help_record(ctx)
+            finally:
+                self.secondary_opts = shown
+        return super().get_help_record(ctx)
+
+
+def flag(name: str, **settings: Any) -> Callable[[Verb], Verb]:
+    """An option `--name`, also read from the environment; `param` names the verb's argument where it differs."""
+    param = settings.pop("param", name.replace("-", "_"))
+    spelled = f"--{name}"
+    if settings.get("is_flag") and not name.startswith("no-"):
+        spelled = f"--{name}/--no-{name}"
+    short = [SHORT[param]] if param in SHORT else []
+    settings.setdefault("envvar", PREFIX + name.upper().replace("-", "_"))
+    return click.option(param, *short, spelled, cls=Flag, **settings)
+
+
+def name_of(field: Field[Any]) -> str:
+    """The flag of a field of Options, without its dashes."""
+    return str(field.metadata["flag"] or field.name.replace("_", "-"))
+
+
+def _of_field(field: Field[Any]) -> Callable[[Verb], Verb]:
+    about = field.metadata
+    settings: dict[str, Any] = {"help": _help(field), "param": field.name, "default": field.default}
+    if about["many"]:
+        settings |= {"multiple": True}
+    if about["metavar"]:
+        settings |= {"metavar": about["metavar"]}
+    if str(field.type) in ("bool", "bool | None"):
+        return flag(name_of(field), is_flag=True, **settings)
+    return flag(name_of(field), type=_type(field), **settings)
+
+
+def _type(field: Field[Any]) -> Any:
+    if field.metadata["choices"]:
+        return Choice(field.metadata["choices"])
+    if field.name == "time_budget":
+        return Duration()
+    kind = str(field.type)
+    if kind == "int":
+        return click.IntRange(min=0)
+    return click.FLOAT if kind.startswith("float") else click.STRING
+
+
+def _help(field: Field[Any]) -> str:
+    text = str(field.metadata["help"])
+    shown = field.default not in (None, False, ()) and "default" not in text
+    return f"{text} (default: {field.default})" if shown else text
+
+
+def of_options(only: Sequence[str] = ()) -> Callable[[Verb], Verb]:
+    """All flags of Options, or those named."""
+
+    def add(verb: Verb) -> Verb:
+        for field in reversed(option_fields()):
+            if not only or field.name in only:
+                verb = _of_field(field)(verb)
+        return verb
+
+    return add
+
+
+def common(*, json: bool = True, overwrite: bool = True) -> Callable[[Verb], Verb]:
+    """The flags that every verb has; `json` adds those of results, `overwrite` what their file needs."""
+
+    def add(verb: Verb) -> Verb:
+        verb = flag("debug", is_flag=True, default=False, help="show the traceback of an error", expose_value=False)(
+            verb
+        )
+        verb = flag("quiet", is_flag=True, default=False, help="say nothing but errors")(verb)
+        verb = flag("verbose", is_flag=True, default=False, help="say more")(verb)
+        if json and overwrite:
+            verb = flag("overwrite", is_flag=True, default=False, help="replace the file of --json-file")(verb)
+        if json:
+            verb = flag("json-file", metavar="FILE", help="write the result to a file as JSON")(verb)
+            verb = flag("json", is_flag=True, default=False, param="as_json", help="print the result as JSON")(verb)
+        return verb
+
+    return add

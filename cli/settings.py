@@ -1,0 +1,89 @@
+"""Values of flags from a file: `[tool.onnxfuse]` of pyproject.toml, or onnxfuse.toml, in this folder or one above."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import click
+
+from onnxfuse.errors import UsageError
+
+FILES = ("onnxfuse.toml", "pyproject.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a file says about flags, by the flags' names without dashes in front; `path` is None without a file."""
+
+    path: Path | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+def find(start: Path) -> Settings:
+    """The nearest file with settings, from `start` upwards. Raises UsageError for one that cannot be read."""
+    for folder in (start, *start.parents):
+        for name in FILES:
+            path = folder / name
+            if path.is_file():
+                values = _read(path)
+                if values is not None:
+                    return Settings(path, values)
+    return Settings()
+
+
+def _read(path: Path) -> Mapping[str, Any] | None:
+    """The settings of a file; None for a pyproject.toml that has none."""
+    import tomllib  # noqa: PLC0415  most runs have no file to read
+
+    try:
+        whole = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+        raise UsageError(f"config: {path} cannot be read: {problem}", hint="correct it") from None
+    tool = whole.get("tool", {})
+    values = tool.get("onnxfuse") if isinstance(tool, dict) else None
+    if values is None and path.name == FILES[0]:
+        values = whole
+    if values is not None and not isinstance(values, dict):
+        raise UsageError(f"config: [tool.onnxfuse] of {path} is no table", hint="give it keys such as strategy")
+    return values
+
+
+def flags_of(command: click.Command) -> dict[str, click.Option]:
+    """The options of a verb, by their names without dashes in front."""
+    return {p.opts[-1].lstrip("-"): p for p in command.params if isinstance(p, click.Option)}
+
+
+def default_map(settings: Settings, verbs: Mapping[str, click.Command]) -> dict[str, dict[str, Any]]:
+    """For each verb, the values of its own flags. Raises UsageError for a key that no verb has as a flag."""
+    flags = {name: flags_of(command) for name, command in verbs.items()}
+    known = sorted({each for found in flags.values() for each in found})
+    made: dict[str, dict[str, Any]] = {name: {} for name in verbs}
+    for key, value in settings.values.items():
+        name = key.replace("_", "-")
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}?" if near else "flags without their dashes are its keys"
+            raise UsageError(f"config: {settings.path} sets {key}, which is no flag", hint=hint)
+        for verb, found in flags.items():
+            option = found.get(name)
+            if option is not None:
+                made[verb][str(option.name)] = _value(settings, key, value, option)
+    return made
+
+
+def _value(settings: Settings, key: str, value: Any, option: click.Option) -> Any:
+    """A value as click wants it."""
+    kinds = (str, int, float, bool)
+    if option.multiple:
+        many = value if isinstance(value, list) else [value]
+        if all(isinstance(each, kinds) for each in many):
+            return many
+    elif isinstance(value, kinds):
+        if option.is_flag and not isinstance(value, bool):
+            raise UsageError(f"config: {key} of {settings.path} is not true or false", hint="correct it")
+        return value
+    raise UsageError(f"config: {key} of {settings.path} has no value of the right kind", hint="correct it")

@@ -1,0 +1,200 @@
+"""Every character that the command line prints: data to stdout, all that is said to a person to stderr."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import IO, Any
+
+from onnxfuse.errors import OnnxFuseError
+
+_STYLES = {"good": "32", "bad": "31;1", "faint": "2"}
+
+
+@dataclass(frozen=True, slots=True)
+class Screen:
+    """How much is said, and whether stderr is a terminal that moves and has colours."""
+
+    quiet: bool = False
+    verbose: bool = False
+    terminal: bool = False
+
+    def say(self, text: str) -> None:
+        """A line for a person; not with --quiet."""
+        if not self.quiet:
+            _put(sys.stderr, text)
+
+    def detail(self, text: str) -> None:
+        """A line that only --verbose shows."""
+        if self.verbose:
+            self.say(text)
+
+    def warn(self, text: str) -> None:
+        """Something that a person should know of; not with --quiet."""
+        self.say(f"{self.styled('note', 'faint')}      {text}")
+
+    def styled(self, text: str, style: str) -> str:
+        """The text in a style where stderr shows one."""
+        return f"\x1b[{_STYLES[style]}m{text}\x1b[0m" if self.terminal else text
+
+
+def screen(*, quiet: bool = False, verbose: bool = False) -> Screen:
+    """The screen of this process; NO_COLOR, CI and TERM=dumb make any terminal a plain one."""
+    plain = any(os.environ.get(name) for name in ("NO_COLOR", "CI")) or os.environ.get("TERM") == "dumb"
+    return Screen(quiet, verbose, sys.stderr.isatty() and not plain)
+
+
+def prepare_streams() -> None:
+    """What a stream cannot encode is replaced, never an error."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # replaced streams may lack it
+
+
+def _put(stream: IO[str], text: str) -> None:
+    stream.write(text + "\n")
+    stream.flush()
+
+
+def data(text: str) -> None:
+    """A line of the answer, to stdout."""
+    _put(sys.stdout, text)
+
+
+def document(value: Any) -> None:
+    """A JSON document, to stdout."""
+    data(json_text(value).rstrip("\n"))
+
+
+def json_text(value: Any) -> str:
+    """A JSON document as text."""
+    return json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def failure(problem: OnnxFuseError) -> None:
+    """The one line of an error."""
+    _put(sys.stderr, f"onnxfuse: {' '.join(str(problem).split())}")
+
+
+def trace(problem: BaseException) -> None:
+    """The traceback of an error, for --debug."""
+    sys.excepthook(type(problem), problem, problem.__traceback__)
+
+
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> Iterator[str]:
+    """Lines with the columns of the rows below each other; `right` are those set to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = [
+            cell.rjust(width) if at in right else cell.ljust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        yield "  ".join(cells).rstrip()
+
+
+def bytes_text(count: float) -> str:
+    """A size for people.
+
+    >>> bytes_text(97_800_000), bytes_text(12)
+    ('97.8 MB', '12 B')
+    """
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if count >= size:
+            return f"{count / size:.1f} {unit}"
+    return f"{count:.0f} B"
+
+
+def milliseconds(ms: float) -> str:
+    """A time in three figures or more.
+
+    >>> milliseconds(23.123), milliseconds(0.01234), milliseconds(1234.5)
+    ('23.1', '0.0123', '1234')
+    """
+    return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
+
+
+# optimize -------------------------------------------------------------------------------------------------------------
+
+
+def _read(facts: Mapping[str, Any]) -> str:
+    return f"{facts['path']}  opset {facts['opset']}, {facts['nodes']} nodes, {bytes_text(facts['bytes'])}"
+
+
+def _rewrite(facts: Mapping[str, Any]) -> str:
+    rules = ", ".join(f"{rule} {count}" for rule, count in facts["rules"].items())
+    return f"{facts['before']} -> {facts['after']} nodes" + (f" ({rules})" if rules else "")
+
+
+def _plan(facts: Mapping[str, Any]) -> str:
+    left = f"{facts['nodes']} nodes -> {facts['kernels']} kernels; {facts['left']} nodes left to ONNX Runtime"
+    return left + (f"   (why: onnxfuse explain {facts['path']})" if facts["left"] else "")
+
+
+def _compile(facts: Mapping[str, Any]) -> str:
+    cached = f", {facts['cached']} from cache" if facts["cached"] else ""
+    return f"{facts['distinct']} distinct kernels{cached}, {facts['compiler']}, {facts['seconds']:.1f} s"
+
+
+def _verify(facts: Mapping[str, Any]) -> str:
+    if facts["ok"] is None:
+        return f"not possible: {facts['message']}"
+    sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
+    if facts["max_error"] is None:
+        return f"{sets}: {facts['message'] or 'nothing to compare'}"
+    return f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e})"
+
+
+def _gain(facts: Mapping[str, Any]) -> str:
+    times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
+    return f"{times} ({facts['speedup']:.2f}x, spread {facts['spread'] * 100:.1f} %)"
+
+
+def _wrote(facts: Mapping[str, Any]) -> str:
+    return "  ".join(facts["paths"])
+
+
+LINES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "read": _read,
+    "rewrite": _rewrite,
+    "plan": _plan,
+    "compile": _compile,
+    "verify": _verify,
+    "gain": _gain,
+    "wrote": _wrote,
+    "note": lambda facts: str(facts["text"]),
+}
+
+
+def progress_line(on: Screen, what: str, facts: Mapping[str, Any]) -> str:
+    """The line of one step of `optimize`."""
+    text = f"{what:<10}{LINES[what](facts)}"
+    if what == "verify" and facts["ok"] is not None:
+        verdict = on.styled("ok", "good") if facts["ok"] else on.styled("FAILED", "bad")
+        text = f"{text}    {verdict}"
+    return text
+
+
+@contextmanager
+def progress(on: Screen) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
+    """A function that tells how far `optimize` is; ("begin", {"step": S}) announces a step, seen on a terminal only."""
+    if not on.terminal or on.quiet:
+        yield lambda what, facts: None if what == "begin" else on.say(progress_line(on, what, facts))
+        return
+    from rich.console import Console  # noqa: PLC0415  only where it is seen
+    from rich.status import Status  # noqa: PLC0415  only where it is seen
+
+    console = Console(stderr=True, highlight=False)
+    status = Status("", console=console, spinner="line")
+
+    def tell(what: str, facts: Mapping[str, Any]) -> None:
+        if what == "begin":
+            status.update(f"{facts['step']} ...")
+        else:
+            console.out(progress_line(on, what, facts), highlight=False)
+
+    with status:
+        yield tell

@@ -1,0 +1,217 @@
+"""The whole build: the steps in order, the check after each, the ways back to `plan`, and what is written."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from dataclasses import fields, replace
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from onnxfuse import pipeline_finish as finish
+from onnxfuse import pipeline_steps as first
+from onnxfuse.config import Options, target_named
+from onnxfuse.errors import AnsweredNo, UsageError
+from onnxfuse.ir.graph import Decision
+from onnxfuse.load import Source
+from onnxfuse.pipeline_calls import Calls
+from onnxfuse.pipeline_groups import described, phase_bytes
+from onnxfuse.pipeline_meter import Meter, size_of
+from onnxfuse.pipeline_outputs import STREAM, Places, deliver, places_of, refuse, workshop
+from onnxfuse.pipeline_state import Build, Context, Tell, check_options, have
+from onnxfuse.pipeline_steps import nodes_left
+from onnxfuse.pipeline_text import text_of
+from onnxfuse.report.result import Model, Output, Refusal, Result, Verified
+
+Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
+
+
+def _nothing(_: Build) -> None:
+    """The step checks what it makes itself."""
+
+
+STEPS: tuple[Step, ...] = (
+    ("load", first.load, first.check_graph),
+    ("rewrite", first.rewrite, first.check_graph),
+    ("plan", first.plan, first.check_plan),
+    ("lower", first.lower, first.check_lowered),
+    ("schedule", first.schedule, first.check_scheduled),
+    ("render", first.render, first.check_sources),
+    ("build", finish.build, finish.check_library),
+    ("emit", finish.emit, finish.check_emitted),
+    ("verify", finish.verify, _nothing),
+)
+_NAMES = [name for name, _, _ in STEPS]
+_DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled
+
+
+def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], None]) -> Build:
+    """All steps up to `last`; a step that refuses groups, and `verify` when kernels fail, lead back to `plan`."""
+    b, at = Build(), 0
+    while at <= _NAMES.index(last):
+        name, function, check = STEPS[at]
+        context.tell("begin", {"step": name})
+        with context.meter.step(name):
+            b = function(context, calls, b)
+            check(b)
+        show(name, b)
+        back = b.again and name in ("schedule", "verify")
+        at = _NAMES.index("plan") if back else at + 1
+    return b
+
+
+def optimize(
+    model: str | os.PathLike[str] | bytes,
+    output: str | os.PathLike[str] | None = None,
+    *,
+    options: Options | None = None,
+    tell: Tell = lambda what, facts: None,
+    stream: BinaryIO | None = None,
+    show: Callable[[str], None] | None = None,
+    strict: bool = False,
+    calls: Calls | None = None,
+    **changes: Any,
+) -> Result:
+    """Write a model whose fused groups are kernels of a library beside it.
+
+    `model` is a path or the bytes of a model, `output` and `changes` are fields of Options. `stream` takes the model
+    when the output is "-". `tell` hears how far it is, `show` gets the text that `print_step` asks for. `strict` raises
+    a bug in one group, which else leaves the group to ONNX Runtime. Raises OnnxFuseError; then nothing was written.
+    """
+    options = _options(options, output, changes)
+    check_options(options)
+    path = None if isinstance(model, bytes) else Path(model)
+    last = options.stop_after or (_DRY if options.dry_run else _NAMES[-1])
+    writes = options.stop_after is None and not options.dry_run
+    places = places_of(path, options) if writes or _NAMES.index(last) >= _NAMES.index("build") else None
+    if writes and places is not None and (path is None or path.exists()):
+        refuse(places, options)
+    calls = calls or Calls()
+    memory = size_of(options.memory_budget) if options.memory_budget else None
+    with ExitStack() as stack:
+        meter = stack.enter_context(Meter(options.time_budget, memory))
+        folder = stack.enter_context(workshop(places if writes else None))
+        file, source = _as_file(model, folder)
+        target = target_named(options.arch)
+        context = Context(options, target, source, file, places, folder, meter, tell, strict)
+        b = run(context, calls, last, _shower(options, show))
+        if not writes:
+            return _result(context, b, Output(), last)
+        return _finished(context, calls, b, stream)
+
+
+def _options(options: Options | None, output: str | os.PathLike[str] | None, changes: Mapping[str, Any]) -> Options:
+    """Options with changes; lists are as good as tuples. Raises UsageError for a field that there is not."""
+    known = [f.name for f in fields(Options)]
+    for name in changes:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            raise UsageError(f"options: there is no {name}", hint=f"did you mean {near[0]}?" if near else "see Options")
+    given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+    if output is not None:
+        given["output"] = os.fspath(output)
+    return replace(options or Options(), **given)
+
+
+def _as_file(model: str | os.PathLike[str] | bytes, folder: Path) -> tuple[Path, Path | bytes]:
+    """The model as a file, and as `load` takes it."""
+    if not isinstance(model, bytes):
+        return Path(model), Path(model)
+    path = folder / "original.onnx"
+    path.write_bytes(model)
+    return path, model
+
+
+def _shower(options: Options, show: Callable[[str], None] | None) -> Callable[[str, Build], None]:
+    """Gives `show` the text of the step that was asked for."""
+    if options.print_step is None or show is None:
+        return lambda step, b: None
+    wanted, out = options.print_step, show
+    return lambda step, b: out(text_of(step, b)) if step == wanted else None
+
+
+def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None) -> Result:
+    """Deliver what was made, when it has the kernels that were asked for."""
+    options, places = context.options, have(context.places)
+    if len(b.parts) < options.require_fusion:
+        reason = f"optimize: {len(b.parts)} kernels were made, fewer than the {options.require_fusion} required"
+        raise AnsweredNo(reason, hint="onnxfuse explain says why")
+    with context.meter.step("gain"):
+        b = finish.measured(context, calls, b)
+    made: dict[Path, Path] = {}
+    if places.data is not None and len(b.files) > 1:
+        made[places.data] = b.files[0]
+    if b.library is not None:
+        made[places.library] = b.library.path
+    if places.manifest is not None:
+        made[places.manifest] = finish.manifest_file(context)
+    if places.model is not None:
+        made[places.model] = b.files[-1]
+    result = _result(context, b, _output(places, made), None)
+    to_stream = (b.files[-1], stream) if places.model is None and stream is not None else None
+    deliver(made, options, to_stream)
+    context.tell("wrote", {"paths": [str(path) for path in reversed(made)]})
+    return result
+
+
+def _output(places: Places, made: Mapping[Path, Path]) -> Output:
+    """The final paths of what there is."""
+    library, manifest, data = (
+        str(path) if path in made else None for path in (places.library, places.manifest, places.data)
+    )
+    return Output(str(places.model) if places.model is not None else STREAM, library, manifest, data)
+
+
+def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
+    """What is known after the last step."""
+    source: Source = have(b.loaded).source
+    path = str(context.model) if isinstance(context.model, Path) else None
+    kernels = [part.kernel for part in b.parts if part.kernel is not None]
+    rules = Counter[str]()
+    for firing in b.firings:
+        rules[firing.rule] += firing.count
+    return Result(
+        model=Model(path, source.sha256, source.opsets.get("", 0), source.bytes),
+        output=output,
+        nodes_before=len(have(b.loaded).nodes),
+        nodes_after=_nodes_after(b),
+        kernels=len(kernels),
+        distinct_kernels=len({part.op for part in b.parts if part.op}),
+        phases=sum(len(kernel.phases) for kernel in kernels),
+        phase_bytes=phase_bytes(kernels),
+        groups=b.groups or tuple(described(part, part.group.name) for part in b.parts),
+        rewrites=tuple(rules.items()),
+        refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
+        verify=_verified(b),
+        gain=b.gain,
+        target=context.target.name,
+        compiler=b.library.compiler if b.library is not None else None,
+        domain=b.domain or None,
+        notes=b.notes,
+        stopped_after=stopped,
+        seconds={name: round(seconds, 4) for name, seconds in context.meter.seconds.items()},
+        peak_memory_bytes=context.meter.peak,
+    )
+
+
+def _decisions(b: Build) -> tuple[Decision, ...]:
+    """Every refusal once, those of the planner first."""
+    planned = b.plan.decisions if b.plan is not None else ()
+    return tuple(dict.fromkeys((*planned, *b.refused)))
+
+
+def _nodes_after(b: Build) -> int:
+    """Nodes of the main graph of what is or would be written."""
+    if b.emitted is not None:
+        return len(b.emitted.proto.graph.node)
+    if b.copy or b.plan is None:
+        return len(have(b.loaded).nodes)
+    return len(b.parts) + sum(1 for _ in nodes_left(b))
+
+
+def _verified(b: Build) -> Verified | None:
+    v = b.verdict
+    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message)

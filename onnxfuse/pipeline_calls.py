@@ -1,0 +1,46 @@
+"""The functions of other rooms that a build calls, as a frozen table: a test puts its own in their places."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from onnxfuse.build import build_library, find_toolchain
+from onnxfuse.emit import body, copied, emit, identity, write, write_stream
+from onnxfuse.load import load, simplify_shapes
+from onnxfuse.lower import lower
+from onnxfuse.plan import plan
+from onnxfuse.profile import profile_models
+from onnxfuse.render.cpp import kernel_text, render, tiles_source
+from onnxfuse.render.ort_glue import registration
+from onnxfuse.rewrite import rewrite
+from onnxfuse.schedule import schedule
+from onnxfuse.verify import verify_groups, verify_models
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """What each step calls; see the functions themselves for what they take and give."""
+
+    load: Callable[..., Any] = load
+    simplify: Callable[..., Any] = simplify_shapes
+    rewrite: Callable[..., Any] = rewrite
+    plan: Callable[..., Any] = plan
+    lower: Callable[..., Any] = lower
+    schedule: Callable[..., Any] = schedule
+    kernel_text: Callable[..., Any] = kernel_text
+    body: Callable[..., Any] = body
+    identity: Callable[..., Any] = identity
+    render: Callable[..., Any] = render
+    tiles_source: Callable[..., Any] = tiles_source
+    registration: Callable[..., Any] = registration
+    find_toolchain: Callable[..., Any] = find_toolchain
+    build_library: Callable[..., Any] = build_library
+    emit: Callable[..., Any] = emit
+    copied: Callable[..., Any] = copied
+    write: Callable[..., Any] = write
+    write_stream: Callable[..., Any] = write_stream
+    verify_groups: Callable[..., Any] = verify_groups
+    verify_models: Callable[..., Any] = verify_models
+    profile_models: Callable[..., Any] = profile_models

@@ -1,0 +1,146 @@
+"""Groups on their way from plan to sources: each is lowered, scheduled, spelled and named; what refuses is a value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any
+
+from onnxfuse.errors import OnnxFuseError
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Group, Plan
+from onnxfuse.ir.index import product
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children, walk
+from onnxfuse.pipeline_state import Build, Context, Part
+from onnxfuse.report.result import GroupResult
+
+BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be
+SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
+MOST_ROUNDS = 12
+
+
+def attempted(context: Context, group: Group, what: str, make: Callable[[], Any]) -> Any:
+    """What `make` gives. A bug in it becomes a refusal with a reason that says so, unless the build is strict."""
+    context.meter.check(what)
+    try:
+        return make()
+    except OnnxFuseError:
+        raise
+    except Exception as problem:
+        if context.strict:
+            raise
+        said = f"{type(problem).__name__} {problem}".splitlines()[0]
+        return Decision("E-NO-KERNEL", (), f"{what}: {BUG}: {said}", "report it")
+
+
+def refused(b: Build, refusals: Iterable[tuple[Group, Decision]]) -> Build:
+    """The build with these groups refused: when there are any, it is to be planned again without what was refused."""
+    pairs = list(refusals)
+    if not pairs:
+        return b
+    decisions = tuple(replace(d, nodes=group.origin or (group.name,)) for group, d in pairs)
+    out = frozenset[str]().union(*(_left_out(b, group, decision) for group, decision in pairs))
+    return replace(b, refused=(*b.refused, *decisions), forbidden=b.forbidden | out, again=True)
+
+
+def _left_out(b: Build, group: Group, decision: Decision) -> frozenset[str]:
+    """Nodes of a refused group that stay with the runtime: those that the decision is about, else the last one."""
+    names = names_of(group)
+    told = names.intersection(decision.nodes) - {group.name}
+    if told or b.rounds > SHRINKING_ROUNDS:
+        return told or names
+    return frozenset({group.nodes[-1].name})
+
+
+def names_of(group: Group) -> frozenset[str]:
+    """The names of a group's nodes."""
+    return frozenset(n.name for n in group.nodes)
+
+
+def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
+    """Assert the promises of a plan: groups of the graph's own nodes, disjoint, none of them forbidden."""
+    known = {n.name for n in plan.graph.nodes}
+    seen: set[str] = set()
+    for group in plan.groups:
+        mine = names_of(group)
+        assert len(mine) == len(group.nodes) > 0, f"plan: two nodes of {group.name} have one name"
+        assert mine <= known, f"plan: {group.name} holds nodes that the graph has not"
+        assert not mine & (seen | forbidden), f"plan: {group.name} holds a node that it must not have"
+        seen |= mine
+    assert len({g.name for g in plan.groups}) == len(plan.groups), "plan: two groups have one name"
+
+
+# What is said of groups -----------------------------------------------------------------------------------------------
+
+
+def longest_sums(parts: Iterable[Part]) -> dict[str, int]:
+    """By operator type, the longest sum that its kernel makes; kernels with a symbolic one are left out."""
+    found: dict[str, int] = {}
+    for part in parts:
+        sizes = [
+            product([a.extent for a in x.ranges]).constant
+            for d in part.lowered.definitions
+            for x in walk(d.value)
+            if isinstance(x, Reduce)
+        ]
+        if all(size is not None for size in sizes):
+            found[part.op] = max([found.get(part.op, 1), *(size or 1 for size in sizes)])
+    return found
+
+
+def phase_bytes(kernels: Iterable[Kernel]) -> int | None:
+    """Bytes that phases store for later ones and for other nodes; None where an extent is a symbol."""
+    total = 0
+    for kernel in kernels:
+        sizes = [(b.size.constant, b.dtype.bytes) for b in kernel.scratch]
+        sizes += [(product(list(p.storage)).constant, p.dtype.bytes) for p in kernel.outputs]
+        for count, each in sizes:
+            if count is None:
+                return None
+            total += count * each
+    return total
+
+
+def traffic(kernel: Kernel) -> int | None:
+    """Bytes of a kernel's inputs and outputs; None where an extent is a symbol."""
+    sizes = [(product(list(p.storage)).constant, p.dtype.bytes) for p in (*kernel.inputs, *kernel.outputs)]
+    return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
+
+
+def flops(part: Part) -> int | None:
+    """Operations of one run: one for each scalar function and each merge; None where an extent is a symbol."""
+    total = 0
+    for d in part.lowered.definitions:
+        size, each = product(list(d.shape)).constant, _operations(d.value)
+        if size is None or each is None:
+            return None
+        total += size * each
+    return total
+
+
+def _operations(x: Scalar) -> int | None:
+    """Operations per element."""
+    inner = [_operations(c) for c in children(x)]
+    if any(each is None for each in inner):
+        return None
+    below = sum(each or 0 for each in inner)
+    if isinstance(x, Reduce):
+        count = product([r.extent for r in x.ranges]).constant
+        return None if count is None else count * (below + len(x.body))
+    return below + (isinstance(x, Apply) and x.fn != "cast")
+
+
+def described(part: Part, name: str) -> GroupResult:
+    """A group as results show it."""
+    kernel = part.kernel
+    return GroupResult(
+        name=name,
+        kernel=part.op,
+        nodes=part.group.origin or tuple(n.name for n in part.group.nodes),
+        ops=tuple(n.op for n in part.group.nodes),
+        mapping_type=None,
+        flops=flops(part),
+        bytes=traffic(kernel) if kernel is not None else None,
+        phases=len(kernel.phases) if kernel is not None else 0,
+    )

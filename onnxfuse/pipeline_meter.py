@@ -1,0 +1,109 @@
+"""What a build costs while it runs: seconds per step and the largest memory of the process with its children."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from onnxfuse.errors import BudgetError, UsageError
+
+_EVERY = 0.05  # seconds between looks at the memory
+_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")  # without clean pages of mapped files, as in `process`
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+class Meter:
+    """Measures from its making on; as a context it ends the thread that looks at the memory.
+
+    `check` raises BudgetError when `seconds` or `memory` (bytes) are used up; `left` is for those who wait themselves.
+    """
+
+    def __init__(self, seconds: float | None = None, memory: int | None = None) -> None:
+        self.limit, self.memory = seconds, memory
+        self.seconds: dict[str, float] = {}
+        self.peak = 0
+        self._start = time.monotonic()
+        self._end = threading.Event()
+        self._watch = threading.Thread(target=self._sample, daemon=True, name="onnxfuse-meter")
+
+    def __enter__(self) -> Meter:
+        self._watch.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._watch.join()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start
+
+    @property
+    def left(self) -> float | None:
+        """Seconds that are left, at least a little; None without a limit."""
+        return None if self.limit is None else max(0.01, self.limit - self.elapsed)
+
+    @contextmanager
+    def step(self, name: str) -> Iterator[None]:
+        """Counts the time of a step; a step that runs again adds to its time."""
+        begin = time.monotonic()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
+            self._look()
+        self.check(name)
+
+    def check(self, step: str) -> None:
+        """Raise BudgetError when the time or the memory is used up."""
+        if self.limit is not None and self.elapsed > self.limit:
+            took = f"{step}: {self.elapsed:.1f} s have passed, more than the {self.limit:.3g} s allowed"
+            raise BudgetError(took, hint="raise --time-budget")
+        if self.memory is not None and self.peak > self.memory:
+            took = f"{step}: {self.peak / 1e6:.0f} MB were taken, more than the {self.memory / 1e6:.0f} MB allowed"
+            raise BudgetError(took, hint="raise --memory-budget")
+
+    def _sample(self) -> None:
+        while not self._end.wait(_EVERY):
+            self._look()
+
+    def _look(self) -> None:
+        self.peak = max(self.peak, sum(map(_bytes, _tree(os.getpid()))))
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
+                yield from _tree(int(child))
+
+
+def _bytes(pid: int) -> int:
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+
+
+def size_of(text: str) -> int:
+    """Bytes from a size such as 8GB, 500MiB or 1e9. Raises UsageError.
+
+    >>> size_of("8GB"), size_of("1.5 GiB"), size_of("1e6")
+    (8000000000, 1610612736, 1000000)
+    """
+    found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([KMG]I?)?B?\s*", text, re.IGNORECASE)
+    try:
+        count = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
+    except ValueError:
+        count = 0
+    if count <= 0:
+        raise UsageError(f"optimize: {text} is no size", hint="for example --memory-budget 8GB")
+    return count

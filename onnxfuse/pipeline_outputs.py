@@ -1,0 +1,142 @@
+"""Where the outputs of a build go: their names, the folder in which they are made, and the one moment they appear."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from onnxfuse.config import Options
+from onnxfuse.emit import Staged, data_path, refuse_existing
+from onnxfuse.errors import OutputError, UsageError
+
+STREAM = "-"  # as a path: standard input or output
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Final paths. `model` is None for standard output; there the manifest is written only where one is named."""
+
+    model: Path | None
+    library: Path
+    manifest: Path | None
+    name: str  # of the model, with `.onnx`
+
+    @property
+    def folder(self) -> Path:
+        """The folder that the manifest and the model's metadata speak from."""
+        return (self.model or self.library).absolute().parent
+
+    @property
+    def library_name(self) -> str:
+        """The library as the model names it: relative to the model's folder."""
+        if self.model is None:
+            return self.library.name
+        return Path(os.path.relpath(self.library.absolute(), self.folder)).as_posix()
+
+    @property
+    def manifest_name(self) -> str:
+        """The manifest as the model names it; empty when there is none."""
+        return Path(os.path.relpath(self.manifest.absolute(), self.folder)).as_posix() if self.manifest else ""
+
+    @property
+    def data(self) -> Path | None:
+        """Where external data goes; None for standard output, which has none."""
+        return None if self.model is None else data_path(self.model)
+
+
+def places_of(model: Path | None, options: Options) -> Places:
+    """The names of the outputs for a model at `model` (None: standard input). Raises UsageError for ones that clash."""
+    out = options.output
+    if out is None and model is None:
+        raise UsageError("optimize: the model comes from standard input and OUT is missing", hint="name it, or -o -")
+    if out == STREAM:
+        if options.lib is None:
+            raise UsageError("optimize: -o - needs --lib", hint="the library cannot go to standard output too")
+        library = Path(options.lib)
+        name = f"{library.name.removeprefix('lib').removesuffix('.so')}.onnx"
+        return _checked(Places(None, library, Path(options.manifest) if options.manifest else None, name))
+    path = Path(out) if out is not None else _default(model)
+    stem = path.name.removesuffix(".onnx")
+    library = Path(options.lib) if options.lib else path.with_name(f"lib{stem}.so")
+    manifest = Path(options.manifest) if options.manifest else path.with_name(f"{stem}.fuse.json")
+    return _checked(Places(path, library, manifest, path.name))
+
+
+def _default(model: Path | None) -> Path:
+    assert model is not None
+    return model.with_name(f"{model.name.removesuffix('.onnx')}.fused.onnx")
+
+
+def _checked(places: Places) -> Places:
+    named = {"the model": places.model, "its data": places.data, "the library": places.library}
+    named["the manifest"] = places.manifest
+    seen: dict[Path, str] = {}
+    for what, path in named.items():
+        if path is not None:
+            other = seen.setdefault(path.absolute(), what)
+            if other != what:
+                raise UsageError(f"optimize: {what} and {other} are both {path}", hint="name them apart")
+    return places
+
+
+def refuse(places: Places, options: Options) -> None:
+    """Raise UsageError for an output that exists, OutputError where its folder is missing or cannot be written."""
+    paths = [p for p in (places.model, places.library, places.manifest) if p is not None]
+    refuse_existing(paths, overwrite=options.overwrite)
+    for folder in dict.fromkeys(p.absolute().parent for p in paths):
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OutputError(f"write: {folder} cannot be written", hint="check its permissions or write elsewhere")
+
+
+@contextmanager
+def workshop(places: Places | None) -> Iterator[Path]:
+    """A folder to make the outputs in, on the file system of the model where there is one; removed at the end."""
+    beside = places.model.absolute().parent if places is not None and places.model is not None else None
+    try:
+        folder = tempfile.mkdtemp(prefix=".onnxfuse-", dir=beside)
+    except OSError as problem:
+        where = beside or tempfile.gettempdir()
+        raise OutputError(f"write: {where} cannot be written: {problem.strerror}", hint="write elsewhere") from None
+    try:
+        yield Path(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def deliver(made: Mapping[Path, Path], options: Options, stream: tuple[Path, BinaryIO] | None = None) -> None:
+    """Move each made file (values) to its final path (keys), all of them or none; the last one names the others.
+
+    `stream` is a file that goes to standard output first. Raises OutputError and UsageError as `Staged` does.
+    """
+    with Staged(overwrite=options.overwrite) as staged:
+        for final, path in made.items():
+            _move(path, staged.stage(final))
+        if stream is not None:
+            _send(*stream)
+        staged.commit()
+
+
+def _move(path: Path, temporary: Path) -> None:
+    try:
+        os.replace(path, temporary)
+    except OSError:  # another file system
+        try:
+            shutil.copyfile(path, temporary)
+        except OSError as problem:
+            raise OutputError(f"write: {temporary.parent} cannot be written: {problem.strerror}") from None
+
+
+def _send(path: Path, stream: BinaryIO) -> None:
+    try:
+        with path.open("rb") as file:
+            shutil.copyfileobj(file, stream, 1 << 20)
+        stream.flush()
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise OutputError(f"write: standard output cannot be written: {reason}") from None

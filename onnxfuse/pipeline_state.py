@@ -1,0 +1,95 @@
+"""What a build holds between its steps, as frozen values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from onnxfuse.build import Library
+from onnxfuse.config import Options, Target
+from onnxfuse.emit import Body, Emitted
+from onnxfuse.errors import UsageError
+from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.group import Group, Plan
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.lower import Lowered
+from onnxfuse.pipeline_meter import Meter
+from onnxfuse.pipeline_outputs import Places
+from onnxfuse.render.source import Source
+from onnxfuse.report.result import Gain, GroupResult
+from onnxfuse.rewrite import Firing
+from onnxfuse.verify import Verdict
+
+T = TypeVar("T")
+Tell = Callable[[str, Mapping[str, Any]], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A group on its way to a kernel; what is None is not made yet. `op` is the operator type of kernel and body."""
+
+    group: Group
+    lowered: Lowered
+    kernel: Kernel | None = None
+    body: Body | None = None
+    op: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a build is given and what watches over it. `folder` is where outputs are made before they are delivered."""
+
+    options: Options
+    target: Target
+    model: Path | bytes
+    original: Path  # the model as a file, whatever it came from
+    places: Places | None  # None where nothing is to be written
+    folder: Path
+    meter: Meter
+    tell: Tell
+    strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Build:
+    """Everything that the steps have made so far; a step gives a new one. None: not made yet."""
+
+    loaded: Graph | None = None  # as in the file
+    graph: Graph | None = None  # rewritten
+    firings: tuple[Firing, ...] = ()
+    forbidden: frozenset[str] = frozenset()  # names of nodes that stay with the runtime
+    plan: Plan | None = None
+    copy: bool = False  # nothing is to be fused: the model is copied
+    made: Mapping[Any, Part] = field(default_factory=dict)  # parts of earlier rounds by what decides them
+    parts: tuple[Part, ...] = ()
+    refused: tuple[Decision, ...] = ()  # by steps after `plan`
+    rounds: int = 0  # how often it was planned
+    again: bool = False  # `forbidden` has grown: plan again
+    sources: Mapping[str, Source] = field(default_factory=dict)  # by operator type
+    domain: str = ""
+    library: Library | None = None
+    emitted: Emitted | None = None
+    files: tuple[Path, ...] = ()  # final paths of what lies in the folder, the model last
+    groups: tuple[GroupResult, ...] = ()
+    nodes_after: int = 0
+    verdict: Verdict | None = None
+    gain: Gain | None = None
+    notes: tuple[str, ...] = ()
+
+
+def have(value: T | None) -> T:
+    """A value that an earlier step has made."""
+    assert value is not None, "pipeline: a step ran before the one that makes what it needs"
+    return value
+
+
+def check_options(options: Options) -> None:
+    """Raise UsageError for a value that no option has; the command line says the same of its flags."""
+    for each in fields(options):
+        value, choices = getattr(options, each.name), each.metadata["choices"]
+        if choices and value is not None and value not in choices:
+            raise UsageError(f"options: {each.name} is not {value!r}", hint=f"it is one of {', '.join(choices)}")
+        if isinstance(value, int) and value < 0:
+            raise UsageError(f"options: {each.name} is below 0", hint="give 0 or more")

@@ -1,0 +1,66 @@
+"""What every JSON result begins with, and what JSON cannot hold made fit for it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import math
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+SCHEMA_VERSION = 1
+_PACKAGES = ("onnx", "onnx-ir", "onnxruntime", "onnxruntime-gpu", "numpy")
+
+
+def envelope(command: str) -> dict[str, Any]:
+    """The first fields of a result: what made it, and where."""
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "command": command,
+        "onnxfuse_version": version("onnxfuse") or "unknown",
+        "host": host(),
+        "versions": {name: found for name in _PACKAGES if (found := version(name))},
+    }
+
+
+def version(package: str) -> str | None:
+    """The version of an installed package, None when it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def host() -> dict[str, Any]:
+    """What a reader of figures needs to know of this machine."""
+    return {
+        "cpu": _cpu(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return platform.processor()
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def plain(value: Any) -> Any:
+    """The value as JSON can hold it: tuples as lists, infinities and NaN as null.
+
+    >>> plain({"a": (1, float("inf"))})
+    {'a': [1, None]}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): plain(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(v) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,87 @@
+"""The manifest beside a model: what was made of what, and how any host loads it. Equal builds, equal bytes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from onnxfuse.report.document import SCHEMA_VERSION, version
+from onnxfuse.report.result import GroupResult, Model
+
+
+def manifest(
+    model: Model,
+    model_name: str,
+    library: str | None,
+    library_sha256: str | None,
+    domain: str | None,
+    groups: Sequence[GroupResult],
+    build: dict[str, Any],
+) -> str:
+    """The text of a manifest. `library` is the library's path as seen from the model; `build` says how it was made."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "onnxfuse_version": version("onnxfuse") or "unknown",
+        "source": {"sha256": model.sha256, "opset": model.opset},
+        "model": model_name,
+        "library": library,
+        "library_sha256": library_sha256,
+        "domain": domain,
+        "build": build,
+        "kernels": [{"name": g.name, "kernel": g.kernel, "ops": list(g.ops), "nodes": list(g.nodes)} for g in groups],
+        "load": loaders(model_name, library),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=False) + "\n"
+
+
+def loaders(model: str, library: str | None) -> dict[str, str]:
+    """For each language the lines that load a model with its library, from the folder in which the model is.
+
+    Without the library the same model runs too, on ONNX Runtime's own operators.
+    """
+    if library is None:
+        return {name: text.format(model=_quoted(model)) for name, text in _WITHOUT.items()}
+    near = library if "/" in library else f"./{library}"
+    words = {"model": _quoted(model), "library": _quoted(near)}
+    return {name: text.format(**words) for name, text in _WITH.items()}
+
+
+def _quoted(text: str) -> str:
+    """A string literal of all these languages."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+_WITH = {
+    "onnxfuse": "session = onnxfuse.session({model})",
+    "python": (
+        "options = onnxruntime.SessionOptions(); options.register_custom_ops_library({library}); "
+        "session = onnxruntime.InferenceSession({model}, options)"
+    ),
+    "c": (
+        "api->CreateSessionOptions(&options); api->RegisterCustomOpsLibrary_V2(options, ORT_TSTR({library})); "
+        "api->CreateSession(env, ORT_TSTR({model}), options, &session);"
+    ),
+    "cpp": (
+        "Ort::SessionOptions options; options.RegisterCustomOpsLibrary(ORT_TSTR({library})); "
+        "Ort::Session session(env, ORT_TSTR({model}), options);"
+    ),
+    "csharp": (
+        "var options = new SessionOptions(); options.RegisterCustomOpLibrary({library}); "
+        "var session = new InferenceSession({model}, options);"
+    ),
+    "java": (
+        "var options = new OrtSession.SessionOptions(); options.registerCustomOpLibrary({library}); "
+        "var session = OrtEnvironment.getEnvironment().createSession({model}, options);"
+    ),
+    "triton": "model_operations {{ op_library_filename: {library} }}  # in config.pbtxt, with an absolute path",
+}
+_WITHOUT = {
+    "onnxfuse": "session = onnxfuse.session({model})",
+    "python": "session = onnxruntime.InferenceSession({model})",
+    "c": "api->CreateSession(env, ORT_TSTR({model}), options, &session);",
+    "cpp": "Ort::Session session(env, ORT_TSTR({model}), Ort::SessionOptions());",
+    "csharp": "var session = new InferenceSession({model});",
+    "java": "var session = OrtEnvironment.getEnvironment().createSession({model});",
+    "triton": "",
+}

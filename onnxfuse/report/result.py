@@ -1,0 +1,113 @@
+"""The result of `optimize` as a value, and as the JSON document whose schema is docs/schema/optimize.json."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from onnxfuse.report.document import envelope, plain
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """The model that was read: `path` is None for standard input, `sha256` is of the file without external data."""
+
+    path: str | None
+    sha256: str
+    opset: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What was written; None for what was not. `model` is "-" for standard output."""
+
+    model: str | None = None
+    library: str | None = None
+    manifest: str | None = None
+    data: str | None = None  # external data
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """A node of the output that runs in the library, and what it stands for."""
+
+    name: str
+    kernel: str  # the operator type
+    nodes: tuple[str, ...]  # names of the loaded model
+    ops: tuple[str, ...]
+    mapping_type: str | None
+    flops: int | None  # of one run; None where extents are symbols
+    bytes: int | None  # of its inputs and outputs
+    phases: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why nodes stay with ONNX Runtime: a stable code, a sentence, and what would unlock it."""
+
+    code: str
+    nodes: tuple[str, ...]
+    reason: str
+    unlock: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """The verdict on the output: `ok` is None when the question could not be asked, `max_error` is relative (L2)."""
+
+    ok: bool | None
+    max_error: float | None = None
+    limit: float | None = None
+    inputs: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Minima of both models, run in turns; `spread` is how far the original is from itself."""
+
+    before_ms: float
+    after_ms: float
+    speedup: float
+    spread: float
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """All that `optimize` has to say. `stopped_after` is the step at which it was asked to stop."""
+
+    model: Model
+    output: Output
+    nodes_before: int
+    nodes_after: int
+    kernels: int
+    distinct_kernels: int
+    phases: int
+    phase_bytes: int | None  # stored by phases for later ones and for other nodes; None where extents are symbols
+    groups: tuple[GroupResult, ...]
+    rewrites: tuple[tuple[str, int], ...]  # rule, count
+    refusals: tuple[Refusal, ...]
+    verify: Verified | None
+    gain: Gain | None
+    target: str
+    compiler: str | None
+    domain: str | None
+    notes: tuple[str, ...] = ()
+    stopped_after: str | None = None
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int = 0
+
+    @property
+    def nodes_left(self) -> int:
+        """Nodes of the output that stay with ONNX Runtime."""
+        return self.nodes_after - self.kernels
+
+    def to_json(self, command: str = "optimize") -> dict[str, Any]:
+        """Plain values for a JSON document."""
+        fields = asdict(self)
+        fields["rewrites"] = [{"rule": rule, "count": count} for rule, count in self.rewrites]
+        fields["nodes_left"] = self.nodes_left
+        return dict(plain(envelope(command) | fields))
