@@ -1,8 +1,9 @@
 """Constant affine maps folded into the weights and the bias of the contraction before or after them.
 
-`out = x*s + t` with constant s and t covers BatchNormalization, Mul, Div, Add, Sub and Neg. After a contraction it scales
-output channels: W' = W*s, b' = b*s + t. Before one it scales input channels: W' = W*s, b' = b + W t, the latter only where
-no padding is read. Scales and biases are computed in double precision; weights are scaled when they are loaded.
+`out = x*s + t` with constant s and t covers BatchNormalization, Mul, Div, Add, Sub and Neg. After a contraction it
+scales output channels: W' = W*s, b' = b*s + t. Before one it scales input channels: W' = W*s, b' = b + W t, the latter
+only where no padding is read. Scales and biases are computed in double precision; weights are scaled when they are
+loaded.
 """
 
 from __future__ import annotations
@@ -65,11 +66,9 @@ def affine_of(work: Work, node: Node) -> Affine:
 
 
 def _normalization(work: Work, node: Node) -> Affine:
-    if node.attrs.get("training_mode", 0) or any(node.outputs[1:]):
-        raise Miss("training mode")
+    work.definitions(work.maker[node.outputs[0]])  # refuses training mode and statistics per element
     rank = len(work.type(node.inputs[0]).shape)
-    epsilon = node.attrs.get("epsilon", 1e-5)
-    assert isinstance(epsilon, (int, float))
+    epsilon = work.view(node).attr("epsilon", 1e-5)
     gamma, beta, mean, variance = (work.array(i).astype(np.float64) for i in node.inputs[1:5])
     with np.errstate(all="ignore"):
         scale = gamma / np.sqrt(variance + epsilon)
@@ -85,7 +84,7 @@ def _checked(a: Affine) -> Affine:
 
 
 def along(array: Array, rank: int, axis: int, extent: int) -> Array:
-    """A constant that broadcasts to `rank` axes as a vector over one of them. Raises Miss where it varies along another."""
+    """A constant that broadcasts to `rank` axes as a vector over one of them. Raises Miss where it varies otherwise."""
     full = array.reshape((1,) * (rank - array.ndim) + array.shape) if array.ndim <= rank else array
     if full.ndim != rank or any(n != 1 for i, n in enumerate(full.shape) if i != axis):
         raise Miss("the constant varies along another axis than the channels")
@@ -118,7 +117,8 @@ def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
     """A load of weight * scale, rounded once."""
 
     def load() -> Array:
-        return np.asarray(weight.load() * scale).astype(weight.dtype.numpy)
+        with np.errstate(over="ignore"):
+            return np.asarray(weight.load() * scale).astype(weight.dtype.numpy)
 
     return load
 
@@ -171,9 +171,7 @@ def _gemm_after(draft: Draft, gemm: Node, a: Affine) -> str:
     scale, shift = _vectors(draft.work, a, 1, channels)
     bias = np.zeros(())
     if len(gemm.inputs) > 2 and gemm.inputs[2]:
-        beta = gemm.attrs.get("beta", 1.0)
-        assert isinstance(beta, (int, float))
-        bias = draft.work.array(gemm.inputs[2]).astype(np.float64) * beta
+        bias = draft.work.array(gemm.inputs[2]).astype(np.float64) * draft.work.view(gemm).attr("beta", 1.0)
     w = scaled_weight(draft, gemm.inputs[1], scale[:, None] if by_row else scale)
     c = _vector(draft, bias * scale + shift, weight.dtype, gemm, a)
     return draft.node("Gemm", (gemm.inputs[0], w, c), {**gemm.attrs, "beta": 1.0})
@@ -220,8 +218,7 @@ def _conv_before(draft: Draft, conv: Node, a: Affine, weight: Constant) -> str:
     if extent is None:
         raise Miss("the number of channels is a symbol")
     scale, shift = along(a.scale, rank, 1, extent), along(a.shift, rank, 1, extent)
-    groups = conv.attrs.get("group", 1)
-    assert isinstance(groups, int)
+    groups = work.view(conv).attr("group", 1)
     # output channel o reads input channels of its group alone
     per_output = np.repeat(np.arange(groups), weight.shape[0] // groups)
     by_channel = (weight.shape[0], weight.shape[1], *(1,) * (rank - 2))
@@ -243,8 +240,8 @@ def _gemm_before(draft: Draft, gemm: Node, a: Affine, weight: Constant) -> str:
     w = scaled_weight(draft, gemm.inputs[1], scale if by_row else scale[:, None])
     if not shift.any():
         return draft.node("Gemm", (a.x, w, *gemm.inputs[2:]), gemm.attrs)
-    alpha, beta = gemm.attrs.get("alpha", 1.0), gemm.attrs.get("beta", 1.0)
-    assert isinstance(alpha, (int, float)) and isinstance(beta, (int, float))
+    view = draft.work.view(gemm)
+    alpha, beta = view.attr("alpha", 1.0), view.attr("beta", 1.0)
     matrix = weight.load().astype(np.float64)
     c = (matrix @ shift if by_row else shift @ matrix) * alpha
     if len(gemm.inputs) > 2 and gemm.inputs[2]:

@@ -1,9 +1,10 @@
 """Laws from mathematical properties, one row each; those of single functions are generated from the scalar table.
 
-Which laws are safe: a law is `exact` when both sides give the same number (zeros may differ in sign), `reassociates` when
-only rounding differs, `assumes` when the sides also differ where a value is negative, or leaves the range of its type on
-the way. Regrouping products of values that only the run knows is of the last kind; regrouping constants is not, because
-the folded constant is looked at. The rows named `dnnfusion-*` are those printed in DNNFusion (PLDI 2021, table 4).
+Which laws are safe: a law is `exact` when both sides give the same number (zeros may differ in sign), `reassociates`
+when only rounding differs, `assumes` when the sides also differ where a value is negative, or leaves the range of its
+type on the way. Regrouping products of values that only the run knows is of the last kind; regrouping constants is not,
+because the folded constant is looked at. The rows named `dnnfusion-*` are printed in DNNFusion (PLDI 2021, table 4); of
+that table, the commutative law is how operands are matched, and BitShift has no row.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from onnxfuse.rewrite.steps import Rule, rule
 
 # Functions g that distribute over f: g(a, c) f g(b, c) = g(a f b, c).
 _DISTRIBUTES = (("mul", "add"), ("mul", "sub"), ("div", "add"), ("div", "sub"))
+_FIXED = "constant(a) constant(b)"
 _ROUNDED = ("add", "mul")  # associative over the reals, not over rounded numbers
 
 
 def generated() -> tuple[Rule, ...]:
-    """Unit, idempotence, associativity with constants, distributivity: for every function of the table that has them."""
+    """Unit, idempotence, associativity with constants, distributivity: for every function that has them."""
     operators = operator_of()
     binary = [f for f in FUNCTIONS.values() if f.arity == 2 and f.name in operators]
     rules = [law for f in binary for law in _of_function(f, operators[f.name])]
@@ -38,7 +40,7 @@ def _of_function(f: Function, op: str) -> list[Rule]:
     if "a" in f.laws and "c" in f.laws:
         numerics = "reassociates" if f.name in _ROUNDED else "exact"
         law = f"{op}({op}(x, a), b) => {op}(x, {op}(a, b))"
-        rules.append(rule(f"constants-{f.name}", law, numerics, "variable(x) constant(a) constant(b)"))
+        rules.append(rule(f"constants-{f.name}", law, numerics, f"variable(x) {_FIXED}"))
     return rules
 
 
@@ -56,25 +58,24 @@ LISTED: tuple[Rule, ...] = (
     rule("add-negative", "a + Neg(b) => a - b"),
     rule("subtract-negative", "a - Neg(b) => a + b"),
     rule("multiply-negatives", "Neg(a) * Neg(b) => a * b"),
-    rule("constants-sub-add", "(x - a) + b => x + (b - a)", "reassociates", "constant(a) constant(b) variable(x)"),
-    rule("constants-add-sub", "(x + a) - b => x + (a - b)", "reassociates", "constant(a) constant(b) variable(x)"),
-    rule("constants-sub-sub", "(x - a) - b => x - (a + b)", "reassociates", "constant(a) constant(b) variable(x)"),
+    rule("constants-sub-add", "(x - a) + b => x + (b - a)", "reassociates", f"{_FIXED} variable(x)"),
+    rule("constants-add-sub", "(x + a) - b => x + (a - b)", "reassociates", f"{_FIXED} variable(x)"),
+    rule("constants-sub-sub", "(x - a) - b => x - (a + b)", "reassociates", f"{_FIXED} variable(x)"),
     rule("one-over", "1 / x => Reciprocal(x)", "exact", "floating(x)"),
     rule("divide-constant", "x / c => x * Reciprocal(c)", "reassociates", "constant(c) variable(x) floating(x)"),
     rule("multiply-reciprocal", "x * Reciprocal(y) => x / y", "reassociates", "variable(y)"),
-    rule("square", "x ** 2 => x * x", "exact", "floating(x)"),
     rule("inverse-power", "x ** -1 => Reciprocal(x)", "reassociates", "floating(x)"),
     rule("half-power", "x ** 0.5 => Sqrt(x)", "assumes", "floating(x)", "nonnegative(x)"),
     rule("root-squared", "Sqrt(x) * Sqrt(x) => x", "assumes", assume="nonnegative(x)"),
     rule("square-root", "Sqrt(x * x) => Abs(x)", "assumes", assume="bounded(x)"),
     rule("log-exp", "Log(Exp(x)) => x", "assumes", assume="bounded(x)"),
     rule("exp-log", "Exp(Log(x)) => x", "assumes", assume="nonnegative(x)"),
-    rule("factor-constants", "x*a + x*b => x*(a + b)", "reassociates", "constant(a) constant(b) variable(x) floating(x)"),
+    rule("factor-constants", "x*a + x*b => x*(a + b)", "reassociates", f"{_FIXED} variable(x) floating(x)"),
     rule(
         "factor-weights",
         "x @ a + x @ b => x @ (a + b)",
         "reassociates",
-        "constant(a) constant(b) same_shape(a, b) unshared(a) unshared(b) floating(x)",
+        f"{_FIXED} same_shape(a, b) unshared(a) unshared(b) floating(x)",
     ),
     rule("scales-left", "(a*c) @ (b*d) => (a*(c*d)) @ b", "reassociates", "scalar(c) scalar(d) floating(a)"),
     rule("scales-out", "(a*c) @ (b*d) => (a @ b)*(c*d)", "reassociates", "scalar(c) scalar(d) floating(a)"),
@@ -101,6 +102,12 @@ LISTED: tuple[Rule, ...] = (
     rule(
         "dnnfusion-square",
         "(a + b)*(a + b) - (a + b)*c => (a + b)*((a + b) - c)",
+        "assumes",
+        assume="bounded(a, b, c)",
+    ),
+    rule(
+        "dnnfusion-square-power",
+        "(a + b)**2 - (a + b)*c => (a + b)*((a + b) - c)",
         "assumes",
         assume="bounded(a, b, c)",
     ),

@@ -1,4 +1,4 @@
-"""Steps that remove what changes nothing: constants computed at run time, identities, equal nodes, outputs that nobody reads."""
+"""Steps that remove what changes nothing: constants computed at run time, identities, equal nodes, unread outputs."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import numpy as np
 
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import Index
-from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.folding import folded, plain
+from onnxfuse.rewrite.folding import folded, load_of, plain
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work, content, static_shape
 
 _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
+_RESHAPE = frozenset({"Reshape"})
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
@@ -25,13 +25,22 @@ def fold(work: Work, at: int, trust: bool) -> Draft:
     """Values made of constants alone, and integers that are known whatever the inputs are, become constants."""
     node = work.nodes[at]
     outputs = [o for o in node.outputs if o]
-    values = _known(work, node) or folded(work.definitions(at), node.outputs, work.constants)
+    values = _known(work, node) or _evaluated(work, at)
     draft = Draft(work, at)
     for o in outputs:
         if work.types.get(o) is None:
             raise Miss(f"the type of {o} is not known")
         draft.become(o, values[o])
     return draft
+
+
+def _evaluated(work: Work, at: int) -> dict[str, Constant]:
+    node = work.nodes[at]
+    row = ROWS.find(node, work.opset)
+    for k, i in enumerate(node.inputs):
+        if i and i not in work.constants and not (row and k in row.shape_inputs):
+            raise Miss(f"{i} is not constant")
+    return folded(work.definitions(at), node.outputs, work.constants)
 
 
 def _known(work: Work, node: Node) -> dict[str, Constant]:
@@ -52,10 +61,11 @@ def identity(work: Work, at: int, trust: bool) -> Draft:
     if node.op == "Identity" and node.domain in ("", "ai.onnx"):
         return Draft(work, at).replace(node.outputs[0], node.inputs[0])
     meaning = work.definitions(at)
-    if len(meaning) != 1 or not isinstance(meaning[0].value, Load):
+    d = meaning[-1]
+    load = load_of(d)
+    if len(meaning) != 1 or load is None:
         raise Miss(f"{node.op} computes something")
-    d, load = meaning[0], meaning[0].value
-    if load.guards or plain(load.index, d) != plain(tuple(map(Index.of, d.axes)), d):
+    if plain(load.index, d) != plain(tuple(map(Index.of, d.axes)), d):
         raise Miss(f"{node.op} moves elements")
     return Draft(work, at).replace(d.name, load.source)
 
@@ -112,7 +122,7 @@ def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
 
 
 def plain_reshape(work: Work, at: int, trust: bool) -> Draft:
-    """A Reshape whose target is computed from shapes takes a constant target (0: copied, -1: inferred) where one says the same."""
+    """A Reshape to a target computed from shapes takes a constant one (0: copied, -1: inferred) that says the same."""
     node = work.nodes[at]
     if node.inputs[1] in work.constants:
         raise Miss("the target is constant")
@@ -143,6 +153,6 @@ STEPS: tuple[Step, ...] = (
     Step("identity", "out[i] = in[i] => in", "exact", identity),
     Step("fold", "f(constants) => constant", "exact", fold, when=("the result is not much larger than its inputs",)),
     Step("unread-outputs", "y, unread = f(x) => y = f(x)", "exact", unread_outputs, _OPTIONAL),
-    Step("equal-nodes", "f(x), f(x) => one f(x)", "exact", equal_nodes, when=("the operator is a function of its inputs",)),
-    Step("plain-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", plain_reshape, frozenset({"Reshape"})),
+    Step("equal-nodes", "f(x), f(x) => one f(x)", "exact", equal_nodes, when=("the operator is pure",)),
+    Step("plain-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", plain_reshape, _RESHAPE),
 )

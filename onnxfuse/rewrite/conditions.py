@@ -99,9 +99,9 @@ def bounded(work: Work, *values: str) -> None:
 
 _POSITIVE = {"Exp", "Sigmoid", "Softmax", "Softplus"}
 _NONNEGATIVE = _POSITIVE | {"Relu", "Abs", "Sqrt", "ReduceL1", "ReduceL2", "ReduceSumSquare"}
-_KEEPS = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Expand", "Identity", "Split", "Gather"} | {
-    "ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool", "MaxPool",
-}  # fmt: skip
+_MOVES = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Expand", "Identity", "Split", "Gather"}
+_POOLS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}
+_KEEPS = _MOVES | _POOLS
 _OF_BOTH = {"Add", "Mul", "Div", "Min", "Concat", "Sum", "Mean"}
 
 

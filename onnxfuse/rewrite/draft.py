@@ -1,4 +1,4 @@
-"""One rewrite being proposed: new nodes and constants, and which old values they stand for. Nothing changes before `commit`."""
+"""One rewrite being proposed: new nodes and constants, and the old values they stand for, until `commit` does it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, TensorType
-from onnxfuse.ir.index import Index
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
 from onnxfuse.rewrite.folding import folded
 from onnxfuse.rewrite.measure import Measure, cost
 from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Work, integers, type_of
 
+Attributes = Mapping[str, Attribute]
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Identity", "Cast"})
 
 
@@ -56,13 +56,14 @@ class Draft:
             name = f"{self.name}/{tag}{at}"
         return name
 
-    def node(self, op: str, inputs: Sequence[str], attrs: Mapping[str, Attribute] | None = None, pieces: int = 0) -> str:
+    def node(self, op: str, inputs: Sequence[str], attrs: Attributes | None = None, pieces: int = 0) -> str:
         """The output of a new node, or the constant that it is; with `pieces`, the first of that many outputs."""
         outputs = [self.fresh(op)]
         for k in range(1, pieces):
             outputs.append(f"{outputs[0]}.{k}")
         node = Node(op, tuple(inputs), tuple(outputs), dict(attrs or {}), self.work.nodes[self.root].name)
-        known = ChainMap({v: k for v, c in self.constants.items() if (k := integers(c)) is not None}, self.work.known)
+        own = {v: elements for v, c in self.constants.items() if (elements := integers(c)) is not None}
+        known = ChainMap(own, self.work.known)
         types = ChainMap(self.types, self.work.types)
         constants = ChainMap(self.constants, self.work.constants)
         meaning = define(ROWS, View(node, types, constants, known, self.work.opset))
@@ -160,7 +161,9 @@ class Draft:
     def _unneeded(self, value: str, taken: set[str], held: set[str], gone: dict[int, None]) -> bool:
         if value in taken:
             return True
-        return value not in held and value not in self.work.pinned and self.work.users.get(value, {}).keys() <= gone.keys()
+        if value in held or value in self.work.pinned:
+            return False
+        return self.work.users.get(value, {}).keys() <= gone.keys()
 
     def gain(self) -> Measure:
         """Measure of the nodes that die minus that of the nodes that come; a rewrite fires when it is above zero."""
@@ -250,9 +253,4 @@ def ordinary(op: str, operands: Sequence[Constant], result: Constant) -> None:
         raise Miss("the folded constant underflows")
 
 
-def dims(shape: Sequence[Index]) -> list[int | None]:
-    """Extents as integers, None for symbols."""
-    return [e.constant for e in shape]
-
-
-__all__ = ["MOVES", "Draft", "dims", "ordinary"]
+__all__ = ["MOVES", "Draft", "ordinary"]

@@ -16,20 +16,19 @@ from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.rewrite import affine, cleanup, merge, movement, padding, scale
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.idioms import idiom_of, may_belong
 from onnxfuse.rewrite.measure import Measure
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
-_LOCAL: tuple[tuple[Step, ...], ...] = (
-    *((s,) for s in cleanup.STEPS),
-    movement.STEPS,
-    (*padding.STEPS, *affine.STEPS, *scale.STEPS, *(r.step() for r in RULES)),
-)
+_ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *(r.step() for r in RULES))
+_LOCAL: tuple[tuple[Step, ...], ...] = (*((s,) for s in cleanup.STEPS), movement.STEPS, _ALGEBRA)
 _LATE: tuple[tuple[Step, ...], ...] = (merge.STEPS,)  # once nothing local is left: merged branches no longer look alike
 
 STEPS: tuple[Step, ...] = tuple(s for tier in (*_LOCAL, *_LATE) for s in tier)
 
+_KEEPS_IDIOMS = frozenset(s.name for s in _ALGEBRA)
 _FIRINGS_PER_NODE = 16
 
 
@@ -56,8 +55,8 @@ def select(options: Options) -> Selected:
     names = [s.name for s in STEPS]
     for name in (*options.enable, *options.disable):
         if name not in names:
-            near = difflib.get_close_matches(name, names, 3)
-            raise UsageError(f"rewrite: there is no rule {name}", hint=f"near: {', '.join(near)}" if near else "see --list-passes")
+            near = ", ".join(difflib.get_close_matches(name, names, 3))
+            raise UsageError(f"rewrite: there is no rule {name}", hint=f"near: {near}" if near else "see --list-passes")
     off = set(options.disable)
     local, late = (tuple(tuple(s for s in tier if s.name not in off) for tier in tiers) for tiers in (_LOCAL, _LATE))
     trusted = frozenset(names) if options.fast_math else frozenset(options.enable)
@@ -70,9 +69,12 @@ def rewrite(graph: Graph, options: Options) -> tuple[Graph, tuple[Firing, ...]]:
     The result has the same inputs and outputs with the same types. Nodes that stand for others name them in `origin`.
     """
     chosen = select(options)
+    if graph.opset == 0:  # an opset without rows
+        return graph, ()
     work = Work(graph)
     fired: dict[str, list[str]] = {}
     _merge_constants(work)
+    _drop_unread(work)
     while _run(work, chosen.local, chosen.trusted, fired) | _run(work, chosen.late, chosen.trusted, fired):
         pass
     result = work.freeze()
@@ -101,6 +103,10 @@ def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draf
     gain = draft.gain()
     if not gain > Measure():
         raise Miss("it would not lower the cost")
+    if step.name in _KEEPS_IDIOMS:
+        for dead in draft.dead():
+            if may_belong(work, dead) and (name := idiom_of(work, dead)):
+                raise Miss(f"the runtime fuses {work.nodes[dead].name} and others as {name}")
     return gain, draft
 
 
@@ -194,6 +200,13 @@ def _merge_constants(work: Work) -> None:
         first = work.same_constant(name, constant)
         if first != name and name not in work.pinned:
             work.redirect(name, first)
+
+
+def _drop_unread(work: Work) -> None:
+    """Nodes none of whose outputs are read go; those that die later go with what replaces their readers."""
+    for at in sorted(work.nodes, key=lambda k: work.place[k], reverse=True):
+        if not any(work.users.get(o) or o in work.pinned for o in work.nodes[at].outputs if o):
+            work.remove(at)
 
 
 def _check(before: Graph, after: Graph, fired: dict[str, list[str]]) -> None:

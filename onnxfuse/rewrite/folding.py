@@ -1,7 +1,7 @@
 """The values of nodes whose inputs are constants: small ones at once, large ones when somebody loads them.
 
-Nothing that is large and lazy is kept: each `load` computes again from the constants behind it, so that weights are never
-held twice.
+Nothing that is large and lazy is kept: each `load` computes again from the constants behind it, so that weights are
+never held twice.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ZERO, Index, axes_of, flatten, product, substitute, symbols_of
-from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar, indices_of, sources, walk
+from onnxfuse.ir.index import ZERO, Index, axes_of, flatten, in_range, product, substitute, symbols_of
+from onnxfuse.ir.scalar import Apply, Load, Reduce, indices_of, sources, walk
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.work import Array, Definitions, Miss
@@ -23,10 +23,11 @@ LARGEST_BYTES = 1 << 20  # a result may grow up to this, and to GROWTH times wha
 GROWTH = 4
 LARGEST_WORK = 1 << 23  # elements visited by one evaluation, except where NumPy has a function for it
 
+Constants = Mapping[str, Constant]
 Move = Callable[[Array], Array]
 
 
-def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Mapping[str, Constant]) -> dict[str, Constant]:
+def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Constants) -> dict[str, Constant]:
     """The outputs of a node as constants. Raises Miss with the reason why they are not."""
     made = {d.name: d for d in definitions}
     own = [made[o] for o in outputs if o]
@@ -80,11 +81,11 @@ def work(definitions: Definitions) -> int:
 
 
 def moved(d: Definition, arrays: Mapping[str, Constant]) -> Move | None:
-    """A definition that only permutes, reshapes or casts one array, as a NumPy function that copies as little as it can."""
-    value: Scalar = d.value
-    while not isinstance(value, (Load, FromIndex)) and getattr(value, "fn", "") == "cast" and value.dtype.kind != "b":
-        value = value.args[0]  # type: ignore[union-attr]  # only Apply has a function
-    if not isinstance(value, Load) or value.guards or value.source not in arrays or d.value is not value and not _one_cast(d):
+    """A definition that only permutes, reshapes or casts one array, as a NumPy function that copies little."""
+    value = load_of(d) or d.value
+    if isinstance(value, Apply) and value.fn == "cast" and value.dtype.kind != "b":
+        value = value.args[0]
+    if not isinstance(value, Load) or value.guards or value.source not in arrays:
         return None
     shape = tuple(map(Index.of, arrays[value.source].shape))
     target, dtype = _static(d), d.value.dtype.numpy
@@ -96,8 +97,11 @@ def moved(d: Definition, arrays: Mapping[str, Constant]) -> Move | None:
     return None
 
 
-def _one_cast(d: Definition) -> bool:
-    return getattr(d.value, "fn", "") == "cast" and isinstance(getattr(d.value, "args", (None,))[0], Load)
+def load_of(d: Definition) -> Load | None:
+    """The element that a definition is, when it only moves elements; guards that always hold left out."""
+    if not isinstance(d.value, Load) or not all(in_range(g.index, g.extent) for g in d.value.guards):
+        return None
+    return Load(d.value.source, d.value.index, d.value.dtype) if d.value.guards else d.value
 
 
 def _permute(perm: tuple[int, ...], dtype: np.dtype[np.generic], array: Array) -> Array:

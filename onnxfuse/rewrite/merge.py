@@ -106,9 +106,7 @@ def _joined_bias(draft: Draft, branches: list[Branch]) -> str:
         return ""
     work = draft.work
     dtype = work.constants[branches[0].weight].dtype
-    parts = [
-        np.broadcast_to(work.array(b.bias).reshape(-1), (b.columns,)) if b.bias else np.zeros(b.columns) for b in branches
-    ]
+    parts = [np.broadcast_to(work.array(b.bias).reshape(-1) if b.bias else 0, (b.columns,)) for b in branches]
     return draft.array(np.concatenate(parts), dtype, "joined", *(b.bias or b.weight for b in branches))
 
 

@@ -1,4 +1,4 @@
-"""Chains of operators that only move elements, composed as index maps and recognised: nothing, one Transpose, one Reshape."""
+"""Chains of operators that only move elements, composed as index maps and recognised as one operator, or none."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import MOVES, Draft
-from onnxfuse.rewrite.folding import permutation, plain
+from onnxfuse.rewrite.folding import load_of, permutation, plain
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
+_OPS = MOVES | {"Gather", "Concat", "Tile"}
 _LONGEST = 16  # nodes of one chain that are composed
 
 Shape = tuple[Index, ...]
@@ -22,37 +23,36 @@ def moves(work: Work, at: int, trust: bool) -> Draft:
     """The node reads from as far up its chain as one operator says what the chain does."""
     meaning = _move(work, at)
     reason = f"{work.nodes[at].op} stands alone"
-    for depth, (source, index) in reversed(list(enumerate(_ancestors(work, meaning)))):
+    for depth, (source, index) in reversed(list(enumerate(_ancestors(work, *meaning)))):
         try:
-            return recognised(work, at, meaning, source, index, alone=depth == 0)
+            return recognised(work, at, meaning[0], source, index, alone=depth == 0)
         except Miss as miss:
             reason = str(miss)
     raise Miss(reason)
 
 
-def _move(work: Work, at: int) -> Definition:
-    """What a node that only moves elements of one value computes."""
+def _move(work: Work, at: int) -> tuple[Definition, Load]:
+    """What a node that only moves elements of one value computes, and the element that it loads."""
     meaning = work.definitions(at)
-    if len(meaning) != 1 or not isinstance(meaning[0].value, Load) or meaning[0].value.guards:
+    load = load_of(meaning[-1])
+    if len(meaning) != 1 or load is None:
         raise Miss(f"{work.nodes[at].op} does not only move elements")
-    return meaning[0]
+    return meaning[0], load
 
 
-def _ancestors(work: Work, d: Definition) -> Iterator[tuple[str, Shape]]:
+def _ancestors(work: Work, d: Definition, load: Load) -> Iterator[tuple[str, Shape]]:
     """Values that the node's value is a rearrangement of, nearest first, and where it reads them."""
-    assert isinstance(d.value, Load)
-    source, index = d.value.source, d.value.index
+    source, index = load.source, load.index
     yield source, index
     for _ in range(_LONGEST):
         if source not in work.maker:
             return
         try:
-            above = _move(work, work.maker[source])
+            above, load = _move(work, work.maker[source])
         except Miss:
             return
-        assert isinstance(above.value, Load)
         values = dict(zip(above.axes, index, strict=True))
-        source, index = above.value.source, tuple(substitute(i, values) for i in above.value.index)
+        source, index = load.source, tuple(substitute(i, values) for i in load.index)
         yield source, index
 
 
@@ -77,7 +77,7 @@ def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *,
 
 
 def reshaped(draft: Draft, source: str, want: Shape) -> str:
-    """source under another shape: as Reshape to a constant, Squeeze, Unsqueeze, or Reshape to a target that is there."""
+    """source under another shape: Reshape to a constant, Squeeze, Unsqueeze, or Reshape to a target that is there."""
     have = draft.type(source).shape
     target = spelled(have, want)
     if target is not None:
@@ -85,8 +85,9 @@ def reshaped(draft: Draft, source: str, want: Shape) -> str:
     for op, longer, shorter in (("Squeeze", have, want), ("Unsqueeze", want, have)):
         axes = units_between(longer, shorter)
         if axes:
-            by_input = draft.work.opset >= 13
-            return draft.node(op, (source, draft.ints(axes)) if by_input else (source,), {} if by_input else {"axes": axes})
+            if draft.work.opset >= 13:
+                return draft.node(op, (source, draft.ints(axes)))
+            return draft.node(op, (source,), {"axes": axes})
     root = draft.work.nodes[draft.root]
     if root.op == "Reshape" and all(e != 0 for e in draft.work.known.get(root.inputs[1], (Index.of(0),))):
         return draft.node("Reshape", (source, root.inputs[1]))
@@ -105,6 +106,4 @@ def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
     return tuple(axes) if len(longer) - len(axes) == len(shorter) else ()
 
 
-STEPS: tuple[Step, ...] = (
-    Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves, MOVES | {"Gather", "Concat", "Tile"}),
-)
+STEPS: tuple[Step, ...] = (Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves, _OPS),)

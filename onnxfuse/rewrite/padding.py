@@ -12,17 +12,16 @@ def pad_into_conv(work: Work, at: int, trust: bool) -> Draft:
     """Conv(Pad(x)) of zeros around the spatial axes is Conv(x) with larger pads."""
     conv = work.nodes[at]
     pad = work.made_by(conv.inputs[0], "Pad")
-    if conv.attrs.get("auto_pad", "NOTSET") not in ("NOTSET", "VALID", b"NOTSET", b"VALID"):
+    auto = work.view(conv).attr("auto_pad", "NOTSET")
+    if auto not in ("NOTSET", "VALID"):
         raise Miss("automatic padding depends on the padded extents")
     rank = len(work.type(pad.inputs[0]).shape)
     low, high = _amounts(work, pad, rank)
     if any(low[:2]) or any(high[:2]) or min(low + high) < 0:
         raise Miss("channels are padded, or elements cut off")
-    have = conv.attrs.get("pads", (0,) * (2 * rank - 4))
-    if conv.attrs.get("auto_pad", "NOTSET") in ("VALID", b"VALID"):
-        have = (0,) * (2 * rank - 4)
-    assert isinstance(have, tuple)
-    pads = tuple(int(h) + p for h, p in zip(have, (*low[2:], *high[2:]), strict=True))
+    none = (0,) * (2 * rank - 4)
+    have = none if auto == "VALID" else work.view(conv).attr("pads", none)
+    pads = tuple(h + p for h, p in zip(have, (*low[2:], *high[2:]), strict=True))
     draft = Draft(work, at)
     attrs = {k: v for k, v in conv.attrs.items() if k != "auto_pad"} | {"pads": pads}
     return draft.replace(conv.outputs[0], draft.node("Conv", (pad.inputs[0], *conv.inputs[1:]), attrs))

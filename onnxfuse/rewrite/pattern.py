@@ -1,8 +1,9 @@
 """Both sides of a rewrite law as data: expressions over named variables, read from text and printed as text.
 
 A law is written as Python: `(x*a)*b => x*(a*b)`. Lower-case names are values, literals are constants all of whose
-elements have that value, calls are operators of the default domain, `@` is MatMul. `**k` at the end of a call stands for
-the attributes and the inputs behind the first one, whatever they are: `ReduceProd(Exp(x), **k) => Exp(ReduceSum(x, **k))`.
+elements have that value, calls are operators of the default domain, `@` is MatMul. `**k` at the end of a call stands
+for the attributes and the inputs behind the first one, whatever they are:
+`ReduceProd(Exp(x), **k) => Exp(ReduceSum(x, **k))`.
 """
 
 from __future__ import annotations

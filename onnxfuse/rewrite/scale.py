@@ -94,6 +94,6 @@ STEPS: tuple[Step, ...] = (
         "reassociates",
         absorbed,
         frozenset({"Mul", "Div"}),
-        ("scalar(c)", "constant(w)", "f is made of contractions, sums, products and movement", "nothing else reads f(w)"),
+        ("scalar(c)", "constant(w)", "f consists of contractions, sums, products and movement", "only c reads f(w)"),
     ),
 )

@@ -1,9 +1,9 @@
-"""What a rewrite step is, and the reading of a law as one: match the left side, ask the conditions, build the right side."""
+"""What a rewrite step is, and a law read as one: match the left side, ask the conditions, build the right side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnxfuse.ir.graph import Attribute
@@ -82,22 +82,26 @@ def rule(name: str, law: str, numerics: str = "exact", when: str = "", assume: s
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """What the names of a law stand for: values, and per `**k` the attributes and further inputs of a node."""
+    """What the names of a law stand for: values, and per `**k` the attributes and further inputs of a node.
+
+    `nodes` are those that were read as calls of the law.
+    """
 
     values: Mapping[str, str] = field(default_factory=dict)
     rest: Mapping[str, tuple[Mapping[str, Attribute], tuple[str, ...]]] = field(default_factory=dict)
+    nodes: tuple[int, ...] = ()
 
     def value(self, name: str, value: str) -> Binding | None:
         """This binding with one value more; None when the name already stands for another value."""
         if name in self.values:
             return self if self.values[name] == value else None
-        return Binding({**self.values, name: value}, self.rest)
+        return replace(self, values={**self.values, name: value})
 
     def attributes(self, name: str, attrs: Mapping[str, Any], inputs: tuple[str, ...]) -> Binding | None:
         """This binding with the rest of one node more; None when the name already stands for another rest."""
         if name in self.rest:
             return self if self.rest[name] == (attrs, inputs) else None
-        return Binding(self.values, {**self.rest, name: (attrs, inputs)})
+        return replace(self, rest={**self.rest, name: (attrs, inputs)})
 
 
 def match(work: Work, e: Expr, value: str, binding: Binding) -> Iterator[Binding]:
@@ -126,6 +130,7 @@ def match_node(work: Work, e: Expr, at: int, binding: Binding) -> Iterator[Bindi
         binding = held
     elif len(node.inputs) != len(e.args) or node.attrs:
         return
+    binding = replace(binding, nodes=(*binding.nodes, at))
     inputs = node.inputs[: len(e.args)]
     orders = [inputs, inputs[::-1]] if commutes(e.op) and len(inputs) == 2 and inputs[0] != inputs[1] else [inputs]
     for order in orders:

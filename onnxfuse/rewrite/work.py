@@ -1,4 +1,4 @@
-"""A graph that is being rewritten: nodes with their makers and users kept current, so that one change costs what it touches.
+"""A graph that is being rewritten: makers and users of values kept current, so that a change costs what it touches.
 
 Never leaves the rewrite step: `Work(graph)` goes in, `freeze()` comes out.
 """
@@ -24,7 +24,7 @@ Definitions = tuple[Definition, ...]
 SMALL = 4096  # elements up to which constants are looked into: compared by content, tested for a uniform value
 
 
-class Miss(Exception):  # noqa: N818  a control transfer inside one step; `explain` returns the reason
+class Miss(Exception):  # a control transfer inside one step; `explain` returns the reason
     """Why a step does not fire at a node."""
 
 
@@ -51,6 +51,8 @@ class Work:
         self._contents: dict[bytes, str] = {}
         for at, node in enumerate(graph.nodes):
             self.add(node, (at, 0))
+        # what a row types and the loader does not is a contradiction that the loader saw: it stays untyped
+        self._disputed = {o for at in self.nodes for o in self._untyped(at) if self._typed_by_row(at)}
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
@@ -183,18 +185,21 @@ class Work:
 
     def retype(self, at: int) -> None:
         """Type what a node makes as soon as its row can: a shape may become known when constants are folded."""
-        untyped = [o for o in self.nodes[at].outputs if o and self.types.get(o) is None]
-        if not untyped:
+        untyped = self._untyped(at)
+        if not untyped or self._disputed.intersection(untyped):
             return
-        found = self._definitions.pop(at, None)
-        try:
-            made = {d.name: d.type for d in self.definitions(at)}
-        except Miss:
-            return
-        assert found is None or isinstance(found, Decision)
-        for o in untyped:
-            self.types[o] = made.get(o)
+        self._definitions.pop(at, None)
+        self.types.update({o: t for o, t in self._typed_by_row(at).items() if o in untyped})
         self.forget(untyped)
+
+    def _untyped(self, at: int) -> list[str]:
+        return [o for o in self.nodes[at].outputs if o and self.types.get(o) is None]
+
+    def _typed_by_row(self, at: int) -> dict[str, TensorType]:
+        try:
+            return {d.name: d.type for d in self.definitions(at)}
+        except Miss:
+            return {}
 
     def same_constant(self, name: str, constant: Constant) -> str:
         """The first small constant with this content, which `name` becomes when there is none."""
@@ -222,8 +227,8 @@ class Work:
 
 
 def content(constant: Constant) -> bytes | None:
-    """A digest of a small constant's type and elements; None for large ones."""
-    if constant.size > SMALL // 4:
+    """A digest of a small constant's type and elements; None for large ones, and for types that no row knows."""
+    if constant.size > SMALL // 4 or constant.dtype.kind not in "fiub":
         return None
     array = np.ascontiguousarray(constant.load())
     return hashlib.sha256(f"{constant.dtype}{constant.shape}".encode() + array.tobytes()).digest()

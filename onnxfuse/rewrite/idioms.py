@@ -1,0 +1,39 @@
+"""Chains that ONNX Runtime fuses by itself when it finds them spelled as exporters spell them.
+
+Where our library is absent, and where nodes stay with the runtime, its own fusions are worth more than a multiplication
+saved: so what belongs to such a chain is not rewritten algebraically. Kernels lose nothing, they see scalars anyway.
+"""
+
+from __future__ import annotations
+
+from onnxfuse.rewrite.pattern import Call, Expr, expression, walk
+from onnxfuse.rewrite.steps import Binding, match_node
+from onnxfuse.rewrite.work import Work
+
+IDIOMS: tuple[tuple[str, Expr], ...] = (
+    ("Gelu", expression("(x * (Erf(x / c) + 1)) * 0.5")),
+    ("Gelu", expression("(x * 0.5) * (Erf(x / c) + 1)")),
+    ("Gelu", expression("x * ((Erf(x / c) + 1) * 0.5)")),
+    ("LayerNormalization", expression("(d / Sqrt(ReduceMean(d ** 2, **k) + e)) * g + b")),
+)
+
+_OPS = frozenset(c.op for _, e in IDIOMS for c in walk(e) if isinstance(c, Call))
+_TALLEST = 6  # nodes between a node of an idiom and its root
+
+
+def idiom_of(work: Work, at: int) -> str:
+    """The runtime's fused operator that a node belongs to a chain of; "" for none."""
+    level = [at]
+    for _ in range(_TALLEST):
+        for root in level:
+            for name, e in IDIOMS:
+                if any(at in b.nodes for b in match_node(work, e, root, Binding())):
+                    return name
+        users = [k for root in level for o in work.nodes[root].outputs for k in work.users.get(o, ())]
+        level = [k for k in dict.fromkeys(users) if work.nodes[k].op in _OPS][:8]
+    return ""
+
+
+def may_belong(work: Work, at: int) -> bool:
+    """Whether a node's operator occurs in an idiom."""
+    return work.nodes[at].op in _OPS

@@ -1,0 +1,114 @@
+"""Products of one input become one product, split afterwards."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.graph import Graph
+from tests.rules.build import Build, only, ops, rewritten, same
+
+RULE = "side-by-side"
+
+
+def check(b: Build, outputs: list[str], expected: list[str]) -> Graph:
+    before = b.graph(*outputs)
+    after, _ = rewritten(before, only(RULE))
+    assert ops(after) == expected
+    same(before, after, {"n": 2, "s": 3}, terms=16)
+    return after
+
+
+@pytest.mark.parametrize("opset", [12, 17])
+def test_queries_keys_and_values_are_one_product(opset: int) -> None:
+    b = Build(opset)
+    x = b.input("x", "n", "s", 8)
+    parts = [b.dense(x, n) for n in (8, 8, 4)]
+    after = check(
+        b, [b.node("Exp", p, out=f"o{i}") for i, p in enumerate(parts)], ["MatMul", "Add", "Split", *["Exp"] * 3]
+    )
+    split = after.nodes[2]
+    assert split.outputs == tuple(parts)
+    assert split.attrs.get("split", (8, 8, 4)) == (8, 8, 4) and len(split.inputs) == (2 if opset >= 13 else 1)
+    assert after.nodes[0].origin == after.nodes[2].origin
+    assert set(after.nodes[0].origin) == {f"{op}{k}" for k, op in enumerate(["MatMul", "Add"] * 3)}
+
+
+def test_outputs_of_the_graph_are_pieces() -> None:
+    b = Build()
+    x = b.input("x", 3, 8)
+    after = check(b, [b.dense(x, 4), b.dense(x, 4)], ["MatMul", "Add", "Split"])
+    assert after.nodes[-1].outputs == after.outputs
+
+
+def test_branches_without_bias_join() -> None:
+    b = Build()
+    x = b.input("x", 3, 8)
+    check(b, [b.dense(x, 4), b.dense(x, 5, bias=False)], ["MatMul", "Add", "Split"])
+    b = Build()
+    x = b.input("x", 3, 8)
+    check(b, [b.dense(x, 4, bias=False), b.dense(x, 5, bias=False)], ["MatMul", "Split"])
+
+
+def test_a_bias_of_one_number_and_a_bias_on_the_left() -> None:
+    b = Build()
+    x = b.input("x", 3, 8)
+    one = b.node("Add", b.constant(2.0), b.dense(x, 4, bias=False))
+    check(b, [one, b.dense(x, 4)], ["MatMul", "Add", "Split"])
+
+
+def test_a_bias_per_row_stays_behind_its_piece() -> None:
+    b = Build()
+    x = b.input("x", 4, 8)
+    row = b.node("Add", b.dense(x, 4, bias=False), b.weights(4, 1))
+    check(b, [row, b.dense(x, 4)], ["MatMul", "Add", "Split", "Add"])
+
+
+@pytest.mark.parametrize("trans", [0, 1])
+def test_gemms_join(trans: int) -> None:
+    b = Build()
+    x = b.input("x", 3, 8)
+
+    def gemm(columns: int, *c: str) -> str:
+        return str(
+            b.node("Gemm", x, b.weights(*((columns, 8) if trans else (8, columns))), *c, transB=trans, alpha=0.5)
+        )
+
+    check(b, [gemm(4, b.weights(4)), gemm(5), gemm(1, b.weights(1))], ["Gemm", "Split"])
+
+
+def test_what_differs_stays_apart() -> None:
+    b = Build()
+    x, z = b.input("x", 3, 8), b.input("z", 3, 8)
+    shared = b.weights(8, 4)
+    outputs = [
+        b.dense(x, 4),
+        b.dense(z, 4),  # another input
+        b.node("MatMul", x, shared),
+        b.node("MatMul", z, shared),  # a weight with two readers
+        b.node("MatMul", x, b.input("w", 8, 4)),  # a weight that varies
+        b.node("MatMul", b.weights(5, 3), x),  # the input on the right
+        b.node("Gemm", x, b.weights(8, 4), alpha=2.0),
+        b.node("Gemm", x, b.weights(8, 4)),
+    ]
+    assert rewritten(b.graph(*outputs), only(RULE))[1] == {}
+
+
+def test_scale_movement_and_merge_work_together() -> None:
+    b = Build(20)
+    x = b.input("x", "n", "s", 8)
+    q, k, v = (b.node("Reshape", b.dense(x, 8), b.ints(0, 0, 2, 4)) for _ in range(3))
+    q, v = (b.node("Transpose", i, perm=(0, 2, 1, 3)) for i in (q, v))
+    k = b.node("Transpose", b.node("Transpose", k, perm=(0, 2, 1, 3)), perm=(0, 1, 3, 2))
+    scale = b.constant(np.float32(4**-0.25))
+    scores = b.node("MatMul", b.node("Mul", q, scale), b.node("Mul", k, scale))
+    p = b.node("Softmax", scores, axis=-1)
+    p = b.node("Where", b.node("IsNaN", p), b.constant(0.0), p)
+    y = b.node("Transpose", b.node("MatMul", p, v), perm=(0, 2, 1, 3))
+    before = b.graph(b.node("Reshape", y, b.ints(0, 0, 8)))
+    after, fired = rewritten(before)
+    front = ["MatMul", "Add", "Split", *["Reshape"] * 3, *["Transpose"] * 3]
+    back = ["MatMul", "Softmax", "IsNaN", "Where", "MatMul", "Transpose", "Reshape"]
+    assert sorted(ops(after)) == sorted([*front, *back])
+    assert fired == {"moves": 1, "scale-into-weights": 2, RULE: 1}
+    same(before, after, {"n": 2, "s": 3}, terms=64)
