@@ -39,7 +39,7 @@ def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
 
 def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] | None:
     """The axis as a mixed-radix number whose digits end at the divisors, which must form a chain of multiples."""
-    chain = sorted(divisors, key=lambda k: (sum(len(m) for m, _ in k.terms), k.constant or 0, repr(k)))
+    chain = sorted(divisors, key=lambda k: (sum(len(m) for m, _ in k.terms), sum(c for _, c in k.terms), repr(k)))
     chain = [ONE, *[k for k in chain if k != ONE]]
     sizes: list[Index] = []
     for small, big in zip(chain, [*chain[1:], axis.extent], strict=True):

@@ -460,18 +460,31 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
 
 
 def nonnegative(e: Index) -> bool:
-    """Whether e >= 0 is proven for all symbols >= 1: every coefficient is nonnegative once s is written 1 + s'."""
-    if any(not isinstance(atom, Symbol) for mono, _ in e.terms for atom in mono):
+    """Whether e >= 0 is proven: every coefficient is nonnegative once each atom is its least value plus a rest."""
+    if all(c <= 0 for _, c in e.terms) and e.terms:
         return False
-    if all(c >= 0 for _, c in e.terms) or all(c <= 0 for _, c in e.terms):
-        return not e.terms or e.terms[0][1] > 0
+    least = {atom: _least(atom) for mono, _ in e.terms for atom in mono}
+    if None in least.values():
+        return False
+    if all(c >= 0 for _, c in e.terms):
+        return True
     shifted = ZERO
     for mono, c in e.terms:
         part = Index.of(c)
         for atom in mono:
-            part = part * (Index.of(atom) + 1)
+            part = part * (Index.of(atom) + (least[atom] or 0))
         shifted = shifted + part
     return all(c >= 0 for _, c in shifted.terms)
+
+
+def _least(atom: Atom) -> int | None:
+    """The smallest value of a symbol, or of a quotient of a nonnegative number; axes are left to the caller."""
+    if isinstance(atom, Symbol):
+        return 1
+    if isinstance(atom, Div) and not axes_of(atom.num):
+        low = lower(atom.num)
+        return 0 if low is not None and nonnegative(low) else None
+    return None
 
 
 def in_range(e: Index, extent: Index) -> bool:

@@ -71,6 +71,7 @@ class Fold:
     dtype: DType
     body: tuple[Stmt, ...]
     ways: int = 1  # partial results side by side, where a vector loop carries them
+    jam: Axis | None = None  # an unrolled axis inside the body and after it: each of its iterations has its own sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +152,10 @@ class Tile:
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Rows of a matrix side by side for packed tiles: out[at + k * (end - begin) + row - begin] = load(row, k)."""
+    """Rows of a matrix side by side: out[at + k * pitch + row - begin] = load(row, k), zeros behind the last row.
+
+    The source is contiguous in k. A pitch of 0 means as many as there are rows.
+    """
 
     out: str
     at: Index
@@ -160,6 +164,7 @@ class Pack:
     end: Index
     k: Axis
     load: Load
+    pitch: int = 0
 
 
 Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack

@@ -26,7 +26,7 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.scalar import MONOIDS, Load
+from onnxfuse.ir.scalar import MONOIDS, Load, Scalar
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
 from onnxfuse.render.source import Source
 
@@ -182,6 +182,7 @@ class _Printer:
     buffers: dict[str, DType]
     context: Context = field(default_factory=Context)
     ways: dict[str, int] = field(default_factory=dict)  # fold variables carried by a vector loop
+    jams: dict[str, str] = field(default_factory=dict)  # fold variables with a sum per iteration of an unrolled axis
     lines: list[str] = field(default_factory=list)
     depth: int = 1
 
@@ -253,6 +254,9 @@ class _Printer:
     def fold(self, s: Fold) -> None:
         """Start values, the loops, and, when a vector loop carried the sums, one value from all lanes."""
         start = MONOIDS[s.combine].init(s.dtype)
+        if s.jam is not None:
+            self.jam(s, start)
+            return
         carried = self.context.axis is None and any(isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body))
         names = [identifier(t) for t in s.targets]
         if carried:
@@ -271,6 +275,20 @@ class _Printer:
                 self.put(f"{names[0]}w[0] = {_MERGE[s.combine].format(f'{names[0]}w[0]', f'{names[0]}w[{w}]')};")
             self.put(f"const {computed(s.dtype)} {names[0]} = {_ACROSS[s.combine]}({names[0]}w[0]);")
 
+    def jam(self, s: Fold, start: tuple[Scalar, ...]) -> None:
+        """One sum for each iteration of an unrolled axis; afterwards its loops read the sum of their own iteration."""
+        assert s.jam is not None
+        count, name, at = s.jam.extent.constant, identifier(s.targets[0]), identifier(s.jam.name)
+        first = scalar(start[0], self.context)
+        kind = computed(s.dtype) if self.context.axis is None else f"vec<{computed(s.dtype)}>"
+        self.put(f"{kind} {name}u[{count}];")
+        self.put(f"for (auto& u : {name}u) u = {first};")
+        self.jams[s.targets[0]] = f"{name}u[{at}]"
+        self.context = replace(self.context, spelled={**self.context.spelled, s.targets[0]: f"{name}u[{at}]"})
+        self.remember(s.targets[0])
+        for inner in s.body:
+            self.statement(inner)
+
     def accumulate(self, s: Accumulate) -> None:
         values = [scalar(v, self.context) for v in s.values]
         if s.targets[0] in self.ways:
@@ -279,7 +297,7 @@ class _Printer:
             merged = _MERGE[s.combine].format(target, f"alive({values[0]}, {idle}, lanes)")
             self.put(f"{target} = {merged};")
         elif s.combine in _MERGE:
-            name = identifier(s.targets[0])
+            name = self.jams.get(s.targets[0], identifier(s.targets[0]))
             self.put(f"{name} = {_MERGE[s.combine].format(name, values[0])};")
         else:
             self.merge(s)
@@ -335,9 +353,10 @@ class _Printer:
         row = identifier(s.row.name)
         first = index(substitute(s.load.index[0], {s.k: ZERO}), 1)
         self.put("{")
-        self.put("  const float* from[TALL];")
+        self.put("  const float* from[PANEL];")
         self.put(f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) from[{row} - {index(s.begin, 1)}] = {identifier(s.load.source)} + {first};")
-        self.put(f"  pack_rows((int)({index(s.end - s.begin)}), from, {index(s.k.extent)}, {identifier(s.out)} + {index(s.at, 1)});")
+        rows = f"(int)({index(s.end - s.begin)})"
+        self.put(f"  pack_rows({rows}, {s.pitch or rows}, from, {index(s.k.extent)}, {identifier(s.out)} + {index(s.at, 1)});")
         self.put("}")
 
 

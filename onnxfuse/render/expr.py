@@ -106,7 +106,7 @@ class Context:
 
     axis: Axis | None = None
     vectors: frozenset[str] = field(default_factory=frozenset)
-    types: Mapping[str, DType] = field(default_factory=dict)  # of variables
+    spelled: Mapping[str, str] = field(default_factory=dict)  # variables that are elements of an array
 
     def varies(self, e: Index) -> bool:
         """Whether an index differs between lanes."""
@@ -121,7 +121,7 @@ def scalar(x: Scalar, c: Context) -> str:
         return _from_index(x, c)
     if isinstance(x, Load):
         if not x.index:
-            name = identifier(x.source)
+            name = c.spelled.get(x.source, identifier(x.source))
             return name if x.source in c.vectors or c.axis is None else _wide(name, x.dtype, c)
         return _load(x, c)
     assert isinstance(x, Apply)

@@ -13,7 +13,7 @@ from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, coefficient, flatten, floor_div, lower, product, unflatten, upper
-from onnxfuse.ir.layout import PLAIN, Layout, channels_last
+from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
 from onnxfuse.ir.scalar import Guard, Load, Scalar, const, loads, rebuild, substitute_axes
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
@@ -109,10 +109,30 @@ def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared
         nest = nest_of(d, done.places)
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
         tiled = _tiled(found, done, constants, target) if found is not None and worth_tiles(found) else None
+        if tiled is None:
+            _absorb(nest, done, constants)
         done.jobs.append(Job(nest, tiled))
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
     return done
+
+
+def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
+    """Constants that are read along the result's contiguous axis get that axis last in memory."""
+    place = done.places.get(nest.name)
+    if place is None:
+        return
+    offset = place.offset(nest.dims)
+    last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
+    for load in loads(nest.value):
+        if load.source not in constants or load.source in done.layouts or len(load.index) < 2 or last is None:
+            continue
+        dims = [i for i, e in enumerate(load.index) if e == Index.of(last)]
+        if len(dims) == 1 and dims[0] != len(load.index) - 1:
+            perm = (*(i for i in range(len(load.index)) if i != dims[0]), dims[0])
+            layout = Layout((Permute(perm),))
+            done.layouts[load.source] = layout
+            done.places[load.source] = dense(load.source, load.dtype, done.shapes[load.source], layout)
 
 
 def is_output(name: str) -> bool:

@@ -6,19 +6,20 @@ local to the task. Right sides of contractions are packed once per batch element
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import F32, I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, flatten, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, coefficient, floor_div, flatten, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
 from onnxfuse.ir.scalar import Load, Reduce, Scalar, cost, loads, rebuild, substitute_axes, walk
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Nest, Place, flat
-from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of, written
+from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.windows import jammed
+from onnxfuse.schedule.writer import written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
@@ -74,9 +75,12 @@ def _flat_phase(t: Together, places: dict[str, Place], kept: set[str]) -> Phase:
     goals = [g.substituted(values) for g in goals]
     loops = free_loops(goals[-1], axes)
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
-    rows = [l.axis for l in loops if l is not vector]
+    window = jammed(goals[0], [l for l in loops if l is not vector], vector) if vector is not None and len(goals) == 1 else None
+    rows = [l.axis for l in loops if l is not vector and (window is None or l.axis != window[0])]
     m = Axis("m", product([a.extent for a in rows]))
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
+    if window is not None:
+        return _window_phase(t, frame, window[1], m, digits)
     goals = [g.substituted(digits) for g in goals]
     opened: list[Level] = []
     splits: list[Split] = []
@@ -87,6 +91,14 @@ def _flat_phase(t: Together, places: dict[str, Place], kept: set[str]) -> Phase:
         splits.append(Split(lo, hi, axis.extent))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), _work(t), tuple(frame.locals), written(goals, opened))
+
+
+def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index]) -> Phase:
+    """Jammed window loops, once for each of the flat remaining rows."""
+    binds = tuple(Bind(a, e) for a, e in digits.items())
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
+    return Phase((Split(lo, hi, m.extent),), _work(t), tuple(frame.locals), (loop,))
 
 
 def _row_loops(t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
@@ -180,8 +192,33 @@ def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_bat
 
 
 def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
+    if job.right_side and (packed := _turned(job, t, frame)) is not None:
+        return packed
     goal = _goal(job, frame, _flat(job.nest.value, frame))
     return _in_rows(frame, [goal], _inner(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
+
+
+def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
+    """A right side whose source is contiguous along the sum: panels packed by transposing, as rows of tiles are."""
+    inner = _inner(job.nest, t)
+    load = _flat(job.nest.value, frame)
+    if len(inner) != 3 or not isinstance(load, Load) or coefficient(load.index[0], inner[1]) != ONE or load.dtype != F32:
+        return None
+    panel, k, lane = inner
+    width = lane.extent.constant or 0
+    dims = tuple(substitute(e, frame.shared | {k: ZERO, lane: ZERO}) for e in job.nest.dims)
+    at = frame.places[job.nest.name].offset(dims)
+    stop: Index = lane.extent
+    bind: tuple[Stmt, ...] = ()
+    if load.guards:
+        if len(load.guards) != 1 or coefficient(load.guards[0].index, lane) != ONE:
+            return None
+        guard = load.guards[0]
+        last = Axis("jn", lane.extent + 1)
+        bind = (Bind(last, guard.extent - substitute(guard.index, {lane: ZERO}), lane.extent),)
+        stop = Index.of(last)
+    pack = Pack(frame.places[job.nest.name].buffer, at, lane, ZERO, stop, k, Load(load.source, load.index, load.dtype), width)
+    return (Loop(panel, ZERO, panel.extent, "serial", (*bind, pack)),)
 
 
 def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) -> Goal | None:
@@ -270,9 +307,12 @@ def _work(t: Together) -> Index:
     total = ZERO
     for j in t.jobs:
         size = product([a.extent for a in j.nest.axes])
-        ranges: Mapping[Axis, None] = dict.fromkeys(r for n in walk(j.nest.value) if isinstance(n, Reduce) for r in n.ranges)
-        size = size * product([r.extent for r in ranges])
-        total = total + size * (10 if j.tiled is not None else 60 + int(20 * cost(j.nest.value)))
+        reduces = [n for n in walk(j.nest.value) if isinstance(n, Reduce)]
+        inside = sum(cost(b) for n in reduces for b in n.body)
+        for n in reduces:
+            steps = size * product([r.extent for r in n.ranges])
+            total = total + steps * (8 if j.tiled is not None else 15 + int(10 * sum(cost(b) for b in n.body)))
+        total = total + size * (40 + int(15 * (cost(j.nest.value) - inside)))
     return total
 
 

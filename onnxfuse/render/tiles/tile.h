@@ -26,8 +26,8 @@ void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64
 // out[i * PANEL + j] = sum over k < depth of a[k * rows + i] * b[k * PANEL + j].
 void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, Ahead ahead);
 
-// out[k * rows + i] = from[i][k] for i < rows <= TALL and k < depth.
-void pack_rows(int rows, const float* const* from, i64 depth, float* out);
+// out[k * pitch + i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < pitch.
+void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out);
 
 // The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps.
 ONNXFUSE_INLINE Ahead ahead_of(const float* next, i64 depth, i64 turn, i64 turns) {

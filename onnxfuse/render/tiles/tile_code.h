@@ -92,18 +92,28 @@ void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out
   with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, ahead); });
 }
 
-void pack_rows(int rows, const float* const* from, i64 depth, float* out) {
-  i64 k = 0;
-  for (; k + LANES <= depth; k += LANES) {
-    vf block[LANES];
+void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out) {
+  for (int first = 0; first < pitch; first += LANES) {
+    const int wide = pitch - first < LANES ? pitch - first : LANES;
+    const int alive = rows - first < wide ? rows - first : wide;
+    i64 k = 0;
+    for (; k + LANES <= depth; k += LANES) {
+      vf block[LANES];
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) block[i] = i < rows ? load(from[i] + k) : vf{};
-    transpose(block);
+      for (int i = 0; i < LANES; i++) block[i] = i < alive ? load(from[first + i] + k) : vf{};
+      transpose(block);
+      float* to = out + k * pitch + first;
+      if (wide == LANES) {
 #pragma GCC unroll 16
-    for (int i = 0; i < LANES; i++) store_n(out + (k + i) * rows, block[i], rows);
+        for (int i = 0; i < LANES; i++) store(to + i * pitch, block[i]);
+      } else {
+#pragma GCC unroll 16
+        for (int i = 0; i < LANES; i++) store_n(to + i * pitch, block[i], wide);
+      }
+    }
+    for (; k < depth; k++)
+      for (int i = 0; i < wide; i++) out[k * pitch + first + i] = i < alive ? from[first + i][k] : 0.0f;
   }
-  for (; k < depth; k++)
-    for (int i = 0; i < rows; i++) out[k * rows + i] = from[i][k];
 }
 
 }  // namespace onnxfuse

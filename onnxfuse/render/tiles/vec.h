@@ -360,6 +360,16 @@ template <class T> ONNXFUSE_INLINE void put(T* p, compute<T> x) {
   else *p = (T)x;
 }
 
+// v, kept in a register: without it GCC may load a value again in each multiply-add that uses it.
+template <class V> ONNXFUSE_INLINE V once(V v) {
+#if ONNXFUSE_AVX512
+  if constexpr (sizeof(V) == 64) asm("" : "+v"(v));
+#elif ONNXFUSE_AVX2
+  if constexpr (sizeof(V) == 32) asm("" : "+x"(v));
+#endif
+  return v;
+}
+
 // base[index[lane]] per lane; index is a vec<int32_t> or vec<int64_t> of element offsets.
 template <class T, class I> ONNXFUSE_INLINE vec<T> gather(const T* base, I index) {
   vec<T> r{};
@@ -450,6 +460,21 @@ ONNXFUSE_INLINE vf zip_upper(vf a, vf b) {
   return __builtin_shuffle(a, b, (iota<int32_t>() >> 1) + (iota<int32_t>() & 1) * LANES + LANES / 2);
 #endif
 }
+
+// Lane i is reduce(rows[i], f), to the bit, at a third of the shuffles: every step halves the rows and zips their halves.
+template <class F> ONNXFUSE_INLINE vf reduce_each(const vf (&rows)[LANES], F f) {
+  vf part[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) part[i] = rows[i];
+#pragma GCC unroll 4
+  for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; i++)
+      part[i] = f(zip_lower(part[i], part[i + half]), zip_upper(part[i], part[i + half]));
+  return part[0];
+}
+ONNXFUSE_INLINE vf reduce_add_each(const vf (&rows)[LANES]) { return reduce_each(rows, [](vf a, vf b) { return a + b; }); }
+ONNXFUSE_INLINE vf reduce_max_each(const vf (&rows)[LANES]) { return reduce_each(rows, [](vf a, vf b) { return max_(a, b); }); }
 
 // rows[i][j] becomes rows[j][i]: log2(LANES) perfect shuffles.
 ONNXFUSE_INLINE void transpose(vf (&rows)[LANES]) {
