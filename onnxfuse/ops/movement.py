@@ -27,7 +27,7 @@ _HUGE = 2**31 - 1
 
 
 def _at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
-    return tuple(map(Index.of, axes))
+    return tuple(ZERO if a.extent == ONE else Index.of(a) for a in axes)
 
 
 def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
