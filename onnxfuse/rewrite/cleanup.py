@@ -59,7 +59,7 @@ def identity(work: Work, at: int, trust: bool) -> Draft:
     """A node that its row defines as `out[i] = in[i]` gives way to its input, whatever its operator is."""
     node = work.nodes[at]
     if node.op == "Identity" and node.domain in ("", "ai.onnx"):
-        return Draft(work, at).replace(node.outputs[0], node.inputs[0])
+        return Draft(work, at).replace(node.outputs[0], node.inputs[0], typed=False)
     meaning = work.definitions(at)
     d = meaning[-1]
     load = load_of(d)
@@ -82,7 +82,7 @@ def equal_nodes(work: Work, at: int, trust: bool) -> Draft:
     draft = Draft(work, at)
     for mine, theirs in zip(work.nodes[at].outputs, work.nodes[first].outputs, strict=True):
         if mine:
-            draft.replace(mine, theirs)
+            draft.replace(mine, theirs, typed=False)
     return draft
 
 
@@ -117,7 +117,7 @@ def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
     for old, new in zip(wanted, fresh.outputs, strict=True):
         if old:
             draft.types[new] = work.types.get(old)
-            draft.replace(old, new)
+            draft.replace(old, new, typed=False)
     return draft
 
 

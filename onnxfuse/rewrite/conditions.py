@@ -114,7 +114,7 @@ def nonnegative(work: Work, v: str) -> None:
 def _nonnegative(work: Work, v: str, depth: int) -> bool:
     found = work.constants.get(v)
     if found is not None:
-        return found.size <= 64 * SMALL and not bool((found.load() < 0).any())
+        return found.dtype.kind in "fiub" and found.size <= 64 * SMALL and not bool((found.load() < 0).any())
     node = work.node(v)
     if node is None or node.domain not in ("", "ai.onnx") or depth == 0:
         return False

@@ -124,10 +124,13 @@ class Draft:
         self.types[name] = type_of(dtype, array.shape)
         return name
 
-    def replace(self, old: str, new: str) -> Draft:
-        """Let everybody who reads `old` read `new`, which has the same type."""
+    def replace(self, old: str, new: str, *, typed: bool = True) -> Draft:
+        """Let everybody who reads `old` read `new`, which has the same type; one may be unknown unless `typed`."""
         have, want = self.types.get(new) or self.work.types.get(new), self.work.types.get(old)
-        if have != want and have is not None and want is not None:
+        if have is None or want is None:
+            if typed:
+                raise Miss(f"the type of {old} or of its replacement is not known")
+        elif have != want:
             raise Miss(f"{old} is {want!r}, its replacement {have!r}")
         self.swaps.append((old, new))
         return self

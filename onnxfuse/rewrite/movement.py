@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfuse.ir.index import ONE, Index, flatten, substitute
+from onnxfuse.ir.index import ONE, Index, flatten, product, substitute
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
@@ -65,7 +65,7 @@ def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *,
         return draft.replace(d.name, source)
     if not alone or work.nodes[at].op == "Transpose":
         try:
-            same_order = flatten(there, have) == flatten(here, d.shape)
+            same_order = product(have) == product(d.shape) and flatten(there, have) == flatten(here, d.shape)
         except ZeroDivisionError:
             same_order = False
         if same_order:
