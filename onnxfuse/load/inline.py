@@ -15,7 +15,7 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     opset keep their calls.
     """
     import onnx_ir  # noqa: PLC0415  few models have functions, and it is slow to import
-    from onnx_ir.passes.common import InlinePass  # noqa: PLC0415
+    from onnx_ir.passes.common import InlinePass  # noqa: PLC0415  likewise
 
     if any(g.sparse_initializer for g in graphs(proto.graph)):
         return None  # lost by onnx_ir

@@ -15,6 +15,7 @@ from onnxfuse.load.infer import Claim, NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
 from onnxfuse.load.read import read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
+from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
 
@@ -55,6 +56,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
         external=tuple(payloads.files),
         dims=names.values,
         overridable=tuple(parts.overridable),
+        facts=shapes.facts,
         unproven=shapes.unproven,
         already_fused=already_fused,
         warnings=(*warnings, *shapes.warnings),
@@ -104,6 +106,7 @@ def _shapes(
     inputs = {name: declared_type(name, infos[name].type, names) for name in parts.inputs}
     setting = Setting(
         nodes=parts.nodes,
+        live={n.name for n in alive(parts.nodes, [o.name for o in proto.graph.output])[0]},
         inputs=inputs,
         constants=parts.constants,
         opset=opset,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,7 @@ class Setting:
     """What propagation starts from. `claimed` is ONNX inference of the whole model, `declared` the model's own word."""
 
     nodes: Sequence[Node]
+    live: Container[str]  # names of the nodes that run whenever the model does
     inputs: Mapping[str, TensorType | None]
     constants: Mapping[str, Constant]
     opset: int
@@ -38,13 +39,15 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Shapes:
-    """A type (or None) for every value, the known integers, the values of which only the model says what type they are,
+    """A type (or None) for every value, the known integers, and what they rest on.
 
-    and sentences about claims that contradict each other.
+    `facts` are at least 0 in every run in which the model succeeds; the types of `unproven` values are the model's own
+    word; `warnings` are sentences about claims that contradict each other.
     """
 
     types: Mapping[str, TensorType | None]
     known: Mapping[str, tuple[Index, ...]]
+    facts: tuple[Index, ...]
     unproven: tuple[str, ...]
     warnings: tuple[str, ...]
 
@@ -60,7 +63,7 @@ def propagate(setting: Setting) -> Shapes:
         for symbol, (limit, extent) in done.equal.items():
             setting.names.same[symbol] = extent
             facts.append(limit - extent)
-    return Shapes(done.types, done.known, tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
+    return Shapes(done.types, done.known, tuple(facts), tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
 
 
 @dataclass(slots=True)
@@ -96,7 +99,7 @@ class _Pass:
         for o in filter(None, node.outputs):
             self.types[o] = None
         if isinstance(found, Decision):
-            if found.code == "E-BROADCAST":
+            if found.code == "E-BROADCAST" and node.name in self.setting.live:
                 self._meet(node)
             typed = self._guess(node)
             if (mine := guessed(view)) is not None:
@@ -194,18 +197,21 @@ class _Pass:
         guess = typed[out].shape if out in typed and len(typed[out].shape) == len(have.shape) else None
         shape = list(have.shape)
         prove = Prover(self.facts)
+        said, believed = out in self.unproven, False
         for at, start, end, step in places:
             n = have.shape[at]
             fresh = guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}")
-            shape[at] = fresh
-            if step != 1 or not prove.nonnegative(start):
-                continue
-            if prove.nonnegative(n - end) and prove.nonnegative(end - start):
+            steady = step == 1 and prove.nonnegative(start)
+            if steady and prove.nonnegative(n - end) and prove.nonnegative(end - start):
                 shape[at] = end - start
-            elif start == ZERO and isinstance(fresh_symbol := _symbol(fresh), Symbol):
-                limit, extent = (n, end) if n.constant is not None else (end, n)
-                if (limit.constant or 0) > 1 and extent.constant is None:
-                    self.minima[fresh_symbol] = (limit, extent)
+                continue
+            shape[at], believed = fresh, True
+            limit, extent = (n, end) if n.constant is not None else (end, n)
+            symbol = _symbol(fresh)
+            if steady and start == ZERO and (limit.constant or 0) > 1 and symbol is not None and fresh != extent:
+                self.minima[symbol] = (limit, extent)
+        if said and not believed:
+            del self.unproven[out]
         return {out: TensorType(have.dtype, tuple(shape))}
 
     def _meet(self, node: Node) -> None:

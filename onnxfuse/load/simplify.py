@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 
 from onnxfuse.ir.graph import Constant, Graph, Node
@@ -21,7 +23,7 @@ def simplify_shapes(graph: Graph) -> Graph:
             kept.append(node)
         else:
             made |= found
-    nodes, wanted = _alive(kept, graph.outputs)
+    nodes, wanted = alive(kept, graph.outputs)
     constants = {name: c for name, c in {**graph.constants, **made}.items() if name in wanted}
     return graph.with_nodes(nodes, constants=constants)
 
@@ -40,7 +42,7 @@ def _constants(graph: Graph, node: Node) -> dict[str, Constant] | None:
     return found or None
 
 
-def _alive(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[list[Node], set[str]]:
+def alive(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[list[Node], set[str]]:
     """The nodes that something depends on, in order, and every value that is read."""
     wanted = set(outputs)
     kept: list[Node] = []

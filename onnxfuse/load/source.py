@@ -8,6 +8,7 @@ from pathlib import Path
 
 import onnx
 
+from onnxfuse.ir.index import Index
 from onnxfuse.load.wire import slice_of
 
 
@@ -27,6 +28,7 @@ class Source:
     external: tuple[Path, ...] = ()  # files that hold external data
     dims: Mapping[str, int] = field(default_factory=dict)  # symbolic dimensions that the user gave a value
     overridable: tuple[str, ...] = ()  # initializers that are inputs too: their values may change
+    facts: tuple[Index, ...] = ()  # at least 0 in every run in which the model succeeds; types rely on that
     unproven: tuple[str, ...] = ()  # values whose type is only what the model declares: the runtime does not check it
     already_fused: bool = False  # the model has kernels of ours: it is to be copied unchanged
     warnings: tuple[str, ...] = ()  # what is odd about the model, a sentence each

@@ -20,6 +20,7 @@ from onnxfuse.ir.graph import Constant
 from onnxfuse.load.wire import key_of, slice_of
 
 Array = np.ndarray[Any, Any]
+_DAMAGED = "the file is damaged; export or download it again"
 _SMALL = 1 << 16  # bytes of a tensor whose array is kept once made
 # Fields that hold elements when `raw_data` does not, by the kind and width of the element type.
 _FIELDS = {
@@ -54,7 +55,9 @@ class Payloads:
             offset = int(entry.get("offset", 0))
             length = int(entry.get("length", len(file) - offset))
         except ValueError:
-            raise ModelError(f"load: the external data of {tensor.name} has a place that is no number") from None
+            raise ModelError(
+                f"load: the external data of {tensor.name} has a place that is no number", hint=_DAMAGED
+            ) from None
         if offset < 0 or length < 0 or offset + length > len(file):
             raise ModelError(
                 f"load: {entry['location']} ends before the external data of {tensor.name} does",
@@ -103,7 +106,10 @@ def element_type(tensor: onnx.TensorProto) -> DType:
     try:
         name = onnx.TensorProto.DataType.Name(tensor.data_type).lower()
     except ValueError:
-        raise ModelError(f"load: the tensor {tensor.name} has the unknown element type {tensor.data_type}") from None
+        raise ModelError(
+            f"load: the tensor {tensor.name} has the unknown element type {tensor.data_type}",
+            hint="the file is damaged, or needs a newer onnx package",
+        ) from None
     width = re.match(r"(?:u?int|float|complex)(\d+)", name)
     return DType(name, tensor.data_type, "x", int(width[1]) if width else 8, "")
 
@@ -112,7 +118,7 @@ def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
     """A tensor as a constant; its payload must have the length of its shape."""
     dtype, shape = element_type(tensor), tuple(tensor.dims)
     if any(d < 0 for d in shape):
-        raise ModelError(f"load: the tensor {tensor.name} has the negative extent {min(shape)}")
+        raise ModelError(f"load: the tensor {tensor.name} has the negative extent {min(shape)}", hint=_DAMAGED)
     payload = payloads.of(tensor)
     if dtype.kind == "x":
         return Constant(dtype, shape, lambda: _decoded(tensor, payload), tensor)
@@ -121,7 +127,7 @@ def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
     if have != need:
         raise ModelError(
             f"load: the tensor {tensor.name} has {have} bytes, its shape {list(shape)} of {dtype} needs {need}",
-            hint="the file is damaged; export or download it again",
+            hint=_DAMAGED,
         )
     make = _viewer(payload, dtype, shape) if payload is not None else lambda: _unpacked(tensor, dtype)
     return Constant(dtype, shape, cache(make) if have <= _SMALL else make, tensor)
