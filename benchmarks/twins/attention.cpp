@@ -41,20 +41,33 @@ template <int Rows> void rows(const float* q, const float* mask, Workspace& w, f
         1, SIZE, [=](i64) HOLE { return [=](int i, i64 k) HOLE { return q[i * QKV + k]; }; }, w.keys[n / PANEL][0],
         reinterpret_cast<const char*>(q), 0, [](int, int) HOLE { return vf{}; },
         [&](int i, int j, vf sum) HOLE { store(&w.scores[i][n + j * LANES], sum * scale + load(mask + n + j * LANES)); });
-  float factor[Rows];
+  // Maxima and sums of all rows of the tile are reduced at once, one row a lane.
+  constexpr int VECTORS = KEYS / LANES;
+  static_assert(VECTORS == 8 && Rows <= LANES, "the trees below are written for 8 vectors a row");
+  auto tree = [](const vf* z, auto f) HOLE { return f(f(f(z[0], z[1]), f(z[2], z[3])), f(f(z[4], z[5]), f(z[6], z[7]))); };
+  vf part[LANES];
+  alignas(64) float most[LANES], factor[LANES];
+#pragma GCC unroll 1
   for (int i = 0; i < Rows; i++) {
-    constexpr int VECTORS = KEYS / LANES;
-    vf z[VECTORS], top = splat<float>(-__builtin_inff());
-    for (int j = 0; j < VECTORS; j++) top = max_(z[j] = load(&w.scores[i][j * LANES]), top);
-    float most = reduce_max(top);
-    vf sum = {};
+    vf z[VECTORS];
+#pragma GCC unroll 8
+    for (int j = 0; j < VECTORS; j++) z[j] = load(&w.scores[i][j * LANES]);
+    part[i] = tree(z, [](vf a, vf b) HOLE { return max_(a, b); });
+  }
+  for (int i = Rows; i < LANES; i++) part[i] = part[0];
+  store(most, reduce_max_each(part));
+#pragma GCC unroll 1
+  for (int i = 0; i < Rows; i++) {
+    vf z[VECTORS];
+#pragma GCC unroll 8
     for (int j = 0; j < VECTORS; j++) {
-      z[j] = exp_clamped(max_(splat<float>(-104.0f), z[j] - most));
-      sum += z[j];
+      z[j] = exp_clamped(max_(splat<float>(-104.0f), load(&w.scores[i][j * LANES]) - most[i]));
       store(&w.scores[i][j * LANES], z[j]);
     }
-    factor[i] = 1.0f / reduce_add(sum);
+    part[i] = tree(z, [](vf a, vf b) HOLE { return a + b; });
   }
+  for (int i = Rows; i < LANES; i++) part[i] = part[0];
+  store(factor, 1.0f / reduce_add_each(part));
   for (i64 d = 0; d < SIZE; d += PANEL)
     gemm_tile<Rows, 2>(
         1, KEYS, [&](i64) HOLE { return [&](int i, i64 k) HOLE { return w.scores[i][k]; }; }, w.values[d / PANEL][0],

@@ -26,7 +26,7 @@ template <int Side, int Channels, int Stride, int Run, int Lines, int Block> str
 #pragma GCC unroll 32
       for (int i = 0; i < INPUTS; i++) {
         if ((LeftEdge && i == 0) || (RightEdge && x * Stride - 1 + i >= Side)) continue;
-        vf v = load(p + i * Channels);
+        vf v = once(load(p + i * Channels));
 #pragma GCC unroll 3
         for (int dx = 0; dx < 3; dx++)
           if (i >= dx && (i - dx) % Stride == 0 && (i - dx) / Stride < Run) sum[(i - dx) / Stride] += v * tap[dx];
@@ -67,7 +67,7 @@ const int FLOATS[3] = {1, 1, 1};
 #define DW1 112, 96, 2, 4, 4, 96
 #endif
 #ifndef DW2
-#define DW2 14, 576, 1, 14, 14, 144
+#define DW2 14, 576, 1, 14, 14, 96
 #endif
 
 }  // namespace

@@ -1,4 +1,6 @@
 // Y = LayerNorm(X[M, 3072] W[3072, 768] + b + R) * g + beta, rows of 768, eps 1e-12. W is packed [768 / 32][3072][32].
+// The depth goes in chunks, and each chunk of X is packed just before its panels stream by: packed rows, sums (kept in Y) and
+// panels stay in L2 together. The last phase normalises rows.
 #include "gemm_tile.h"
 #include "math.h"
 
@@ -9,12 +11,8 @@ constexpr i64 DEPTH = 3072, COLUMNS = 768, PANEL = 2 * LANES, PANELS = COLUMNS /
 #ifndef TWIN_CHUNK
 #define TWIN_CHUNK 768
 #endif
-#ifndef TWIN_GROUP
-#define TWIN_GROUP 1
-#endif
-constexpr i64 CHUNK = TWIN_CHUNK;  // depth of the left side that stays in L2 while panels stream by
+constexpr i64 CHUNK = TWIN_CHUNK;
 constexpr i64 CHUNKS = DEPTH / CHUNK;
-constexpr i64 GROUP = TWIN_GROUP;  // panels of one task
 constexpr i64 ROWS_A_TASK = 8;
 
 struct Run_ {
@@ -24,7 +22,7 @@ struct Run_ {
 };
 
 template <int Rows> void tile(const Run_& r, i64 chunk, i64 m, i64 n, const float* panel, const char* ahead, i64 stride) {
-  const float* left = r.packed + r.rows * CHUNK * chunk + m * CHUNK;
+  const float* left = r.packed + m * CHUNK;
   const float* bias = r.bias + n;
   const float* residual = r.residual + m * COLUMNS + n;
   float* y = r.y + m * COLUMNS + n;
@@ -60,31 +58,28 @@ const char* run(Host* host, const Tensor* inputs) {
   Run_ r = {in(0), in(1), in(2), in(3), in(4), in(5), nullptr, nullptr, inputs[0].dims[0]};
   const i64 dims[2] = {r.rows, COLUMNS};
   r.y = static_cast<float*>(host->output(host, 0, dims, 2));
-  r.packed = static_cast<float*>(host->scratch(host, (r.rows * DEPTH + LANES) * sizeof(float)));
+  r.packed = static_cast<float*>(host->scratch(host, (r.rows * CHUNK + LANES) * sizeof(float)));
   if (!r.y || !r.packed) return "no memory";
   RowTiles tiles(r.rows, 13);
 
-  auto pack = [&](size_t task) {
-    i64 t = task / CHUNKS, chunk = task % CHUNKS, m = tiles.begin(t);
-    pack_rows(r.x + m * DEPTH + chunk * CHUNK, DEPTH, (int)(tiles.begin(t + 1) - m), CHUNK, r.packed + r.rows * CHUNK * chunk + m * CHUNK);
-  };
-  parallel(host, tiles.count * CHUNKS, pack);
-
   const i64 stride = (PANEL * 4 + tiles.count - 1) / tiles.count;
-  auto panels = [&](size_t task) {
-    for (i64 chunk = 0; chunk < CHUNKS; chunk++)
-      for (i64 n = (i64)task * GROUP * PANEL; n < ((i64)task + 1) * GROUP * PANEL; n += PANEL) {
-        const float* b = r.weights + n * DEPTH + chunk * CHUNK * PANEL;
-        bool last = n + PANEL == ((i64)task + 1) * GROUP * PANEL;
-        const float* next = GROUP == 1 ? b + CHUNK * PANEL : !last ? b + DEPTH * PANEL : b - (GROUP - 1) * PANEL * DEPTH + CHUNK * PANEL;
-        const char* ahead = reinterpret_cast<const char*>(next);
-        for (i64 t = 0; t < tiles.count; t++, ahead += CHUNK * stride) {
-          i64 m = tiles.begin(t);
-          with_rows((int)(tiles.begin(t + 1) - m), [&](auto count) HOLE { tile<count.value>(r, chunk, m, n, b, ahead, stride); });
-        }
+  for (i64 chunk = 0; chunk < CHUNKS; chunk++) {
+    auto pack = [&](size_t t) {
+      i64 m = tiles.begin(t);
+      pack_rows(r.x + m * DEPTH + chunk * CHUNK, DEPTH, (int)(tiles.begin(t + 1) - m), CHUNK, r.packed + m * CHUNK);
+    };
+    parallel(host, tiles.count, pack);
+    auto panels = [&](size_t task) {
+      i64 n = task * PANEL;
+      const float* b = r.weights + n * DEPTH + chunk * CHUNK * PANEL;
+      const char* ahead = reinterpret_cast<const char*>(b + DEPTH * PANEL);
+      for (i64 t = 0; t < tiles.count; t++, ahead += CHUNK * stride) {
+        i64 m = tiles.begin(t);
+        with_rows((int)(tiles.begin(t + 1) - m), [&](auto count) HOLE { tile<count.value>(r, chunk, m, n, b, ahead, stride); });
       }
-  };
-  parallel(host, PANELS / GROUP, panels);
+    };
+    parallel(host, PANELS, panels);
+  }
 
   auto rows = [&](size_t task) {
     for (i64 m = (i64)task * ROWS_A_TASK; m < ((i64)task + 1) * ROWS_A_TASK && m < r.rows; m++)

@@ -34,7 +34,7 @@ def test_the_dynamic_gemm_takes_any_number_of_rows(rows: int) -> None:
 def test_a_comparison_sees_a_wrong_kernel() -> None:
     case = CASES["softmax_128"](np.random.default_rng(5))
     source = (HERE / case.source).read_text()
-    wrong = source.replace("float factor = 1.0f", "float factor = 1.001f")
+    wrong = source.replace("store(factor, 1.0f", "store(factor, 1.001f")
     assert wrong != source
     shapes = [case.reference.shape]
     result = compare(

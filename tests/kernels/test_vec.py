@@ -238,3 +238,13 @@ def test_transpose(vectors: ctypes.CDLL) -> None:
     y = np.empty_like(x)
     call(vectors, "transpose_f32", x, y)
     assert (y.reshape(lanes, lanes) == x.reshape(lanes, lanes).T).all()
+
+
+@pytest.mark.parametrize("op", ["add", "max"])
+def test_reducing_many_rows_at_once_gives_the_same_bits_as_one_by_one(vectors: ctypes.CDLL, op: str) -> None:
+    lanes = vectors.lanes()
+    x = sample(np.float32, lanes * lanes)
+    each, single = np.empty(lanes, np.float32), np.empty(lanes, np.float32)
+    call(vectors, f"{op}_each", x, each)
+    call(vectors, f"reduce_{op}_f32", x, single, x.size)
+    assert (each.view(np.int32) == single.view(np.int32)).all()

@@ -95,3 +95,11 @@ extern "C" void transpose_f32(const float* x, float* y) {
   transpose(rows);
   for (int i = 0; i < LANES; i++) store(y + i * LANES, rows[i]);
 }
+
+#define EACH(op)                                                            \
+  extern "C" void op##_each(const float* x, float* y) {                     \
+    vf rows[LANES];                                                         \
+    for (int i = 0; i < LANES; i++) rows[i] = load(x + i * LANES);          \
+    store(y, reduce_##op##_each(rows));                                     \
+  }
+EACH(add) EACH(max)
