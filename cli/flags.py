@@ -12,6 +12,7 @@ import click
 from onnxfuse.config import option_fields
 
 PREFIX = "ONNXFUSE_"
+DEBUG = "onnxfuse.debug"  # in the context of a run: whether --debug was given
 SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet": "-q"}
 # Fields of Options that decide what is fused: the verbs that only plan have these flags.
 PLANNING = (
@@ -19,6 +20,7 @@ PLANNING = (
     "custom_ops_library",
 )  # fmt: skip
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_METAVARS = {"int": "N", "float": "X"}
 _BOTH_WAYS = ("verify", "gain")  # flags whose `--no-` form people need
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
@@ -106,8 +108,9 @@ def _of_field(field: Field[Any]) -> Callable[[Verb], Verb]:
     settings: dict[str, Any] = {"help": _help(field), "param": field.name, "default": field.default}
     if about["many"]:
         settings |= {"multiple": True}
-    if about["metavar"]:
-        settings |= {"metavar": about["metavar"]}
+    metavar = about["metavar"] or _METAVARS.get(str(field.type).removesuffix(" | None"))
+    if metavar and not about["choices"]:
+        settings |= {"metavar": metavar}
     if str(field.type) in ("bool", "bool | None"):
         return flag(name_of(field), is_flag=True, **settings)
     return flag(name_of(field), type=_type(field), **settings)
@@ -145,10 +148,12 @@ def of_options(only: Sequence[str] = ()) -> Callable[[Verb], Verb]:
 def common(*, json: bool = True, overwrite: bool = True) -> Callable[[Verb], Verb]:
     """The flags that every verb has; `json` adds those of results, `overwrite` what their file needs."""
 
+    def keep_debug(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        ctx.meta[DEBUG] = value
+
     def add(verb: Verb) -> Verb:
-        verb = flag("debug", is_flag=True, default=False, help="show the traceback of an error", expose_value=False)(
-            verb
-        )
+        about = {"is_flag": True, "default": False, "expose_value": False, "callback": keep_debug}
+        verb = flag("debug", help="show the traceback of an error", **about)(verb)
         verb = flag("quiet", is_flag=True, default=False, help="say nothing but errors")(verb)
         verb = flag("verbose", is_flag=True, default=False, help="say more")(verb)
         if json and overwrite:

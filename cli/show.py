@@ -65,6 +65,11 @@ def data(text: str) -> None:
     _put(sys.stdout, text)
 
 
+def aside(text: str) -> None:
+    """A text that was asked for, to stderr: stdout holds something else."""
+    _put(sys.stderr, text)
+
+
 def document(value: Any) -> None:
     """A JSON document, to stdout."""
     data(json_text(value).rstrip("\n"))
@@ -78,6 +83,16 @@ def json_text(value: Any) -> str:
 def failure(problem: OnnxFuseError) -> None:
     """The one line of an error."""
     _put(sys.stderr, f"onnxfuse: {' '.join(str(problem).split())}")
+
+
+def interrupted() -> None:
+    """The line of an interruption."""
+    _put(sys.stderr, "onnxfuse: interrupted")
+
+
+def abandon_stdout() -> None:
+    """Let what is still buffered go nowhere: nobody reads stdout any more."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def trace(problem: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""The front door: `optimize` a model, open it in a `session`, `verify` it; nothing is imported before it is asked for."""
+"""The front door: `optimize` a model, open it in a `session`, `verify` it; nothing is imported before it is used."""
 
 from __future__ import annotations
 

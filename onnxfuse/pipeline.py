@@ -6,7 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -153,7 +153,7 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
     result = _result(context, b, _output(places, made), None)
     to_stream = (b.files[-1], stream) if places.model is None and stream is not None else None
     deliver(made, options, to_stream)
-    context.tell("wrote", {"paths": [str(path) for path in reversed(made)]})
+    context.tell("wrote", {"paths": [path for path in astuple(result.output) if path is not None]})
     return result
 
 

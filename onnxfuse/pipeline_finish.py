@@ -48,7 +48,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
         context.folder / have(context.places).library.name,
         context.meter.left,
     )
-    told = {"distinct": len(entries), "cached": library.cached, "compiler": library.compiler}
+    told = {"distinct": len(entries), "cached": min(library.cached, len(entries)), "compiler": library.compiler}
     context.tell("compile", told | {"seconds": library.seconds})
     return replace(b, library=library)
 

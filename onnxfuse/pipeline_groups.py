@@ -12,6 +12,7 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import product
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children, walk
+from onnxfuse.ops.spec import Definition
 from onnxfuse.pipeline_state import Build, Context, Part
 from onnxfuse.report.result import GroupResult
 
@@ -108,10 +109,10 @@ def traffic(kernel: Kernel) -> int | None:
     return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
 
 
-def flops(part: Part) -> int | None:
+def flops(definitions: Iterable[Definition]) -> int | None:
     """Operations of one run: one for each scalar function and each merge; None where an extent is a symbol."""
     total = 0
-    for d in part.lowered.definitions:
+    for d in definitions:
         size, each = product(list(d.shape)).constant, _operations(d.value)
         if size is None or each is None:
             return None
@@ -140,7 +141,7 @@ def described(part: Part, name: str) -> GroupResult:
         nodes=part.group.origin or tuple(n.name for n in part.group.nodes),
         ops=tuple(n.op for n in part.group.nodes),
         mapping_type=None,
-        flops=flops(part),
+        flops=flops(part.lowered.definitions),
         bytes=traffic(kernel) if kernel is not None else None,
         phases=len(kernel.phases) if kernel is not None else 0,
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -93,3 +94,8 @@ def check_options(options: Options) -> None:
             raise UsageError(f"options: {each.name} is not {value!r}", hint=f"it is one of {', '.join(choices)}")
         if isinstance(value, int) and value < 0:
             raise UsageError(f"options: {each.name} is below 0", hint="give 0 or more")
+    for pattern in options.skip_node:
+        try:
+            re.compile(pattern)
+        except re.error as problem:
+            raise UsageError(f"options: {pattern} is no regular expression: {problem}", hint="correct it") from None

@@ -1,0 +1,279 @@
+"""The verbs that only look: `explain`, `inspect`, `doctor`, `config`, `cache`."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.build import find_toolchain
+from onnxfuse.cache import Cache, file_digest
+from onnxfuse.config import Options, default_cache_dir, option_fields, target_named
+from onnxfuse.errors import ToolchainError, UsageError
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.load import Source, load, simplify_shapes
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.pipeline import optimize
+from onnxfuse.pipeline_groups import flops
+from onnxfuse.pipeline_meter import size_of
+from onnxfuse.plan.kinds import Kind, kind_of
+from onnxfuse.report.document import host
+from onnxfuse.report.result import GroupResult, Refusal, Result
+from onnxfuse.rewrite import explain as rewrite_explain
+
+from .flags import name_of
+from .results import Answer, document
+from .show import bytes_text, table
+
+# explain --------------------------------------------------------------------------------------------------------------
+
+
+def explain(model: str | bytes, node: str | None, options: Options, *, strict: bool) -> Answer:
+    """What would become of a model, and why not more."""
+    result = optimize(model, options=replace(options, stop_after="schedule"), strict=strict)
+    wanted = _pattern(node)
+    groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
+    refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
+    rules = _rules(model, wanted, options) if wanted is not None else []
+    made = result.to_json("explain") | {"rules": [{"node": n, "rule": r, "reason": why} for n, r, why in rules]}
+    return Answer(made, tuple(_explained(result, groups, refusals, rules)))
+
+
+def _pattern(node: str | None) -> re.Pattern[str] | None:
+    try:
+        return None if node is None else re.compile(node)
+    except re.error as problem:
+        raise UsageError(f"explain: --node {node} is no regular expression: {problem}") from None
+
+
+def _rules(model: str | bytes, wanted: re.Pattern[str], options: Options) -> list[tuple[str, str, str]]:
+    """(node, rule, why it does not fire there) for the nodes asked for; "" where it does."""
+    graph = simplify_shapes(load(model, options))
+    names = [n.name for n in graph.nodes if wanted.search(n.name)]
+    return [(name, rule, why) for name in names for rule, why in rewrite_explain(graph, name, options)]
+
+
+def _explained(
+    result: Result, groups: list[GroupResult], refusals: list[Refusal], rules: list[tuple[str, str, str]]
+) -> list[str]:
+    name = result.model.path or "standard input"
+    lines = [
+        f"{name}  opset {result.model.opset}, {result.nodes_before} nodes -> {result.kernels} kernels "
+        f"({result.phases} phases); {result.nodes_left} nodes left to ONNX Runtime"
+    ]
+    if result.rewrites:
+        lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
+    if groups:
+        rows = [("kernel", "phases", "flops", "bytes", "nodes")]
+        for g in groups:
+            rows.append((g.kernel, str(g.phases), _count(g.flops), _count(g.bytes), _names(g.nodes)))
+        lines += ["", "kernels", *_indented(table(rows, right=(1, 2, 3)))]
+    if refusals:
+        said = [(r.code, " + ".join(r.nodes[:3]), r.reason + (f" ({r.unlock})" * bool(r.unlock))) for r in refusals]
+        lines += ["", "refused", *_indented(table(said))]
+    if rules:
+        lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
+    return lines + [f"note: {note}" for note in result.notes]
+
+
+def _indented(lines: Any) -> list[str]:
+    return [f"  {line}" for line in lines]
+
+
+def _count(value: int | None) -> str:
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else bytes_text(value).removesuffix("B").strip()
+
+
+def _names(names: tuple[str, ...]) -> str:
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+# inspect --------------------------------------------------------------------------------------------------------------
+
+
+def inspect(path: Path) -> Answer:
+    """What a model or a library holds."""
+    if path.is_file():
+        with path.open("rb") as file:
+            if file.read(4) == b"\x7fELF":
+                return _library(path)
+    graph = load(path, Options())
+    source: Source = graph.source
+    operators = _operators(graph)
+    weights = sum(c.bytes for c in graph.constants.values())
+    facts = {
+        "path": str(path),
+        "sha256": source.sha256,
+        "bytes": source.bytes,
+        "ir_version": source.ir_version,
+        "opsets": source.opsets,
+        "nodes": len(graph.nodes),
+        "parameters": sum(c.size for c in graph.constants.values()),
+        "weight_bytes": weights,
+        "flops": sum(o["flops"] or 0 for o in operators) if all(o["flops"] is not None for o in operators) else None,
+        "inputs": {name: repr(graph.types[name]) for name in graph.inputs},
+        "outputs": {name: repr(graph.types[name]) for name in graph.outputs},
+        "operators": operators,
+        "metadata": source.metadata,
+        "notes": source.warnings,
+    }
+    return Answer(document("inspect", model=facts), tuple(_inspected(facts)))
+
+
+def _operators(graph: Graph) -> list[dict[str, Any]]:
+    """Operators with how often they occur, their classes and operations; None where these are not known."""
+    count = Counter[str]()
+    classes: dict[str, Counter[str]] = {}
+    work: dict[str, int | None] = {}
+    for node in graph.nodes:
+        name = f"{node.domain}::{node.op}" if node.domain else node.op
+        kind = kind_of(graph, node, ROWS)
+        known = not isinstance(kind, Decision)
+        count[name] += 1
+        classes.setdefault(name, Counter())[_class(node, kind)] += 1
+        each = flops(kind.definitions) if known else None  # type: ignore[union-attr]  # no Decision
+        before = work.get(name, 0)
+        work[name] = None if each is None or before is None else before + each
+    return [
+        {"operator": name, "count": n, "classes": dict(classes[name]), "flops": work[name]}
+        for name, n in count.most_common()
+    ]
+
+
+def _class(node: Node, kind: Kind | Decision) -> str:
+    """How the planner sees a node: the kind of its loops, or the code of why it has none."""
+    if isinstance(kind, Kind):
+        return kind.name
+    return "kernel" if node.domain.startswith("onnxfuse.") else kind.code
+
+
+def _inspected(facts: Mapping[str, Any]) -> list[str]:
+    opsets = ", ".join(f"{name or 'ai.onnx'} {number}" for name, number in facts["opsets"].items())
+    lines = [
+        f"{facts['path']}  {bytes_text(facts['bytes'])}, IR {facts['ir_version']}, opset {opsets}",
+        f"{facts['nodes']} nodes, {facts['parameters']:,} parameters in {bytes_text(facts['weight_bytes'])}",
+    ]
+    lines += [f"input   {name}: {kind}" for name, kind in facts["inputs"].items()]
+    lines += [f"output  {name}: {kind}" for name, kind in facts["outputs"].items()]
+    rows = [("operator", "count", "flops", "class")]
+    for o in facts["operators"]:
+        classes = ", ".join(o["classes"])
+        rows.append((o["operator"], str(o["count"]), _count(o["flops"]), classes))
+    lines += ["", *table(rows, right=(1, 2))]
+    lines += [f"{key} = {value}" for key, value in facts["metadata"].items() if key.startswith("onnxfuse.")]
+    return lines + [f"note: {note}" for note in facts["notes"]]
+
+
+def _library(path: Path) -> Answer:
+    """What a library of ours says in its own text; nothing of it is run."""
+    text = path.read_bytes()
+    domains = sorted({m.decode() for m in re.findall(rb"onnxfuse\.[0-9a-f]{12}(?=\0)", text)})
+    if not domains:
+        raise UsageError(f"inspect: {path} is a library, but none of onnxfuse", hint="name a model or its library")
+    found = re.findall(rb"(?<=\0)(?:onnxfuse_)?([A-Za-z]\w*_[0-9a-f]{8})(?=\0)", text)
+    kernels = sorted({m.decode() for m in found})
+    facts = {
+        "path": str(path), "sha256": file_digest(path), "bytes": len(text), "domains": domains, "kernels": kernels
+    }  # fmt: skip
+    lines = [f"{path}  {bytes_text(len(text))}, sha256 {facts['sha256']}", f"domain  {', '.join(domains)}"]
+    return Answer(document("inspect", library=facts), (*lines, *(f"kernel  {name}" for name in kernels)))
+
+
+# doctor, config, cache ------------------------------------------------------------------------------------------------
+
+
+def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
+    """What this machine offers."""
+    compilers = {name: _compiler(name) for name in ("auto", "gcc", "clang", "zig")}
+    target = target_named("native")
+    root = Path(cache_dir) if cache_dir else default_cache_dir()
+    kept = Cache(root).info()
+    facts: dict[str, Any] = {
+        "compilers": compilers,
+        "onnxruntime": _runtime(),
+        "target": {"name": target.name, "lanes": target.lanes, "features": target.features},
+        "gpu": Path("/dev/nvidia0").exists(),
+        "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
+    }
+    if calibrate:
+        facts["measured"] = {"numpy_sgemm_gflops": _gflops(), "copy_gb_per_s": _bandwidth()}
+    machine = host()
+    rows = [
+        ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
+        ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
+        *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
+        ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
+        ("gpu", "an NVIDIA device; kernels run on the CPU" if facts["gpu"] else "none"),
+        ("cache", f"{root}: {kept.entries} entries, {bytes_text(kept.bytes)}"),
+    ]
+    for name, value in facts.get("measured", {}).items():
+        rows.append((name, f"{value:.1f}"))
+    return Answer(document("doctor", **facts), tuple(table(rows)))
+
+
+def _compiler(name: str) -> dict[str, Any]:
+    try:
+        return {"version": str(find_toolchain(name)), "reason": None}
+    except ToolchainError as problem:
+        return {"version": None, "reason": problem.message}
+
+
+def _runtime() -> str | None:
+    for package in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return f"{version(package)} ({package})"
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _gflops() -> float:
+    """NumPy's matrix product of 1024 x 1024 in single precision, best of some."""
+    a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+    return 2.0 * 1024**3 / _best(lambda: a @ a) / 1e9
+
+
+def _bandwidth() -> float:
+    """Bytes read and written by copies of 256 MB on one core, best of some."""
+    a = np.ones(64 << 20, np.float32)
+    b = np.empty_like(a)
+    return 2.0 * a.nbytes / _best(lambda: np.copyto(b, a)) / 1e9
+
+
+def _best(call: Any) -> float:
+    times = []
+    for _ in range(8):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def config(values: Mapping[str, Any], sources: Mapping[str, str], path: Path | None) -> Answer:
+    """The options of `optimize` as they are now, and where each comes from."""
+    words = {"commandline": "flag", "environment": "environment", "default_map": str(path), "default": "default"}
+    rows, facts = [("option", "value", "from")], {}
+    for each in option_fields():
+        name, value = name_of(each), values[each.name]
+        origin = words.get(sources[each.name], sources[each.name])
+        facts[name] = {"value": value, "from": origin}
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        rows.append((name, {"None": "-", "": "-"}.get(shown, shown), origin))
+    return Answer(document("config", file=path, options=facts), tuple(table(rows)))
+
+
+def cache(action: str, max_size: str, cache_dir: str | None) -> Answer:
+    """The cache, after deleting from it where that was asked for."""
+    kept = Cache(Path(cache_dir) if cache_dir else default_cache_dir())
+    info = kept.gc(size_of(max_size)) if action == "gc" else kept.info()
+    facts = {"path": info.root, "entries": info.entries, "bytes": info.bytes, "removed": info.removed}
+    removed = f", {info.removed} removed" if action == "gc" else ""
+    line = f"{info.root}: {info.entries} entries, {bytes_text(info.bytes)}{removed}"
+    return Answer(document("cache", **facts), (line,))

@@ -1,0 +1,204 @@
+"""The verbs that run models: `profile` and `verify`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.cache import file_digest
+from onnxfuse.errors import UsageError
+from onnxfuse.pipeline_meter import size_of
+from onnxfuse.profile import ModelProfile, Profile, profile_models
+from onnxfuse.session import library_of
+from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
+
+from .results import document
+from .show import Screen, milliseconds, table
+
+_OPS_SHOWN = 25
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `profile` found; `slower` says by how much a limit was missed."""
+
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+    slower: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What `verify` found; `ok` is None when the models could not be compared."""
+
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+    ok: bool | None
+    message: str
+
+
+def dims_of(texts: Sequence[str]) -> dict[str, int]:
+    """Values of symbolic dimensions from `batch=8`. Raises UsageError."""
+    found: dict[str, int] = {}
+    for text in texts:
+        name, _, value = text.rpartition("=")
+        if not name or not value.isdigit():
+            raise UsageError(f"usage: --dim {text} is not NAME=N", hint="for example --dim batch=8")
+        found[name] = int(value)
+    return found
+
+
+def profile(screen: Screen, models: Sequence[str], **values: Any) -> Measured:
+    """Latencies of one or two models, measured in turns."""
+    if len(models) > 2:
+        raise UsageError(f"profile: {len(models)} models are too many", hint="name one or two")
+    limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
+    if limit is not None and baseline is None and len(models) == 1:
+        raise UsageError("profile: --fail-if-slower has nothing to compare with", hint="name MODEL2 or --baseline")
+    paths = [_model(name) for name in models]
+    libraries: list[Path | None] = [None] * len(paths)
+    if not values["without_library"]:
+        named = [None] * (len(paths) - 1) + [values["library"]]
+        libraries = [library_of(path, name) for path, name in zip(paths, named, strict=True)]
+    screen.detail(f"profile   {' '.join(models)} ...")
+    found = profile_models(
+        paths,
+        libraries=libraries,
+        custom_libraries=values["custom_ops_library"],
+        threads=values["threads"],
+        warmup=values["warmup"],
+        duration=values["duration"],
+        inputs=values["inputs"],
+        seed=values["seed"],
+        dims=dims_of(values["dim"]),
+        per_op=values["level"] == "op",
+        time_limit=values["time_budget"],
+    )
+    ratio = None if baseline is None else found.models[-1].latency_ms.min / baseline
+    return Measured(
+        _profile_document(found, models, paths, ratio), tuple(_profile_lines(found, models, ratio)),
+        _slower(found, ratio, limit),
+    )  # fmt: skip
+
+
+def _model(name: str) -> Path:
+    path = Path(name)
+    if not path.is_file():
+        raise UsageError(f"profile: there is no file {name}", hint="check the spelling")
+    return path
+
+
+def _baseline(path: str | None) -> float | None:
+    """The least milliseconds of the last model of an earlier result."""
+    if path is None:
+        return None
+    try:
+        return float(json.loads(Path(path).read_text(encoding="utf-8"))["models"][-1]["latency_ms"]["min"])
+    except (OSError, ValueError, LookupError, TypeError):
+        raise UsageError(f"profile: {path} is no result of profile --json", hint="make one with --json-file") from None
+
+
+def _slower(found: Profile, ratio: float | None, limit: float | None) -> str | None:
+    """By how much the last model is slower than the baseline, else than the first model, when that is too much."""
+    if limit is None:
+        return None
+    now = ratio if ratio is not None else 1.0 / (found.speedup or 1.0)
+    if now <= 1.0 + limit:
+        return None
+    return f"profile: {(now - 1.0) * 100:.1f} % slower, more than the {limit * 100:.1f} % allowed"
+
+
+def _profile_document(
+    found: Profile, names: Sequence[str], paths: Sequence[Path], ratio: float | None
+) -> dict[str, Any]:
+    fields = found.to_json()
+    for model, name, path in zip(fields["models"], names, paths, strict=True):
+        model |= {"path": name, "sha256": file_digest(path)}
+    host = fields.pop("host")
+    made = document("profile", **fields, baseline_ratio=ratio)
+    return made | {"host": made["host"] | host}
+
+
+def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None) -> list[str]:
+    rows: list[tuple[str, ...]] = [("model", "min", "median", "p90", "p99", "load", "runs")]
+    for name, model in zip(names, found.models, strict=True):
+        each = model.latency_ms
+        times = (each.min, each.median, each.p90, each.p99, model.load_ms)
+        rows.append((name, *map(milliseconds, times), str(model.runs)))
+    lines = list(table(rows, right=(1, 2, 3, 4, 5, 6)))
+    spread = f", spread {found.spread * 100:.1f} %" if found.spread is not None else ""
+    shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in found.inputs.items())
+    lines.append(f"milliseconds; {found.threads} threads; {shapes}")
+    if found.speedup is not None:
+        lines.append(f"speedup   {found.speedup:.2f}x{spread}")
+    if ratio is not None:
+        lines.append(f"baseline  {ratio:.2f} of its time")
+    for name, model in zip(names, found.models, strict=True):
+        if model.ops:
+            lines += ["", name, *_op_lines(model)]
+    return lines
+
+
+def _op_lines(model: ModelProfile) -> list[str]:
+    rows = [("ms", "share", "operator", "node", "stands for")]
+    for op in sorted(model.ops, key=lambda op: -op.time_ms)[:_OPS_SHOWN]:
+        origin = ", ".join(op.origin[:3]) + (f" and {len(op.origin) - 3} more" if len(op.origin) > 3 else "")
+        rows.append((milliseconds(op.time_ms), f"{op.share * 100:.1f} %", op.op_type, op.name, origin))
+    hidden = len(model.ops) - _OPS_SHOWN
+    return [*table(rows, right=(0, 1)), *([f"and {hidden} more"] if hidden > 0 else [])]
+
+
+def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
+    """The verdict on two models."""
+    paths = [_model(a), _model(b)]
+    library = library_of(paths[1], values["library"])
+    settings = {
+        "inputs": values["inputs"],
+        "seed": values["seed"],
+        "dims": dims_of(values["dim"]),
+        "custom_libraries": values["custom_ops_library"],
+        "time_limit": values["time_budget"],
+        "memory_limit": size_of(values["memory_budget"]) if values["memory_budget"] else None,
+    }
+    verdict = verify_models(*paths, library=library, rtol=values["rtol"], atol=values["atol"], **settings)
+    groups: tuple[GroupResult, ...] = ()
+    if values["groups"] and library is not None:
+        groups = verify_groups(paths[1], library, **settings)
+    wrong = [g for g in groups if g.ok is False]
+    ok, message = verdict.ok, verdict.message
+    if ok is not False and wrong:
+        ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
+    inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip((a, b), paths, strict=True)]
+    fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
+    made = document("verify", models=inputs, **fields)
+    return Verified(made, tuple(_verdict_lines(verdict, groups)), ok, message)
+
+
+def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]:
+    lines = list(_run_lines(verdict))
+    if verdict.tolerance is not None:
+        lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
+    if verdict.unsteady:
+        lines.append(f"not compared, as A does not reproduce them itself: {', '.join(verdict.unsteady)}")
+    if groups:
+        rows = [("fused node", "error", "limit", "")]
+        for g in groups:
+            said = "ok" if g.ok else ("FAILED " if g.ok is False else "not compared: ") + g.message
+            rows.append((g.name, _figure(g.error), _figure(g.limit), said))
+        lines += ["", *table(rows, right=(1, 2))]
+    return lines
+
+
+def _run_lines(verdict: Verdict) -> Iterator[str]:
+    rows = [("run", "output", "error", "limit", "")]
+    for run in verdict.runs:
+        said = "ok" if run.ok else f"FAILED {run.message}"
+        rows.append((run.name, run.output or "-", _figure(run.error), _figure(run.limit), said))
+    return table(rows, right=(2, 3)) if verdict.runs else iter(())
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2e}"

@@ -1,0 +1,90 @@
+"""Where the answer of a verb goes: lines or a JSON document on stdout, and the file of `--json-file`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.errors import OutputError
+from onnxfuse.pipeline_groups import BUG
+from onnxfuse.report.document import envelope, plain
+from onnxfuse.report.result import Result
+
+from . import show
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a verb found: the document, and the same as lines for people."""
+
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+
+
+def document(command: str, **fields: Any) -> dict[str, Any]:
+    """A JSON document of a verb."""
+    return dict(plain(envelope(command) | fields))
+
+
+class Keeper:
+    """The file of `--json-file`, which is refused before the work when it may not be written."""
+
+    def __init__(self, path: str | None, *, overwrite: bool) -> None:
+        self.path = Path(path) if path is not None else None
+        self.overwrite = overwrite
+        if self.path is not None:
+            refuse_existing([self.path], overwrite=overwrite)
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Write the document in one step. Raises OutputError."""
+        if self.path is None:
+            return
+        with Staged(overwrite=self.overwrite) as staged:
+            temporary = staged.stage(self.path)
+            try:
+                temporary.write_text(show.json_text(value), encoding="utf-8")
+            except OSError as problem:
+                raise OutputError(f"write: {self.path} cannot be written: {problem.strerror}") from None
+            staged.commit()
+
+
+def answer(found: Answer, as_json: bool, keep: Keeper) -> None:
+    """Give the answer of a verb."""
+    keep.write(found.document)
+    if as_json:
+        show.document(found.document)
+    else:
+        print_lines(found.lines)
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Lines to stdout."""
+    for line in lines:
+        show.data(line)
+
+
+def after_optimize(screen: show.Screen, result: Result) -> None:
+    """What is left to say when `optimize` has done its work."""
+    for note in result.notes:
+        screen.warn(note)
+    bugs = [refusal for refusal in result.refusals if BUG in refusal.reason]
+    if bugs:
+        first = bugs[0].reason
+        screen.warn(f"{len(bugs)} groups stay with ONNX Runtime for {BUG}; please report it: {first}")
+    if not result.kernels and result.output.model is not None:
+        screen.warn("nothing was fused: the output is a copy of the input   (why: onnxfuse explain)")
+    for line in _details(result):
+        screen.detail(line)
+
+
+def _details(result: Result) -> Iterable[str]:
+    """What --verbose adds."""
+    yield "seconds   " + ", ".join(f"{step} {seconds:.2f}" for step, seconds in result.seconds.items())
+    yield f"memory    {show.bytes_text(result.peak_memory_bytes)} at most"
+    rows = [(g.kernel, f"{len(g.nodes)} nodes", f"{g.phases} phases", g.name) for g in result.groups]
+    yield from (f"kernel    {line}" for line in show.table(rows)) if rows else ()
+    for refusal in result.refusals:
+        yield f"refused   {refusal.code} {' + '.join(refusal.nodes[:3])}: {refusal.reason}"
