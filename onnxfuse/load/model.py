@@ -37,7 +37,8 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
         proto = _inline(proto, warnings)
     payloads = Payloads(file.data, file.path)
     parts = convert(proto, payloads)
-    infos = {v.name: v for v in proto.graph.input if v.name in set(parts.inputs)}
+    listed = {v.name: v for v in proto.graph.input}
+    infos = {name: listed[name] for name in parts.inputs}
     names = names_of(options, infos, (*proto.graph.output, *proto.graph.value_info))
     opset = _opset(proto, warnings)
     shapes = _shapes(proto, parts, infos, names, opset)

@@ -15,7 +15,7 @@ from onnxfuse.load.arithmetic import LIMIT, Array, Prover, Undecided, elements, 
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
-from onnxfuse.ops.movement import slices
+from onnxfuse.ops.movement import Piece, slices
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import INVALID_CALL, Definition, View, define
 
@@ -99,7 +99,7 @@ class _Pass:
         for o in filter(None, node.outputs):
             self.types[o] = None
         if isinstance(found, Decision):
-            if found.code == "E-BROADCAST" and node.name in self.setting.live:
+            if (found.code == "E-BROADCAST" or node.op == "MatMul") and node.name in self.setting.live:
                 self._meet(node)
             typed = self._guess(node)
             if (mine := guessed(view)) is not None:
@@ -195,37 +195,47 @@ class _Pass:
         except (Refused, *INVALID_CALL):
             return typed
         guess = typed[out].shape if out in typed and len(typed[out].shape) == len(have.shape) else None
-        shape = list(have.shape)
-        prove = Prover(self.facts)
-        said, believed = out in self.unproven, False
-        for at, start, end, step in places:
-            n = have.shape[at]
-            fresh = guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}")
-            steady = step == 1 and prove.nonnegative(start)
-            if steady and prove.nonnegative(n - end) and prove.nonnegative(end - start):
-                shape[at] = end - start
-                continue
-            shape[at], believed = fresh, True
-            limit, extent = (n, end) if n.constant is not None else (end, n)
-            symbol = _symbol(fresh)
-            if steady and start == ZERO and (limit.constant or 0) > 1 and symbol is not None and fresh != extent:
-                self.minima[symbol] = (limit, extent)
-        if said and not believed:
-            del self.unproven[out]
+        shape, believed = list(have.shape), False
+        for piece in places:
+            at = piece[0]
+            known = self._cut(have.shape[at], piece, f"?{out}_{at}")
+            believed = believed or known is None
+            shape[at] = known or (guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}"))
+        if not believed:
+            self.unproven.pop(out, None)
         return {out: TensorType(have.dtype, tuple(shape))}
 
-    def _meet(self, node: Node) -> None:
-        """Note minima that are broadcast against their own extent.
+    def _cut(self, n: Index, piece: Piece, fresh: str) -> Index | None:
+        """The extent of a slice of n: what the facts make of it, or the symbol `fresh` where that is a minimum."""
+        _, start, end, step = piece
+        prove = Prover(self.facts)
+        if step != 1 or not prove.nonnegative(start):
+            return None
+        if prove.nonnegative(n - end) and prove.nonnegative(end - start):
+            return end - start
+        if prove.nonnegative(end - n) and prove.nonnegative(n - start):
+            return n - start
+        limit, extent = (n, end) if n.constant is not None else (end, n)
+        if start == ZERO and (limit.constant or 0) > 1 and prove.nonnegative(extent):
+            self.minima[Symbol(fresh)] = (limit, extent)
+            return self.setting.names.symbol(fresh)
+        return None
 
-        m = min(c, s) with c > 1 fits s only where m = s: were m smaller, it would be c, neither 1 nor s, and the
-        original model would fail. (Where s = 1, m = 1 too.) So in every run that succeeds m is s.
+    def _meet(self, node: Node) -> None:
+        """Note minima that must be their own extent, since an operator that refused them takes no others.
+
+        m = min(c, s) with c > 1 is broadcast against s only where m = s: were m smaller, it would be c, neither 1 nor
+        s, and the original model would fail. (Where s = 1, m = 1 too.) So in every run that succeeds m is s. The inner
+        extents of a product must be equal anyway.
         """
         shapes = [t.shape for i in node.inputs if (t := self.types.get(i)) is not None]
         if node.op == "Expand":
             shapes = [*shapes[:1], self.known.get(node.inputs[1], ())]
+        columns = list(_columns(shapes))
         if node.op == "MatMul":
-            shapes = [s[:-2] for s in shapes]
-        for extents in _columns(shapes):
+            a, b = shapes if len(shapes) == 2 else ((), ())
+            columns = [*_columns([a[:-2], b[:-2]]), [*a[-1:], *b[-2:][:1]]]
+        for extents in columns:
             for m in filter(None, map(_symbol, extents)):
                 limit, extent = self.minima.get(m, (ONE, ONE))
                 if limit != ONE and extent in extents:

@@ -97,6 +97,23 @@ def test_a_minimum_that_meets_nothing_stays_one():
     assert text(graph.types["rows"]) == "float32[1, ?cut_1, 8]"
 
 
+def test_a_minimum_that_is_multiplied_with_its_extent_is_the_extent():
+    model = positions("MatMul(square, rows)")
+    model.graph.input.append(helper.make_tensor_value_info("square", 1, ["batch", 5, "seq"]))
+    model.graph.output[0].type.tensor_type.shape.dim[1].dim_value = 5
+    graph = graph_of(model)
+    assert text(graph.types["rows"]) == "float32[1, seq, 8]" and text(graph.types["y"]) == "float32[batch, 5, 8]"
+
+
+def test_what_is_declared_of_a_minimum_is_proven_or_dropped():
+    model = positions("Add(rows, x)")
+    model.graph.value_info.append(helper.make_tensor_value_info("cut", 7, [1, "seq"]))
+    assert [repr(f) for f in graph_of(model).source.facts] == ["-1*seq + 32"]
+    assert graph_of(model).source.unproven == ()
+    model.graph.node[-1].CopyFrom(helper.make_node("Relu", ["x"], ["y"]))
+    assert text(graph_of(model).types["cut"]) == "int64[1, ?cut_1]"
+
+
 def test_a_broadcast_that_nobody_needs_proves_nothing():
     """The runtime may never run it."""
     model = positions("Relu(x)", ", float[p, q, r] rows")
