@@ -1,0 +1,159 @@
+"""Writes docs/operators.md: every operator with a row, and what an example of it means to the compiler."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from onnx.defs import get_all_schemas_with_history
+
+from onnxfuse.classify import NodeFacts, node_facts
+from onnxfuse.ir.dtype import BOOL, F32, I64, DType
+from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
+from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ops import contraction, elementwise, movement, reduction
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import Row, define, view_of
+
+OUT = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
+LONGEST = 150  # characters of a definition that is shown
+NEWEST = 24
+N, C = Symbol("N"), Symbol("C")
+MATRIX, IMAGE, ROW = (N, C), (N, 8, 32, 32), (C,)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Inputs as shapes, or as known integers where they are lists; attributes; and the type of the first input."""
+
+    inputs: tuple[Any, ...] = (MATRIX,)
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+    dtype: DType = F32
+    outputs: int = 1
+
+
+POOL = {"kernel_shape": (2, 2), "strides": (2, 2)}
+EXAMPLES: dict[str, Example] = {
+    **{op: Example((MATRIX, ROW)) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu")},
+    **{op: Example((MATRIX, ROW)) for op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")},
+    **{op: Example((MATRIX, ROW), dtype=BOOL) for op in ("And", "Or", "Xor")},
+    "Mod": Example((MATRIX, ROW), dtype=I64),
+    "Not": Example(dtype=BOOL),
+    "Where": Example((MATRIX, MATRIX, ROW), dtype=BOOL),
+    "Cast": Example(attrs={"to": I64.onnx}),
+    "Clip": Example((MATRIX, (), ())),
+    "BatchNormalization": Example((IMAGE, (8,), (8,), (8,), (8,))),
+    "Reshape": Example(((N, C, 4, 16), [0, 0, -1])),
+    "Squeeze": Example(((N, 1, C), [1])),
+    "Unsqueeze": Example((MATRIX, [1])),
+    "Flatten": Example(((N, 4, 16),)),
+    "Expand": Example(((N, 1), [1, 8])),
+    "Slice": Example(((N, 64), [4], [60], [1], [2])),
+    "Split": Example(((N, 64),), {"axis": 1}, outputs=2),
+    "Concat": Example((MATRIX, MATRIX), {"axis": 1}),
+    "Pad": Example((MATRIX, [0, 1, 0, 1])),
+    "Gather": Example((MATRIX, ROW)),
+    "GatherElements": Example((MATRIX, MATRIX)),
+    "GatherND": Example((MATRIX, (C, 1))),
+    "Range": Example(([0], [64], [2])),
+    "ConstantOfShape": Example(([4, 8],)),
+    "Tile": Example((MATRIX, [1, 2])),
+    "DepthToSpace": Example((IMAGE,), {"blocksize": 2}),
+    "SpaceToDepth": Example((IMAGE,), {"blocksize": 2}),
+    **{r.op: Example((MATRIX, [1])) for r in reduction.ROWS if r.op.startswith("Reduce")},
+    "LayerNormalization": Example((MATRIX, ROW, ROW)),
+    "RMSNormalization": Example((MATRIX, ROW)),
+    "InstanceNormalization": Example((IMAGE, (8,), (8,))),
+    "MaxPool": Example((IMAGE,), POOL),
+    "AveragePool": Example((IMAGE,), POOL),
+    "GlobalAveragePool": Example((IMAGE,)),
+    "GlobalMaxPool": Example((IMAGE,)),
+    "MatMul": Example((MATRIX, (C, 64))),
+    "Gemm": Example((MATRIX, (C, 64), (64,))),
+    "Conv": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
+}
+INDEXED = {"Gather", "GatherElements", "GatherND"}
+INTRODUCED: dict[str, int] = {}
+for schema in get_all_schemas_with_history():
+    if schema.domain == "":
+        INTRODUCED[schema.name] = min(schema.since_version, INTRODUCED.get(schema.name, schema.since_version))
+
+HEAD = """\
+# Operators
+
+Made by `scripts/operators.py` from the rows in `onnxfuse/ops`; a test keeps it current. Everything that the compiler
+knows about an operator follows from the definition in its row: shapes, mapping types, loops, work and meaning. An
+operator without a row is left to ONNX Runtime.
+
+The mapping types are those of an example with symbolic extents `N` and `C`, one per input; `-` marks an input whose
+elements are not read (its values only shape the result).
+"""
+
+
+def example_graph(op: str) -> Graph:
+    """The example of an operator as a graph of one node."""
+    e = EXAMPLES.get(op, Example())
+    types: dict[str, TensorType | None] = {}
+    known: dict[str, tuple[Index, ...]] = {}
+    names = []
+    for k, given in enumerate(e.inputs):
+        name = "abcde"[k]
+        names.append(name)
+        if isinstance(given, list):
+            known[name] = tuple(map(Index.of, given))
+            types[name] = TensorType(I64, () if op == "Range" else (Index.of(len(given)),))
+            continue
+        dtype = I64 if op in INDEXED and k == 1 else e.dtype if k == 0 or op not in ("Where", "Clip") else F32
+        types[name] = TensorType(dtype, tuple(map(Index.of, given)))
+    outputs = ("y", "z")[: e.outputs]
+    node = Node(op, tuple(names), outputs, e.attrs, op)
+    return Graph((node,), tuple(names), outputs, types, {}, known, NEWEST)
+
+
+def facts_of(op: str) -> NodeFacts:
+    """The facts of an operator's example."""
+    graph = example_graph(op)
+    node = graph.nodes[0]
+    found = define(ROWS, view_of(graph, node))
+    if isinstance(found, Decision):
+        raise SystemExit(f"operators: the example of {op} is refused: {found.reason}")
+    return node_facts(graph, node, found)
+
+
+def line(row: Row) -> str:
+    """One line of the table."""
+    found = facts_of(row.op)
+    edges = ", ".join("-" if t is None else t.label for t in found.edges)
+    shown = re.sub(r"\b([yz]):(\w+)", r"\1\2", "; ".join(map(repr, found.definitions))).replace(" - 1*", " - ")
+    if len(shown) > LONGEST:
+        shown = f"{len(found.definitions)} definitions" if len(found.definitions) > 1 else shown[:LONGEST] + " ..."
+    first = max(row.since, INTRODUCED[row.op])
+    opsets = f"{first}" if row.until > NEWEST else f"{first} to {row.until}"
+    return f"| {row.op} | {opsets} | {found.kind} | {edges} | `{shown}` |"
+
+
+def document() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    for family in (elementwise, movement, reduction, contraction):
+        parts.append(
+            f"## {family.__name__.rsplit('.', 1)[-1].capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
+        )
+        parts.append(
+            "| Operator | From opset | Kind | Mapping types | Definition of the example |\n|---|---|---|---|---|"
+        )
+        parts.append("\n".join(line(row) for row in sorted(family.ROWS, key=lambda r: r.op)) + "\n")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    OUT.write_text(document(), encoding="utf-8")
+    print(f"wrote {OUT.relative_to(OUT.parents[1])}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
