@@ -25,9 +25,13 @@ STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emi
 class Options:
     """Every knob of `optimize`; the command line makes one flag of each field (`min_group` is `--min-group`)."""
 
-    output: str | None = _option(None, "the model to write (default: STEM.fused.onnx beside the input; - for stdout)", metavar="FILE")
+    output: str | None = _option(
+        None, "the model to write (default: STEM.fused.onnx beside the input; - for stdout)", metavar="FILE"
+    )
     lib: str | None = _option(None, "the library to write (default: libNAME.so beside the model)", metavar="FILE")
-    manifest: str | None = _option(None, "the manifest to write (default: NAME.fuse.json beside the model)", metavar="FILE")
+    manifest: str | None = _option(
+        None, "the manifest to write (default: NAME.fuse.json beside the model)", metavar="FILE"
+    )
     overwrite: bool = _option(False, "replace outputs that exist")
     dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
     target: str = _option("cpu", "what the kernels run on", choices=("cpu",))
@@ -46,7 +50,9 @@ class Options:
     verify: bool | None = _option(None, "compare the result with the original (on by default)")
     rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
     atol: float | None = _option(None, "absolute tolerance of verification instead of the computed one")
-    inputs: str | None = _option(None, "inputs for verification: an .npz file or an ONNX test_data_set folder", metavar="FILE")
+    inputs: str | None = _option(
+        None, "inputs for verification: an .npz file or an ONNX test_data_set folder", metavar="FILE"
+    )
     seed: int = _option(0, "seed of the random inputs")
     require_fusion: int = _option(0, "fail (exit 1) when fewer kernels than this are made")
     save_as_external_data: bool = _option(False, "write weights beside the model, whatever their size")
