@@ -63,7 +63,7 @@ LISTED: tuple[Rule, ...] = (
     rule("constants-sub-sub", "(x - a) - b => x - (a + b)", "reassociates", f"{_FIXED} variable(x)"),
     rule("one-over", "1 / x => Reciprocal(x)", "exact", "floating(x)"),
     rule("divide-constant", "x / c => x * Reciprocal(c)", "reassociates", "constant(c) variable(x) floating(x)"),
-    rule("multiply-reciprocal", "x * Reciprocal(y) => x / y", "reassociates", "variable(y)"),
+    rule("multiply-reciprocal", "x * Reciprocal(y) => x / y", "reassociates", "variable(y) same_shape(x, y)"),
     rule("inverse-power", "x ** -1 => Reciprocal(x)", "reassociates", "floating(x)"),
     rule("half-power", "x ** 0.5 => Sqrt(x)", "assumes", "floating(x)", "nonnegative(x)"),
     rule("root-squared", "Sqrt(x) * Sqrt(x) => x", "assumes", assume="nonnegative(x)"),

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.graph import Constant, Node
+from onnxfuse.ir.graph import Constant, Decision, Node
 from onnxfuse.ir.index import Index
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import folded, load_of, plain
 from onnxfuse.rewrite.operators import commutes
@@ -104,7 +105,7 @@ def _attribute_key(value: Any) -> str:
 
 
 def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
-    """Optional outputs that nobody reads are not asked for, so that the row of the operator applies."""
+    """Optional outputs that nobody reads are not asked for, where the row of the operator then applies."""
     node = work.nodes[at]
     wanted = [o if k == 0 or work.users.get(o) or o in work.pinned else "" for k, o in enumerate(node.outputs)]
     while wanted and not wanted[-1]:
@@ -113,7 +114,11 @@ def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
         raise Miss("every output is read")
     draft = Draft(work, at)
     fresh = replace(node, outputs=tuple(f"{o}/kept" if o else "" for o in wanted))
+    meaning = define(ROWS, work.view(fresh))
+    if isinstance(meaning, Decision):  # training, mostly: what is random may depend on what is asked for
+        raise Miss(meaning.reason)
     draft.nodes.append(fresh)
+    draft.meanings[fresh.outputs[0]] = meaning
     for old, new in zip(wanted, fresh.outputs, strict=True):
         if old:
             draft.types[new] = work.types.get(old)

@@ -164,34 +164,32 @@ def _best(
 
 
 def commit(work: Work, draft: Draft) -> list[int]:
-    """Carry a settled draft out; the nodes around it, new and old."""
+    """Carry a settled draft out; the nodes around it that see something new."""
     dead, root = draft.dead(), work.nodes[draft.root]
     origin = tuple(dict.fromkeys(o for at in dead for o in (work.nodes[at].origin or (work.nodes[at].name,)) if o))
-    near: list[str] = []
-    for at in dead:
-        near.extend(work.remove(at).reads)
+    freed = [v for at in dead for v in work.remove(at).reads]
+    touched: list[int] = []
     for old, new in draft.swaps:
         if new != old and old not in work.pinned:
-            work.redirect(old, new)
-            near.append(new)
+            touched.extend(work.redirect(old, new))
     for name, constant in (*draft.constants.items(), *draft.becomes.items()):
         work.set_constant(name, constant)
-        near.append(name)
-    added = []
+        touched.extend(work.users.get(name, ()))
     for node in draft.nodes:
         # what makes the root's value takes its name, the nodes before it derived ones
         name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{root.name}/{node.op}")
         made = Node(node.op, node.inputs, node.outputs, node.attrs, name, origin=origin)
         for o in made.outputs:
             work.types[o] = work.types.get(o) or draft.types.get(o)
-        added.append(work.add(made, beside=draft.root))
-        near.extend((*made.reads, *made.outputs))
+        touched.append(work.add(made, beside=draft.root))
+        touched.extend(k for o in made.outputs for k in work.users.get(o, ()))
     for old, new in draft.swaps:
         if new != old and old in work.pinned:
-            work.rename(new, old)
-            near.append(old)
-    around = [k for v in near for k in (*([work.maker[v]] if v in work.maker else []), *work.users.get(v, ()))]
-    return list(dict.fromkeys([*added, *around]))
+            touched.extend(work.rename(new, old))
+    for v in freed:  # what has lost a reader may now have one alone, or none that reads an optional output
+        if v in work.maker and len(work.users.get(v, ())) <= 1:
+            touched.extend((work.maker[v], *work.users.get(v, ())))
+    return list(dict.fromkeys(touched))
 
 
 def _merge_constants(work: Work) -> None:

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ZERO, Index, axes_of, flatten, in_range, product, substitute, symbols_of
+from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, flatten, in_range, product, substitute, symbols_of
 from onnxfuse.ir.scalar import Apply, Load, Reduce, indices_of, sources, walk
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.spec import Definition
@@ -44,13 +44,19 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     move = moved(own[0], arrays) if len(definitions) == 1 else None
     if move is None and work(definitions) > LARGEST_WORK:
         raise Miss("the evaluation is too long")
-    if size <= EAGER_BYTES:
+    gathers = any(isinstance(a, Loaded) for d in definitions for i in indices_of(d.value) for a in atoms(i))
+    if gathers and size > LARGEST_BYTES:
+        raise Miss("an index may be out of range, which only the evaluation tells")
+    if gathers or size <= EAGER_BYTES:
         return _now(definitions, own, arrays)
     return {d.name: Constant(d.value.dtype, shapes[d.name], _later(definitions, d, arrays, move)) for d in own}
 
 
 def _now(definitions: Definitions, own: list[Definition], arrays: Mapping[str, Constant]) -> dict[str, Constant]:
-    values = meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})
+    try:
+        values = meaning(definitions, {s: c.load() for s, c in arrays.items()}, {})
+    except (ArithmeticError, LookupError, TypeError, ValueError) as problem:
+        raise Miss(f"the runtime would refuse it: {problem}") from None
     return {d.name: Constant.of(np.asarray(values[d.name], order="C"), d.value.dtype) for d in own}
 
 

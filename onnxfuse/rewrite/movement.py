@@ -11,7 +11,7 @@ from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import MOVES, Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.rewrite.work import Definitions, Miss, Work
 
 _OPS = MOVES | {"Gather", "Concat", "Tile"}
 _LONGEST = 16  # nodes of one chain that are composed
@@ -21,39 +21,51 @@ Shape = tuple[Index, ...]
 
 def moves(work: Work, at: int, trust: bool) -> Draft:
     """The node reads from as far up its chain as one operator says what the chain does."""
-    meaning = _move(work, at)
-    reason = f"{work.nodes[at].op} stands alone"
-    for depth, (source, index) in reversed(list(enumerate(_ancestors(work, *meaning)))):
+    chain = _chain(work, at)
+    seen, reason = work.stuck.get(at, ((), ""))
+    if len(seen) == len(chain) and all(a is b for a, b in zip(seen, chain, strict=True)):
+        raise Miss(reason)  # composing index maps is dear, and nothing in the chain has changed since
+    for depth, (source, index) in reversed(list(enumerate(_ancestors(chain)))):
         try:
-            return recognised(work, at, meaning[0], source, index, alone=depth == 0)
+            return recognised(work, at, chain[0][0], source, index, alone=depth == 0)
         except Miss as miss:
             reason = str(miss)
+    work.stuck[at] = chain, reason
     raise Miss(reason)
 
 
-def _move(work: Work, at: int) -> tuple[Definition, Load]:
-    """What a node that only moves elements of one value computes, and the element that it loads."""
-    meaning = work.definitions(at)
-    load = load_of(meaning[-1])
-    if len(meaning) != 1 or load is None:
+def _chain(work: Work, at: int) -> tuple[Definitions, ...]:
+    """What a node and those above it compute, as far up as each only moves elements of one value."""
+    if load_of(work.definitions(at)[-1]) is None or len(work.definitions(at)) != 1:
         raise Miss(f"{work.nodes[at].op} does not only move elements")
-    return meaning[0], load
-
-
-def _ancestors(work: Work, d: Definition, load: Load) -> Iterator[tuple[str, Shape]]:
-    """Values that the node's value is a rearrangement of, nearest first, and where it reads them."""
-    source, index = load.source, load.index
-    yield source, index
-    for _ in range(_LONGEST):
-        if source not in work.maker:
-            return
+    chain: list[Definitions] = []
+    above: int | None = at
+    while above is not None and len(chain) < _LONGEST:
         try:
-            above, load = _move(work, work.maker[source])
+            meaning = work.definitions(above)
         except Miss:
-            return
-        values = dict(zip(above.axes, index, strict=True))
-        source, index = load.source, tuple(substitute(i, values) for i in load.index)
-        yield source, index
+            break
+        load = load_of(meaning[-1])
+        if load is None or len(meaning) != 1:
+            break
+        chain.append(meaning)
+        above = work.maker.get(load.source)
+    return tuple(chain)
+
+
+def _ancestors(chain: tuple[Definitions, ...]) -> Iterator[tuple[str, Shape]]:
+    """Values that the first value of a chain is a rearrangement of, nearest first, and where it reads them."""
+    index: Shape | None = None
+    for (d,) in chain:
+        load = load_of(d)
+        assert load is not None
+        index = load.index if index is None else _through(d, load, index)
+        yield load.source, index
+
+
+def _through(d: Definition, load: Load, index: Shape) -> Shape:
+    values = dict(zip(d.axes, index, strict=True))
+    return tuple(substitute(i, values) for i in load.index)
 
 
 def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *, alone: bool) -> Draft:

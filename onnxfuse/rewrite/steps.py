@@ -59,7 +59,7 @@ class Rule:
     def attempt(self, work: Work, at: int, trust: bool) -> Draft:
         """The first match whose conditions hold, as a Draft."""
         node = work.nodes[at]
-        reason = f"{node.name or node.op} does not look like {self.lhs!r}"
+        reason = f"{node.name or node.op} does not look like {self.law.partition(' => ')[0]}"
         for binding in match_node(work, self.lhs, at, Binding()):
             try:
                 self._check(work, binding, trust)

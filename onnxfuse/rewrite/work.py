@@ -48,6 +48,7 @@ class Work:
         self._next = 0
         self._definitions: dict[int, Definitions | Decision] = {}
         self._numbers: dict[str, float | None] = {}
+        self.stuck: dict[int, tuple[tuple[Definitions, ...], str]] = {}
         self._contents: dict[bytes, str] = {}
         for at, node in enumerate(graph.nodes):
             self.add(node, (at, 0))
@@ -151,21 +152,23 @@ class Work:
         for i in node.reads:
             self.users.setdefault(i, {})[at] = None
 
-    def redirect(self, old: str, new: str) -> None:
-        """Let every reader of `old` read `new`."""
-        for at in list(self.users.get(old, ())):
+    def redirect(self, old: str, new: str) -> list[int]:
+        """Let every reader of `old` read `new`; the readers."""
+        readers = list(self.users.get(old, ()))
+        for at in readers:
             node = self.nodes[at]
             self._change(at, replace(node, inputs=tuple(new if i == old else i for i in node.inputs)))
+        return readers
 
-    def rename(self, old: str, new: str) -> None:
-        """Give the value `old` the name `new`, which nothing makes any more."""
+    def rename(self, old: str, new: str) -> list[int]:
+        """Give the value `old` the name `new`, which nothing makes any more; its maker and readers."""
         at = self.maker[old]
         node = self.nodes[at]
         self.types[new] = self.types.get(new) or self.types.get(old)
         if old in self.known:
             self.known[new] = self.known[old]
         self._change(at, replace(node, outputs=tuple(new if o == old else o for o in node.outputs)))
-        self.redirect(old, new)
+        return [at, *self.redirect(old, new)]
 
     def forget(self, values: Iterable[str]) -> None:
         """Recompute what nodes that read these values mean."""

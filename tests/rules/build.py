@@ -104,7 +104,8 @@ def run(graph: Graph, feeds: Mapping[str, Array], symbols: Mapping[str, int] | N
     values: dict[str, Array] = {**{k: c.load() for k, c in graph.constants.items()}, **feeds}
     for node in graph.nodes:
         if node.op == "Shape":
-            values[node.outputs[0]] = np.asarray(values[node.inputs[0]].shape, np.int64)
+            extents = values[node.inputs[0]].shape[node.attrs.get("start", 0) : node.attrs.get("end")]  # type: ignore[misc]
+            values[node.outputs[0]] = np.asarray(extents, np.int64)
         elif node.op == "Identity":
             values[node.outputs[0]] = values[node.inputs[0]]
         else:

@@ -56,6 +56,14 @@ def test_known_integers_become_constants() -> None:
     assert after.constants[after.nodes[0].inputs[1]].load().tolist() == [1, 2, 3]
 
 
+def test_gathers_of_constants_fold_unless_the_runtime_would_refuse_them() -> None:
+    for index, expected in ((2, ["Add"]), (3, ["Gather", "Add"])):
+        b = Build()
+        table, places = b.weights(3, 4), b.constant(np.array([0, index], np.int64))
+        before = b.graph(b.node("Add", b.input("x", 2, 4), b.node("Gather", table, places)))
+        assert ops(rewritten(before)[0]) == expected
+
+
 @pytest.mark.parametrize(("op", "shape"), [("Expand", (1024, 1024)), ("ConstantOfShape", (600, 600))])
 def test_blow_ups_are_not_folded(op: str, shape: tuple[int, int]) -> None:
     b = Build()

@@ -66,8 +66,8 @@ class Sample:
             shape = (5,) if name == "d" else (6,)
         if self.broken == "floating":
             dtype = I32
-        if self.broken == "same_shape" and name == "b":
-            shape = (1, 6, 5)
+        if self.broken == "same_shape" and any(c.name == "same_shape" and name == c.args[1] for c in self.rule.when):
+            shape = (1, *shape)
         if constant:
             return self.build.constant(self.array(dtype, shape), name=name)
         value = self.build.input(name, *shape, dtype=dtype)
