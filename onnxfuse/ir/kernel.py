@@ -1,7 +1,7 @@
 """The loop nest that is printed: phases of parallel tasks over buffers, with every access a flat offset.
 
 A kernel is a list of phases. A phase is one parallel loop: its `splits` are divided into contiguous ranges among tasks,
-and `body` runs once per task. Between phases stands a barrier. Twelve kinds of statement exist; nothing here chooses
+and `body` runs once per task. Between phases stands a barrier. Eleven kinds of statement exist; nothing here chooses
 anything: widths, orders, tiles and buffers were decided by `schedule`.
 """
 
@@ -71,6 +71,7 @@ class Fold:
     dtype: DType
     body: tuple[Stmt, ...]
     ways: int = 1  # partial results side by side, where a vector loop carries them
+    part: tuple[str, Index] | None = None  # where the vector that a vector loop carried is stored, instead of its sum
     jam: Axis | None = None  # an unrolled axis inside the body and after it: each of its iterations has its own sum
 
 
@@ -167,7 +168,17 @@ class Pack:
     pitch: int = 0
 
 
-Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack
+@dataclass(frozen=True, slots=True)
+class Across:
+    """target[i] = all lanes of the vector source[i * lanes ..] combined, for i < rows (at most one row per lane)."""
+
+    target: str
+    source: str
+    combine: str
+    rows: Index
+
+
+Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack | Across
 
 
 @dataclass(frozen=True, slots=True)

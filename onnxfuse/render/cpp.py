@@ -10,6 +10,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Index, coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
+    Across,
     Bind,
     Buffer,
     Fold,
@@ -223,6 +224,9 @@ class _Printer:
                 self.tile(s)
             case Pack():
                 self.pack(s)
+            case Across():
+                rows = f"(int)({index(s.rows)})"
+                self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
             case _:
                 assert_never(s)
 
@@ -273,7 +277,10 @@ class _Printer:
             del self.ways[s.targets[0]]
             for w in range(1, s.ways):
                 self.put(f"{names[0]}w[0] = {_MERGE[s.combine].format(f'{names[0]}w[0]', f'{names[0]}w[{w}]')};")
-            self.put(f"const {computed(s.dtype)} {names[0]} = {_ACROSS[s.combine]}({names[0]}w[0]);")
+            if s.part is not None:
+                self.put(f"store({identifier(s.part[0])} + {index(s.part[1], 1)}, {names[0]}w[0]);")
+            else:
+                self.put(f"const {computed(s.dtype)} {names[0]} = {_ACROSS[s.combine]}({names[0]}w[0]);")
 
     def jam(self, s: Fold, start: tuple[Scalar, ...]) -> None:
         """One sum for each iteration of an unrolled axis; afterwards its loops read the sum of their own iteration."""

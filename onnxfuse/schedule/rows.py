@@ -6,6 +6,7 @@ local to the task. Right sides of contractions are packed once per batch element
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.config import Target
@@ -14,6 +15,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, coefficient, floor_div, fl
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
 from onnxfuse.ir.scalar import Load, Reduce, Scalar, cost, loads, rebuild, substitute_axes, walk
 from onnxfuse.lower import has_reduction
+from onnxfuse.schedule import across
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Nest, Place, flat
@@ -36,6 +38,8 @@ class Frame:
     places: dict[str, Place]
     locals: list[Buffer] = field(default_factory=list)
     stages: int = 0
+    lanes: int = 1
+    aliases: dict[str, Job] = field(default_factory=dict)  # values that are made in the place of an output
 
     def local(self, name: str, size: Index, dtype: object = F32, space: str = "local") -> str:
         """A buffer that lives as long as one task."""
@@ -46,14 +50,15 @@ class Frame:
 def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already)."""
     if all(j.tiled is None and not _inner(j.nest, t) for j in t.jobs):
-        return _flat_phase(t, places, kept)
-    tiled = any(j.tiled is not None for j in t.jobs)
+        return _flat_phase(t, places, kept, target)
+    tiled = any(j.tiled is not None for j in t.jobs) or short_rows(t, target)
     count, groups = product([a.extent for a in t.rows]), product([a.extent for a in t.batch])
     m, g = Axis("m", count), Axis("g", groups)
     first = Axis("m0", count)
     shared = dict(zip(t.batch, unflatten(Index.of(g), tuple(a.extent for a in t.batch)), strict=True))
     shared |= dict(zip(t.rows, unflatten(Index.of(m), tuple(a.extent for a in t.rows)), strict=True))
-    frame = Frame(shared, m if t.rows else None, Index.of(first) if tiled and t.rows else Index.of(m) if t.rows else ZERO, target.rows if tiled else 1, places)
+    frame = Frame(shared, m if t.rows else None, Index.of(first) if tiled and t.rows else Index.of(m) if t.rows else ZERO, _tall(t, target) if tiled else 1, places, lanes=target.lanes)
+    frame.aliases = in_place(t.jobs, kept)
     before, inside = _stages(t, frame, kept, target)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
     if t.batch:
@@ -65,7 +70,41 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Tar
     return Phase(splits, _work(t), tuple(frame.locals), body)
 
 
-def _flat_phase(t: Together, places: dict[str, Place], kept: set[str]) -> Phase:
+SHORT = 1024  # elements of a row up to which several rows are reduced together
+
+
+def short_rows(t: Together, target: Target) -> bool:
+    """Whether rows are so short, and so many, that finishing each reduction alone would cost more than its sums."""
+    reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
+    lengths = [product([r.extent for r in n.ranges]).constant for n in reduces]
+    count = product([a.extent for a in t.rows]).constant
+    enough = count is None or count >= 2 * target.lanes
+    return bool(lengths) and all(n is not None and n <= SHORT for n in lengths) and enough and bool(t.rows)
+
+
+def _tall(t: Together, target: Target) -> int:
+    """Rows of a window: those of a register tile, or as many as a vector has lanes."""
+    return target.rows if any(j.tiled is not None for j in t.jobs) else target.lanes
+
+
+def in_place(jobs: Sequence[Job], kept: set[str]) -> dict[str, Job]:
+    """Values that can be made where the output that reads them last is stored: same type, read at the same element."""
+    found: dict[str, Job] = {}
+    for at, job in enumerate(jobs):
+        name = job.nest.name
+        readers = [j for j in jobs[at + 1 :] if any(l.source == name for l in j.reads)]
+        if not readers or name in kept or is_output(name) or job.right_side or readers[-1].tiled is not None:
+            continue
+        last = readers[-1]
+        reads = [l for l in last.reads if l.source == name]
+        same = all(not l.guards and l.index == last.nest.dims for l in reads)
+        if is_output(last.nest.name) and same and last.nest.dtype == job.nest.dtype and last.nest.shape == job.nest.shape:
+            if not any(other is last for other in found.values()) and not any(l.source == last.nest.name for j in jobs for l in j.reads):
+                found[name] = last
+    return found
+
+
+def _flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
     """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
     frame = Frame({}, None, ZERO, 1, places)
     for job in t.jobs:
@@ -75,7 +114,7 @@ def _flat_phase(t: Together, places: dict[str, Place], kept: set[str]) -> Phase:
     goals = [g.substituted(values) for g in goals]
     loops = free_loops(goals[-1], axes)
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
-    window = jammed(goals[0], [l for l in loops if l is not vector], vector) if vector is not None and len(goals) == 1 else None
+    window = jammed(goals[0], [l for l in loops if l is not vector], vector, target.rows + 2) if vector is not None and len(goals) == 1 else None
     rows = [l.axis for l in loops if l is not vector and (window is None or l.axis != window[0])]
     m = Axis("m", product([a.extent for a in rows]))
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
@@ -154,6 +193,9 @@ def _place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
     nest = job.nest
     if nest.name in kept or is_output(nest.name):
         return
+    if nest.name in frame.aliases:
+        frame.places[nest.name] = frame.places[frame.aliases[nest.name].nest.name]
+        return
     inner = _inner(nest, t)
     size = product([a.extent for a in inner])
     rows = frame.row is not None and not (job.right_side and len(t.jobs) > 1)
@@ -166,7 +208,8 @@ def _place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
         m = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
         return within + (m - frame.first) * size
 
-    frame.local(nest.name, size * (frame.tall if rows else 1), nest.dtype)
+    tall = max(frame.tall, frame.lanes) if rows and frame.tall > 1 and not inner else frame.tall if rows else 1
+    frame.local(nest.name, size * tall, nest.dtype)
     frame.places[nest.name] = Place(nest.name, nest.dtype, offset)
 
 
@@ -188,7 +231,12 @@ def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_bat
         end = Index.of(Axis("m1", frame.row.extent + 1))
         loops = [Level(frame.row, "serial", frame.first, end), *loops]
     frame.stages += 1
-    return written(goals, loops, f"s{frame.stages}")
+    stmts = written(goals, loops, f"s{frame.stages}")
+    if frame.row is None or frame.tall == 1 or frame.tall > frame.lanes:
+        return stmts
+    stmts, buffers = across.together(stmts, frame.row, frame.first, frame.tall, frame.lanes)
+    frame.locals.extend(b for b in buffers if b not in frame.locals)
+    return stmts
 
 
 def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:

@@ -1,10 +1,12 @@
 """Window reductions (depthwise convolution, pooling): several outputs of an image row at once, edges apart.
 
-Inside the image no tap needs a guard and neighbouring outputs share weights and inputs, so that a few outputs are
-jammed into one unrolled body; at the edges the plain loop with guards runs.
+Neighbouring outputs share weights and inputs, so that a few of them are jammed into one unrolled body. Inside the image
+no tap needs a guard; at the edges the guards are of constants, once the body is unrolled, and cost nothing either.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, coefficient, lower, product, substitute, upper
@@ -14,11 +16,10 @@ from onnxfuse.schedule.nest import Goal, Level
 from onnxfuse.schedule.writer import written
 
 MOST_TAPS = 32  # a longer window is not unrolled
-OUTPUTS = (8, 7, 6, 4, 2)  # outputs of one jammed body, by preference
 
 
-def jammed(goal: Goal, rows: list[Level], vector: Level) -> tuple[Axis, tuple[Stmt, ...]] | None:
-    """Loops over the last row axis and the vector axis, jammed where no tap is outside; None where that does not fit.
+def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
+    """Loops over the last row axis and the vector axis, at most `most` outputs jammed; None where that does not fit.
 
     The result is the axis that the loops take off `rows`, and the statements for one iteration of the others.
     """
@@ -29,27 +30,29 @@ def jammed(goal: Goal, rows: list[Level], vector: Level) -> tuple[Axis, tuple[St
     taps = product([r.extent for r in reduce.ranges]).constant
     x = rows[-1].axis
     width = x.extent.constant
-    if taps is None or taps > MOST_TAPS or width is None or width < 4 or vector.axis in reduce.ranges:
+    if taps is None or taps > MOST_TAPS or width is None or width < 2 or vector.axis in reduce.ranges:
         return None
     span = _inside(x, reduce, width)
-    if span is None:
+    if span is None or not any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b)):
         return None
-    first, last = span
-    outputs = next((u for u in OUTPUTS if (last - first) >= u), None)
-    if outputs is None or not any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b)):
-        return None
-    blocks = (last - first) // outputs
-    stmts: list[Stmt] = []
-    if first:
-        stmts.append(_plain(goal, x, 0, first, vector, "a"))
-    stmts.append(_block(goal, x, first, blocks, outputs, vector, "b"))
-    done = first + blocks * outputs
-    if last - done > 1:
-        stmts.append(_block(goal, x, done, 1, last - done, vector, "d"))
-        done = last
-    if done < width:
-        stmts.append(_plain(goal, x, done, width, vector, "c"))
-    return x, tuple(stmts)
+    return x, tuple(_blocks(goal, x, span, width, _outputs(width, most), vector))
+
+
+def _outputs(width: int, most: int) -> int:
+    """Outputs of one body: the whole row when it is short, else the size of at most 8 that leaves the least over."""
+    if width <= most:
+        return width
+    return min(range(min(8, most), 3, -1), key=lambda u: (-width % u, -u), default=width)
+
+
+def _blocks(goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level) -> Iterator[Stmt]:
+    """Blocks of a row in order: those inside the image as one loop, those at its edges each with its guards spelled out."""
+    begin = 0
+    while begin < width:
+        size = min(outputs, width - begin)
+        inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
+        yield _block(goal, x, begin, max(inside, 1), size, vector, f"b{begin}")
+        begin += size * max(inside, 1)
 
 
 def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
@@ -76,16 +79,10 @@ def _least(e: Index) -> Index | None:
     return None if low is None else low + shift
 
 
-def _plain(goal: Goal, x: Axis, begin: int, end: int, vector: Level, prefix: str) -> Stmt:
-    """The guarded loop over part of a row."""
-    body = written([goal], [vector], prefix)
-    return Loop(x, Index.of(begin), Index.of(end), "serial", body)
-
-
 def _block(goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: Level, prefix: str) -> Stmt:
     """The jammed loop over blocks of outputs."""
     block, one = Axis(f"{x.name}b", Index.of(blocks)), Axis(f"{x.name}u", Index.of(outputs))
-    at = Index.of(block) * outputs + one + first
+    at = (Index.of(block) * outputs if blocks > 1 else ZERO) + one + first
     inner = goal.substituted({x: at})
     inner = Goal(inner.buffer, inner.offset, simplify(inner.value))
     body = written([inner], [vector, Level(one, "unroll", jam=True)], prefix)

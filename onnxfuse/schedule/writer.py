@@ -164,7 +164,7 @@ class _Writer:
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
         self.bound = {k: a for k, a in self.bound.items() if self.levels[a.name] <= outside}
         ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
-        self.at[outside].append(Fold(names, x.combine, x.body[0].dtype, closed, ways, jam))
+        self.at[outside].append(Fold(names, x.combine, x.body[0].dtype, closed, ways, None, jam))
         return Load(names[x.slot], (), x.dtype)
 
 

@@ -78,6 +78,18 @@ template <class V, class L> ONNXFUSE_INLINE V alive(V v, V idle, L lanes) {
   else return select(mask_first_n<elem<V>>(lanes.n), v, idle);
 }
 
+// out[i] = all lanes of the vector at parts + i * LANES combined, for i < rows <= LANES.
+#define ONNXFUSE_EACH_ROW(name, merge)                                              \
+  ONNXFUSE_INLINE void name##_each_row(const float* parts, int rows, float* out) {   \
+    vf part[LANES];                                                                 \
+    for (int i = 0; i < LANES; i++) part[i] = i < rows ? load(parts + i * LANES) : vf{}; \
+    store(out, reduce_each(part, [](vf a, vf b) HOLE { return merge; }));           \
+  }
+ONNXFUSE_EACH_ROW(reduce_add, a + b)
+ONNXFUSE_EACH_ROW(reduce_max_nan, max_nan(a, b))
+ONNXFUSE_EACH_ROW(reduce_min_nan, min_nan(a, b))
+#undef ONNXFUSE_EACH_ROW
+
 // ---- arithmetic with the rules of ONNX ----
 
 template <class V> ONNXFUSE_INLINE V div_(V a, V b) {
@@ -141,11 +153,11 @@ struct Parts {
   i64 tasks() const { return outer * inner; }
 };
 
-// Tasks of about 10 us of `picoseconds` each, at most 4 a core; the first axis is divided first.
+// Tasks of about 10 us of `picoseconds` each, as many for every core and at most 4; the first axis is divided first.
 ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
   if (first <= 0 || second <= 0) return Parts{0, 0};
   i64 wanted = picoseconds / 10000000, most = 4 * (i64)cores;
-  wanted = cores == 1 || wanted < 2 ? 1 : least(wanted, most);
+  wanted = cores == 1 || wanted < 2 ? 1 : least((wanted + cores - 1) / cores * cores, most);
   i64 outer = least(wanted, first), inner = least((wanted + outer - 1) / outer, second);
   return Parts{outer, inner};
 }

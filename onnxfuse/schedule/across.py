@@ -1,0 +1,44 @@
+"""Row reductions of a window of rows finished together: vectors of partial results first, then one pass across them all.
+
+Reducing one vector takes as many shuffles as it has doublings; a window of rows shares them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.kernel import Across, Buffer, Fold, Let, Loop, Stmt, Store, statements
+from onnxfuse.ir.scalar import Load, Scalar, walk
+
+TOGETHER = ("sum", "max", "min")
+PARTS, SUMS = "parts", "sums"
+
+
+def together(stmts: tuple[Stmt, ...], row: Axis, first: Index, tall: int, lanes: int) -> tuple[tuple[Stmt, ...], tuple[Buffer, ...]]:
+    """A stage's statements with its row reductions finished together, where it has that form, and the buffers this needs."""
+    if len(stmts) != 1 or not isinstance(stmts[0], Loop) or stmts[0].axis != row:
+        return stmts, ()
+    loop = stmts[0]
+    *before, store = loop.body
+    fold = before[-1] if before else None
+    if not isinstance(fold, Fold) or not isinstance(store, Store) or not _suits(fold, store.value):
+        return stmts, ()
+    at = Index.of(row) - first
+    carried = replace(fold, part=(PARTS, at * lanes))
+    rows = (replace(loop, body=(*before[:-1], carried)),)
+    buffers = (Buffer(PARTS, F32, Index.of(tall * lanes), "local"),)
+    if store.value == Load(fold.targets[0], (), F32) and store.offset == at:
+        return (*rows, Across(store.buffer, PARTS, fold.combine, loop.end - loop.begin)), buffers
+    read = Let(fold.targets[0], Load(SUMS, (at,), F32))
+    across = Across(SUMS, PARTS, fold.combine, loop.end - loop.begin)
+    finish = replace(loop, body=(read, store))
+    return (*rows, across, finish), (*buffers, Buffer(SUMS, F32, Index.of(max(tall, lanes)), "local"))
+
+
+def _suits(fold: Fold, value: Scalar) -> bool:
+    """A plain fold carried by a vector loop, whose result alone decides what is stored."""
+    carried = any(isinstance(s, Loop) and s.kind == "vector" for s in statements(fold.body))
+    alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
+    return carried and alone and fold.combine in TOGETHER and fold.dtype == F32 and fold.jam is None and len(fold.targets) == 1
