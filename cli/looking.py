@@ -17,13 +17,11 @@ from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache, file_digest
 from onnxfuse.config import Options, default_cache_dir, option_fields, target_named
 from onnxfuse.errors import ToolchainError, UsageError
-from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.graph import Graph
 from onnxfuse.load import Source, load, simplify_shapes
-from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline_groups import flops
+from onnxfuse.pipeline_groups import facts_of
 from onnxfuse.pipeline_meter import size_of
-from onnxfuse.plan.kinds import Kind, kind_of
 from onnxfuse.report.document import host
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
@@ -71,10 +69,11 @@ def _explained(
     if result.rewrites:
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
     if groups:
-        rows = [("kernel", "phases", "flops", "bytes", "nodes")]
+        rows = [("kernel", "mapping type", "phases", "flops", "bytes", "nodes")]
         for g in groups:
-            rows.append((g.kernel, str(g.phases), _count(g.flops), _count(g.bytes), _names(g.nodes)))
-        lines += ["", "kernels", *_indented(table(rows, right=(1, 2, 3)))]
+            figures = (str(g.phases), _count(g.flops), _count(g.bytes))
+            rows.append((g.kernel, g.mapping_type or "-", *figures, _names(g.nodes)))
+        lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4)))]
     if refusals:
         said = [(r.code, " + ".join(r.nodes[:3]), r.reason + (f" ({r.unlock})" * bool(r.unlock))) for r in refusals]
         lines += ["", "refused", *_indented(table(said))]
@@ -128,30 +127,21 @@ def inspect(path: Path) -> Answer:
 
 
 def _operators(graph: Graph) -> list[dict[str, Any]]:
-    """Operators with how often they occur, their classes and operations; None where these are not known."""
+    """Operators with how often they occur, their mapping types and operations; "-" and None where not known."""
     count = Counter[str]()
     classes: dict[str, Counter[str]] = {}
     work: dict[str, int | None] = {}
     for node in graph.nodes:
         name = f"{node.domain}::{node.op}" if node.domain else node.op
-        kind = kind_of(graph, node, ROWS)
-        known = not isinstance(kind, Decision)
+        facts = facts_of(graph, node)
         count[name] += 1
-        classes.setdefault(name, Counter())[_class(node, kind)] += 1
-        each = flops(kind.definitions) if known else None  # type: ignore[union-attr]  # no Decision
-        before = work.get(name, 0)
+        classes.setdefault(name, Counter())[facts.type.label if facts is not None else "-"] += 1
+        each, before = facts.flops.constant if facts is not None else None, work.get(name, 0)
         work[name] = None if each is None or before is None else before + each
     return [
-        {"operator": name, "count": n, "classes": dict(classes[name]), "flops": work[name]}
+        {"operator": name, "count": n, "mapping_types": dict(classes[name]), "flops": work[name]}
         for name, n in count.most_common()
     ]
-
-
-def _class(node: Node, kind: Kind | Decision) -> str:
-    """How the planner sees a node: the kind of its loops, or the code of why it has none."""
-    if isinstance(kind, Kind):
-        return kind.name
-    return "kernel" if node.domain.startswith("onnxfuse.") else kind.code
 
 
 def _inspected(facts: Mapping[str, Any]) -> list[str]:
@@ -162,9 +152,9 @@ def _inspected(facts: Mapping[str, Any]) -> list[str]:
     ]
     lines += [f"input   {name}: {kind}" for name, kind in facts["inputs"].items()]
     lines += [f"output  {name}: {kind}" for name, kind in facts["outputs"].items()]
-    rows = [("operator", "count", "flops", "class")]
+    rows = [("operator", "count", "flops", "mapping type")]
     for o in facts["operators"]:
-        classes = ", ".join(o["classes"])
+        classes = ", ".join(o["mapping_types"])
         rows.append((o["operator"], str(o["count"]), _count(o["flops"]), classes))
     lines += ["", *table(rows, right=(1, 2))]
     lines += [f"{key} = {value}" for key, value in facts["metadata"].items() if key.startswith("onnxfuse.")]

@@ -128,7 +128,7 @@ def _write_manifest(context: Context, b: Build, source: Source) -> None:
 def _groups(b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
     """The groups under the names that their nodes got."""
     names = {n.output[0]: n.name for n in emitted.proto.graph.node if b.domain and n.domain == b.domain}
-    return tuple(described(p, names[have(p.kernel).outputs[0].value]) for p in b.parts)
+    return tuple(described(p, names[have(p.kernel).outputs[0].value], have(b.plan).graph) for p in b.parts)
 
 
 def check_emitted(b: Build) -> None:

@@ -6,13 +6,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
+from onnxfuse.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.errors import OnnxFuseError
-from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import product
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children, walk
-from onnxfuse.ops.spec import Definition
+from onnxfuse.ir.scalar import Reduce, walk
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import define, view_of
 from onnxfuse.pipeline_state import Build, Context, Part
 from onnxfuse.report.result import GroupResult
 
@@ -109,39 +111,24 @@ def traffic(kernel: Kernel) -> int | None:
     return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
 
 
-def flops(definitions: Iterable[Definition]) -> int | None:
-    """Operations of one run: one for each scalar function and each merge; None where an extent is a symbol."""
-    total = 0
-    for d in definitions:
-        size, each = product(list(d.shape)).constant, _operations(d.value)
-        if size is None or each is None:
-            return None
-        total += size * each
-    return total
-
-
-def _operations(x: Scalar) -> int | None:
-    """Operations per element."""
-    inner = [_operations(c) for c in children(x)]
-    if any(each is None for each in inner):
-        return None
-    below = sum(each or 0 for each in inner)
-    if isinstance(x, Reduce):
-        count = product([r.extent for r in x.ranges]).constant
-        return None if count is None else count * (below + len(x.body))
-    return below + (isinstance(x, Apply) and x.fn != "cast")
-
-
-def described(part: Part, name: str) -> GroupResult:
+def described(part: Part, name: str, graph: Graph) -> GroupResult:
     """A group as results show it."""
-    kernel = part.kernel
+    kernel, group = part.kernel, part.group
+    known = {n.name: found for n in group.nodes if (found := facts_of(graph, n)) is not None}
+    mapping, flops = group_facts(Facts(known, {}), group) if len(known) == len(group.nodes) else (None, None)
     return GroupResult(
         name=name,
         kernel=part.op,
-        nodes=part.group.origin or tuple(n.name for n in part.group.nodes),
-        ops=tuple(n.op for n in part.group.nodes),
-        mapping_type=None,
-        flops=flops(part.lowered.definitions),
+        nodes=group.origin or tuple(n.name for n in group.nodes),
+        ops=tuple(n.op for n in group.nodes),
+        mapping_type=mapping.label if mapping is not None else None,
+        flops=flops.constant if flops is not None else None,
         bytes=traffic(kernel) if kernel is not None else None,
         phases=len(kernel.phases) if kernel is not None else 0,
     )
+
+
+def facts_of(graph: Graph, node: Node) -> NodeFacts | None:
+    """The facts of a node; None where it has no definitions."""
+    found = define(ROWS, view_of(graph, node))
+    return None if isinstance(found, Decision) else node_facts(graph, node, found)
