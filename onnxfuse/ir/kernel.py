@@ -212,6 +212,7 @@ class Kernel:
     scratch: tuple[Buffer, ...]
     binds: tuple[tuple[Symbol, int, int], ...]
     phases: tuple[Phase, ...]
+    requires: tuple[Index, ...] = ()  # not negative when the kernel is launched: checked before anything is read
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

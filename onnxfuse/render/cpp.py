@@ -92,6 +92,8 @@ def _entry(kernel: Kernel) -> list[str]:
     for s, i, d in kernel.binds:
         out.append(f"  if (inputs[{i}].rank <= {d}) return \"an input has too few dimensions\";")
         out.append(f"  const i64 {s.name} = run.{s.name} = inputs[{i}].dims[{d}];")
+    for e in kernel.requires:
+        out.append(f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";')
     for i, p in enumerate(kernel.inputs):
         dims = "{" + ", ".join(index(e) for e in p.storage) + "}"
         rank = len(p.storage)

@@ -11,6 +11,7 @@ from onnxfuse.ir.index import Index, Symbol, product
 from onnxfuse.ir.kernel import Buffer, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
+from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.align import Together, partition
 from onnxfuse.schedule.canonical import canonical
 from onnxfuse.schedule.gemm import gemm_phases
@@ -23,6 +24,10 @@ def schedule(lowered: Lowered, layouts: Mapping[str, Layout], constants: Contain
     """The kernel of a group. `layouts` of its inputs and outputs, `constants` among its inputs (weights may be packed)."""
     c = canonical(lowered, layouts)
     weights = {p.name for p in c.inputs if p.value in constants}
+    shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
+    requires = conditions(c.definitions, shapes)
+    if isinstance(requires, Decision):
+        return replace(requires, nodes=(lowered.group.name,))
     prepared = prepare(c, weights, target)
     phases: list[Phase] = []
     scratch: list[Buffer] = []
@@ -40,7 +45,7 @@ def schedule(lowered: Lowered, layouts: Mapping[str, Layout], constants: Contain
     binds = _bound(c.symbols, inputs)
     if isinstance(binds, Decision):
         return replace(binds, nodes=(lowered.group.name,))
-    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases))
+    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires)
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
