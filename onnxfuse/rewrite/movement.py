@@ -10,10 +10,13 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import MOVES, Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
+from onnxfuse.rewrite.positions import located
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Definitions, Miss, Work
 
-_OPS = MOVES | {"Gather", "Concat", "Tile"}
+_GATHERS = frozenset({"Gather", "GatherND", "GatherElements"})
+_REPLACED = _GATHERS | {"Transpose"}  # by a Reshape, even where they stand alone
+_OPS = MOVES | _GATHERS | {"Concat", "Tile"}
 _LONGEST = 16  # nodes of one chain that are composed
 
 Shape = tuple[Index, ...]
@@ -25,7 +28,7 @@ def moves(work: Work, at: int, trust: bool) -> Draft:
     seen, reason = work.stuck.get(at, ((), ""))
     if len(seen) == len(chain) and all(a is b for a, b in zip(seen, chain, strict=True)):
         raise Miss(reason)  # composing index maps is dear, and nothing in the chain has changed since
-    for depth, (source, index) in reversed(list(enumerate(_ancestors(chain)))):
+    for depth, (source, index) in reversed(list(enumerate(_ancestors(work, chain)))):
         try:
             return recognised(work, at, chain[0][0], source, index, alone=depth == 0)
         except Miss as miss:
@@ -53,13 +56,13 @@ def _chain(work: Work, at: int) -> tuple[Definitions, ...]:
     return tuple(chain)
 
 
-def _ancestors(chain: tuple[Definitions, ...]) -> Iterator[tuple[str, Shape]]:
+def _ancestors(work: Work, chain: tuple[Definitions, ...]) -> Iterator[tuple[str, Shape]]:
     """Values that the first value of a chain is a rearrangement of, nearest first, and where it reads them."""
     index: Shape | None = None
     for (d,) in chain:
         load = load_of(d)
         assert load is not None
-        index = load.index if index is None else _through(d, load, index)
+        index = located(work, load.index if index is None else _through(d, load, index))
         yield load.source, index
 
 
@@ -69,13 +72,13 @@ def _through(d: Definition, load: Load, index: Shape) -> Shape:
 
 
 def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *, alone: bool) -> Draft:
-    """The operator that reads `source` at `index`; with `alone`, only where a Transpose is a Reshape."""
+    """The operator that reads `source` at `index`; with `alone`, only where a Transpose or a gather is a Reshape."""
     draft, have = Draft(work, at), work.type(source).shape
     here = plain(tuple(map(Index.of, d.axes)), d)
     there = plain(index, d)
-    if not alone and d.shape == have and there == here:
+    if d.shape == have and there == here and (not alone or work.nodes[at].op in _GATHERS):
         return draft.replace(d.name, source)
-    if not alone or work.nodes[at].op == "Transpose":
+    if not alone or work.nodes[at].op in _REPLACED:
         try:
             same_order = product(have) == product(d.shape) and flatten(there, have) == flatten(here, d.shape)
         except ZeroDivisionError:
