@@ -21,6 +21,8 @@ INTERRUPTED = 130
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
+    if "_ONNXFUSE_COMPLETE" in os.environ:  # the shell asks what could come next
+        onnxfuse.main(prog_name="onnxfuse")
     signal.signal(signal.SIGTERM, _terminated)
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
@@ -33,8 +35,11 @@ def run(arguments: Sequence[str]) -> int:
         return UsageError.exit_code
     debug = "--debug" in arguments or os.environ.get("ONNXFUSE_DEBUG", "0") not in ("", "0", "false", "no", "off")
     try:
-        answer = onnxfuse.main(list(arguments), "onnxfuse", standalone_mode=False)
-        return answer if isinstance(answer, int) else 0
+        with onnxfuse.make_context("onnxfuse", list(arguments)) as context:
+            onnxfuse.invoke(context)
+        return 0
+    except click.exceptions.Exit as done:
+        return done.exit_code
     except (KeyboardInterrupt, click.Abort):
         show.interrupted()
         return INTERRUPTED

@@ -117,9 +117,8 @@ def _profile_document(
     fields = found.to_json()
     for model, name, path in zip(fields["models"], names, paths, strict=True):
         model |= {"path": name, "sha256": file_digest(path)}
-    host = fields.pop("host")
-    made = document("profile", **fields, baseline_ratio=ratio)
-    return made | {"host": made["host"] | host}
+    del fields["host"]  # the document has one of its own
+    return document("profile", **fields, baseline_ratio=ratio)
 
 
 def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None) -> list[str]:

@@ -87,13 +87,14 @@ def optimize(
     last = options.stop_after or (_DRY if options.dry_run else _NAMES[-1])
     writes = options.stop_after is None and not options.dry_run
     places = places_of(path, options) if writes or _NAMES.index(last) >= _NAMES.index("build") else None
-    if writes and places is not None and (path is None or path.exists()):
+    there = path is None or path.exists()  # else it is `load` that has something to say
+    if writes and places is not None and there:
         refuse(places, options)
     calls = calls or Calls()
     memory = size_of(options.memory_budget) if options.memory_budget else None
     with ExitStack() as stack:
         meter = stack.enter_context(Meter(options.time_budget, memory))
-        folder = stack.enter_context(workshop(places if writes else None))
+        folder = stack.enter_context(workshop(places if writes and there else None))
         file, source = _as_file(model, folder)
         target = target_named(options.arch)
         context = Context(options, target, source, file, places, folder, meter, tell, strict)

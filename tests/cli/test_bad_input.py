@@ -1,0 +1,230 @@
+"""Every way in which a user can be wrong: one clear line, the documented exit code, and files as they were."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+
+from onnxfuse import process
+from tests.cli.conftest import Onnxfuse, Said, chain, files
+
+
+def is_one_line(said: Said, code: int, *words: str) -> None:
+    """The error is the last line of stderr, is one line, and says these words; before it stand only steps' lines."""
+    assert said.code == code, said.err
+    lines = said.err.splitlines()
+    assert lines[-1].startswith("onnxfuse: ")
+    assert all(not line.startswith("onnxfuse: ") for line in lines[:-1])
+    assert "Traceback" not in said.err and said.out == ""
+    for word in words:
+        assert word in lines[-1], lines[-1]
+
+
+def test_a_missing_file(onnxfuse: Onnxfuse, model: Path, here: Path):
+    is_one_line(onnxfuse("optimize", "n.onnx", "out.onnx"), 2, "load: there is no file n.onnx", "near: m.onnx")
+    assert files(here) == {"m.onnx"}
+
+
+def test_a_missing_folder(onnxfuse: Onnxfuse, here: Path):
+    is_one_line(onnxfuse("optimize", "no/m.onnx"), 2, "there is no file no/m.onnx", "there is no folder no either")
+
+
+def test_a_folder_instead_of_a_file(onnxfuse: Onnxfuse, here: Path):
+    Path("d").mkdir()
+    is_one_line(onnxfuse("optimize", "d", "out.onnx"), 2, "d is a folder")
+
+
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.98])
+def test_a_truncated_file(onnxfuse: Onnxfuse, model: Path, here: Path, share: float):
+    whole = model.read_bytes()
+    Path("t.onnx").write_bytes(whole[: int(len(whole) * share)])
+    is_one_line(onnxfuse("optimize", "t.onnx", "out.onnx"), 3, "load: t.onnx")
+    assert files(here) == {"m.onnx", "t.onnx"}
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (b"", "is empty"),
+        (b"hello, this is no model\n", "cannot be read as ONNX"),
+        (b"PK\x03\x04" + bytes(100), "a zip archive"),
+        (b"version https://git-lfs.github.com/spec/v1\n", "a Git LFS pointer"),
+        (b"<html></html>", "an HTML or XML page"),
+        (os.urandom(5000), "load: x.onnx"),
+    ],
+)
+def test_no_model_at_all(onnxfuse: Onnxfuse, here: Path, content: bytes, word: str):
+    Path("x.onnx").write_bytes(content)
+    is_one_line(onnxfuse("optimize", "x.onnx", "out.onnx"), 3, word)
+    assert files(here) == {"x.onnx"}
+
+
+def test_a_cycle(onnxfuse: Onnxfuse, here: Path):
+    proto = chain()
+    proto.graph.node[0].input[0] = "y"
+    onnx.save(proto, "c.onnx")
+    is_one_line(onnxfuse("optimize", "c.onnx", "out.onnx"), 3, "cycle")
+    assert files(here) == {"c.onnx"}
+
+
+def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
+    proto = chain()
+    proto.graph.node[0].input[0] = "z"
+    onnx.save(proto, "c.onnx")
+    is_one_line(onnxfuse("optimize", "c.onnx", "out.onnx"), 3, "z")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("optimize", "m.onnx", "--strateg", "none"), ("optimize: ", "--strateg", "--strategy")),
+        (("optimize", "m.onnx", "--strategy", "bets"), ("there is no 'bets'; did you mean best?",)),
+        (("optimize", "m.onnx", "--strategy", "xyz"), ("it is one of best, dnnfusion",)),
+        (("optimize", "m.onnx", "--min-group", "two"), ("--min-group",)),
+        (("optimize", "m.onnx", "--jobs", "-1"), ("--jobs",)),
+        (("optimize", "m.onnx", "--time-budget", "soon"), ("'soon' is no duration",)),
+        (("optimize", "m.onnx", "--memory-budget", "much"), ("much is no size",)),
+        (("optimize", "m.onnx", "--skip-node", "("), ("( is no regular expression",)),
+        (("optimize", "m.onnx", "--dim", "batch"), ("--dim batch is not NAME=N",)),
+        (("optimize", "m.onnx", "--dim", "batch=2"), ("no dimension is named batch",)),
+        (("optimize", "m.onnx", "--disable", "fodl"), ("there is no rule fodl", "fold")),
+        (("optimize", "m.onnx", "a.onnx", "b.onnx"), ("b.onnx",)),
+        (("optimize", "m.onnx", "-o", "-"), ("-o - needs --lib",)),
+        (("optimize", "m.onnx", "-o", "-", "--lib", "l.so", "--json"), ("--json and -o - both write",)),
+        (("optimize", "m.onnx", "o.onnx", "--lib", "o.onnx"), ("the library and the model are both o.onnx",)),
+        (("optimize",), ("Missing argument", "onnxfuse optimize --help")),
+        (("optimise", "m.onnx"), ("there is no verb optimise", "did you mean optimize?")),
+        (("--bogus",), ("--bogus",)),
+        (("profile", "a", "b", "c"), ("3 models are too many",)),
+        (("profile", "m.onnx", "--fail-if-slower", "3%"), ("nothing to compare with",)),
+        (("profile", "missing.onnx"), ("there is no file missing.onnx",)),
+        (("verify", "m.onnx", "missing.onnx"), ("there is no file missing.onnx",)),
+        (("explain", "m.onnx", "--node", "("), ("( is no regular expression",)),
+        (("cache", "clean"), ("there is no 'clean'",)),
+    ],
+)
+def test_a_wrong_command_line(
+    onnxfuse: Onnxfuse, model: Path, here: Path, arguments: tuple[str, ...], words: tuple[str, ...]
+):
+    is_one_line(onnxfuse(*arguments), 2, *words)
+    assert files(here) == {"m.onnx"}
+
+
+def test_nothing_at_all_shows_the_help(onnxfuse: Onnxfuse):
+    said = onnxfuse()
+    assert said.code == 2 and "optimize" in said.err and said.out == ""
+
+
+@pytest.mark.parametrize("name", ["o.onnx", "libo.so", "o.fuse.json"])
+def test_an_output_that_exists(onnxfuse: Onnxfuse, model: Path, here: Path, name: str):
+    Path(name).write_text("old")
+    is_one_line(onnxfuse("optimize", model, "o.onnx"), 2, f"write: {name} exists", "--overwrite")
+    assert Path(name).read_text() == "old" and files(here) == {"m.onnx", name}
+
+
+def test_overwrite_replaces(onnxfuse: Onnxfuse, model: Path, here: Path):
+    for name in ("o.onnx", "libo.so", "o.fuse.json"):
+        Path(name).write_text("old")
+    assert onnxfuse("optimize", model, "o.onnx", "--overwrite", "--no-verify").code == 0
+    assert all(Path(name).read_bytes() != b"old" for name in ("o.onnx", "libo.so", "o.fuse.json"))
+    assert files(here) == {"m.onnx", "o.onnx", "libo.so", "o.fuse.json"}
+
+
+def test_outputs_that_cannot_be_written(onnxfuse: Onnxfuse, model: Path, here: Path):
+    is_one_line(onnxfuse("optimize", model, "no/o.onnx"), 7, "the folder", "does not exist")
+    is_one_line(onnxfuse("optimize", model, "o.onnx", "--lib", "no/l.so"), 7, "does not exist")
+    is_one_line(onnxfuse("optimize", model, "m.onnx/o.onnx"), 7, "write: ")
+    is_one_line(onnxfuse("optimize", model, "/dev/null"), 2, "/dev/null is not an ordinary file")
+    assert files(here) == {"m.onnx"}
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes everywhere")
+def test_a_folder_without_permission(onnxfuse: Onnxfuse, model: Path):
+    Path("d").mkdir(mode=0o500)
+    is_one_line(onnxfuse("optimize", model, "d/o.onnx"), 7, "cannot be written")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
+def test_a_full_disk_behind_standard_output(model: Path, here: Path, kernels: Path):
+    command = (sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx", "-o", "-", "--lib", "l.so", "--no-verify")
+    env = {"ONNXFUSE_CACHE_DIR": str(kernels)}
+    done = process.run(("sh", "-c", '"$@" > /dev/full', "sh", *command), env=env)
+    is_one_line(Said(done.code, done.out, done.err), 7, "standard output cannot be written")
+    assert files(here) == {"m.onnx"}
+
+
+def test_no_compiler(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
+    Path("o.onnx").write_text("old")
+    Path("bin").mkdir()
+    monkeypatch.setenv("PATH", str(here / "bin"))
+    monkeypatch.delenv("CXX", raising=False)
+    said = onnxfuse("optimize", model, "o.onnx", "--toolchain", "gcc", "--overwrite")
+    is_one_line(said, 4, "no usable gcc C++ compiler", "g++ not found", "onnxfuse[zig]")
+    assert Path("o.onnx").read_text() == "old" and files(here) == {"m.onnx", "o.onnx", "bin"}
+
+
+def compiler(here: Path, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler that tells a version and then does `what` instead of compiling."""
+    script = here / "bin" / "fake-g++"
+    script.parent.mkdir()
+    script.write_text(f'#!/bin/sh\ncase "$*" in *--version*) echo "fake-g++ 13.1.0";; *) {what};; esac\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CXX", str(script))
+
+
+def test_a_compiler_that_fails(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
+    compiler(here, "echo 'x.cpp:1: error: no such thing' >&2; exit 1", monkeypatch)
+    is_one_line(onnxfuse("optimize", model), 4, "does not compile", "no such thing")
+    assert files(here) == {"m.onnx", "bin"}
+
+
+def test_a_compiler_that_takes_too_long(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
+    compiler(here, "sleep 60", monkeypatch)
+    start = time.monotonic()
+    is_one_line(onnxfuse("optimize", model, "--time-budget", "2s"), 6, "raise --time-budget")
+    assert time.monotonic() - start < 30 and files(here) == {"m.onnx", "bin"}
+
+
+def test_too_little_memory(onnxfuse: Onnxfuse, model: Path, here: Path):
+    is_one_line(onnxfuse("optimize", model, "--memory-budget", "1MB"), 6, "more than the 1 MB allowed")
+    assert files(here) == {"m.onnx"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interruption(model: Path, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals):
+    compiler(here, "sleep 60", monkeypatch)
+    command = [sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+        assert child.stderr is not None
+        before = [child.stderr.readline() for _ in range(3)]
+        time.sleep(0.3)
+        child.send_signal(number)
+        said = child.stderr.read()
+        code = child.wait(30)
+    assert before[-1].startswith("plan") and (code, said) == (130, "onnxfuse: interrupted\n")
+    assert files(here) == {"m.onnx", "bin"}
+
+
+def test_wrong_inputs_for_verification(onnxfuse: Onnxfuse, model: Path, here: Path):
+    Path("i.npz").write_bytes(b"no archive")
+    is_one_line(onnxfuse("optimize", model, "-i", "i.npz"), 2, "i.npz cannot be read")
+    assert files(here) == {"m.onnx", "i.npz"}
+
+
+def test_debug_shows_the_traceback(onnxfuse: Onnxfuse, here: Path):
+    said = onnxfuse("optimize", "n.onnx", "--debug")
+    assert said.code == 2 and "Traceback" in said.err and said.last.startswith("onnxfuse: load: ")
+
+
+def test_a_bug_of_ours(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("onnxfuse.pipeline.deliver", lambda *_: next(iter(())))
+    said = onnxfuse("optimize", model, "--no-verify")
+    assert said.code == 70 and "internal error: StopIteration" in said.last and "--debug" in said.last
+    assert "Traceback" not in said.err

@@ -1,0 +1,201 @@
+"""The ways back: groups that refuse, kernels that compute something else, and when a build gives up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxfuse.config import STEPS as STEP_NAMES
+from onnxfuse.errors import AnsweredNo, DeviceError, OnnxFuseError
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Group, Plan
+from onnxfuse.ir.scalar import apply, const
+from onnxfuse.lower import Lowered, lower
+from onnxfuse.ops.spec import Definition
+from onnxfuse.pipeline import STEPS, optimize
+from onnxfuse.pipeline_calls import Calls
+from onnxfuse.pipeline_groups import BUG, MOST_ROUNDS
+from onnxfuse.plan import plan
+from onnxfuse.report.result import Result
+from onnxfuse.verify import GroupResult, Verdict
+from tests.cli.conftest import files
+
+
+@pytest.fixture
+def built(model: Path, kernels: Path) -> Callable[..., Result]:
+    """Builds the model of this folder with functions replaced."""
+
+    def go(calls: Calls, **changes: Any) -> Result:
+        return optimize(model, "o.onnx", calls=calls, cache_dir=str(kernels), **changes)
+
+    return go
+
+
+def codes(result: Result) -> list[tuple[str, tuple[str, ...]]]:
+    return [(r.code, r.nodes) for r in result.refusals]
+
+
+def refusing(*names: str, what: str = "E-LAYOUT") -> Callable[..., Any]:
+    """A `lower` that refuses every group with one of these nodes, and does not say which one it was."""
+
+    def go(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
+        if {n.name for n in group.nodes} & set(names):
+            return Decision(what, (group.name,), "not today")
+        return lower(group, made, rows)
+
+    return go
+
+
+def test_a_refused_group_shrinks_until_it_can_be_built(built: Callable[..., Result]):
+    result = built(Calls(lower=refusing("Sigmoid_3")), dry_run=True)
+    assert [g.nodes for g in result.groups] == [("Mul_0", "Add_1", "Relu_2")]
+    assert codes(result) == [("E-LAYOUT", ("Mul_0", "Add_1", "Relu_2", "Sigmoid_3"))]
+    assert result.nodes_left == 1
+
+
+def test_a_group_that_keeps_refusing_stays_with_the_runtime(built: Callable[..., Result], model: Path):
+    result = built(Calls(lower=refusing("Mul_0")), verify=False)
+    assert result.kernels <= 1 and all("Mul_0" not in g.nodes for g in result.groups)
+    assert codes(result)[0] == ("E-LAYOUT", ("Mul_0", "Add_1", "Relu_2", "Sigmoid_3"))
+
+
+def test_a_refusal_that_names_a_node_leaves_out_that_node_alone(built: Callable[..., Result]):
+    def go(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
+        if any(n.name == "Relu_2" for n in group.nodes):
+            return Decision("E-DTYPE", ("Relu_2",), "not this one")
+        return lower(group, made, rows)
+
+    result = built(Calls(lower=go), dry_run=True, min_group=1)
+    assert sorted(g.nodes for g in result.groups) == [("Mul_0", "Add_1"), ("Sigmoid_3",)]
+
+
+def test_it_ends_when_everything_refuses(built: Callable[..., Result], model: Path):
+    calls = 0
+
+    def counted(*arguments: Any) -> Plan:
+        nonlocal calls
+        calls += 1
+        return plan(*arguments)
+
+    result = built(Calls(plan=counted, lower=refusing("Mul_0", "Add_1", "Relu_2", "Sigmoid_3")), min_group=1)
+    assert result.kernels == 0 and calls <= MOST_ROUNDS
+    assert Path("o.onnx").read_bytes() == model.read_bytes()
+
+
+def test_a_plan_that_ignores_what_is_forbidden_is_a_bug(built: Callable[..., Result]):
+    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str]) -> Plan:
+        return plan(graph, rows, options, frozenset())
+
+    with pytest.raises(AssertionError, match="must not have"):
+        built(Calls(plan=deaf, lower=refusing("Sigmoid_3")), dry_run=True)
+
+
+def test_a_bug_in_one_group_leaves_it_to_the_runtime_and_says_so(built: Callable[..., Result]):
+    def broken(*_: Any) -> Any:
+        raise IndexError("list index out of range")
+
+    result = built(Calls(schedule=broken), dry_run=True)
+    assert result.kernels == 0
+    assert BUG in result.refusals[0].reason and "IndexError list index" in result.refusals[0].reason
+    with pytest.raises(IndexError):
+        built(Calls(schedule=broken), dry_run=True, strict=True)
+
+
+def test_an_error_of_ours_is_no_bug_of_a_group(built: Callable[..., Result]):
+    def broken(*_: Any) -> Any:
+        raise OnnxFuseError("schedule: no")
+
+    with pytest.raises(OnnxFuseError, match="schedule: no"):
+        built(Calls(schedule=broken), dry_run=True)
+
+
+def one_percent_more(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
+    """A `lower` whose kernels compute one percent too much."""
+    found = lower(group, made, rows)
+    assert isinstance(found, Lowered)
+    wrong = tuple(Definition(d.name, d.axes, apply("mul", d.value, const(1.01))) for d in found.definitions)
+    return replace(found, definitions=wrong)
+
+
+def test_a_planted_error_is_found_and_its_kernel_dropped(built: Callable[..., Result], model: Path):
+    result = built(Calls(lower=one_percent_more))
+    assert ("E-NUMERICS", ("Mul_0", "Add_1", "Relu_2", "Sigmoid_3")) in codes(result)
+    assert result.kernels == 0 and result.verify is not None and result.verify.ok is True
+    assert Path("o.onnx").read_bytes() == model.read_bytes()
+    assert files(Path()) == {"m.onnx", "o.onnx", "o.fuse.json"}
+
+
+def test_an_error_that_no_group_admits_fails_the_build(built: Callable[..., Result]):
+    with pytest.raises(AnsweredNo, match="the result differs"):
+        built(Calls(lower=one_percent_more, verify_groups=lambda *_, **__: ()))
+    assert files(Path()) == {"m.onnx"}
+
+
+def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        two (float[4, 32] x, float[32, 8] z) => (float[4, 32] y, float[32, 8] w)
+        { a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Abs (z)  d = Tanh (c)  w = Neg (d) }"""
+    )
+    onnx.save(proto, "m.onnx")
+    rounds: list[int] = []
+
+    def fail_first(path: Path, library: Path, **_: Any) -> tuple[GroupResult, ...]:
+        nodes = [n for n in onnx.load(path).graph.node if n.domain.startswith("onnxfuse.")]
+        rounds.append(len(nodes))
+        return tuple(GroupResult(n.name, n.op_type, "y" not in n.output, 1.0, 0.1, "planted") for n in nodes)
+
+    result = optimize("m.onnx", "o.onnx", calls=Calls(verify_groups=fail_first), cache_dir=str(kernels))
+    assert rounds == [2, 1]
+    assert result.kernels == 1 and result.nodes_left == 3
+    numerics = [r for r in result.refusals if r.code == "E-NUMERICS"]
+    assert len(numerics) == 1 and len(numerics[0].nodes) == 3 and "planted" in numerics[0].reason
+
+
+def undecided(*_: Any, **__: Any) -> Verdict:
+    return Verdict(None, None, None, None, message="the original does not run")
+
+
+def test_what_cannot_be_verified_is_written_unless_verification_was_demanded(built: Callable[..., Result]):
+    calls = Calls(verify_models=undecided, verify_groups=lambda *_, **__: ())
+    result = built(calls)
+    assert result.verify is not None and result.verify.ok is None
+    assert "the original does not run" in result.verify.message
+    with pytest.raises(DeviceError, match="the original does not run"):
+        built(calls, verify=True, overwrite=True)
+
+
+def test_without_a_runtime_nothing_is_verified(built: Callable[..., Result], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("onnxfuse.pipeline_finish.find_spec", lambda name: None)
+    result = built(Calls())
+    assert result.verify is not None and result.verify.ok is None and result.kernels == 1
+    with pytest.raises(DeviceError, match="onnxruntime is not installed"):
+        built(Calls(), verify=True, overwrite=True)
+
+
+def test_it_can_be_switched_off(built: Callable[..., Result]):
+    def never(*_: Any, **__: Any) -> Any:
+        raise AssertionError("verification was switched off")
+
+    assert built(Calls(verify_models=never, verify_groups=never), verify=False).verify is None
+
+
+def test_equal_groups_share_a_kernel(here: Path, kernels: Path):
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        three (float[64] x, float[64] z, float[64] u) => (float[64] p, float[64] q, float[64] r)
+        { a = Abs (x)  p = Exp (a)  b = Abs (z)  q = Exp (b)  c = Abs (u)  r = Neg (c) }"""
+    )
+    onnx.save(proto, "m.onnx")
+    result = optimize("m.onnx", "o.onnx", cache_dir=str(kernels), verify=False)
+    assert (result.kernels, result.distinct_kernels) == (3, 2)
+    assert len(onnx.load("o.onnx").functions) == 2
+
+
+def test_the_steps_are_those_that_the_options_name():
+    assert tuple(name for name, _, _ in STEPS) == STEP_NAMES
