@@ -12,23 +12,12 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from onnxfuse.ir.affine import split_axes
+from onnxfuse.ir.compose import indices_of, inline, loads, walk
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
-from onnxfuse.ir.index import (
-    ONE,
-    ZERO,
-    Axis,
-    Index,
-    Loaded,
-    atoms,
-    axes_of,
-    coefficient,
-    flatten,
-    nonnegative,
-    product,
-    substitute,
-)
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, indices_of, inline, loads, walk
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, nonnegative
+from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 
 Shape = tuple[Index, ...]

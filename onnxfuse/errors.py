@@ -1,13 +1,13 @@
 """Every way onnxfuse says no: one exception tree, each branch with the exit code that the command line returns.
 
-    OnnxFuseError            70  a broken promise inside the compiler
-    +-- AnsweredNo            1  the question asked was answered "no" (verify differs, gate missed)
-    +-- UsageError            2  a wrong flag, a missing input file, an output that exists
-    +-- ModelError            3  a model that cannot be read or is not valid
-    +-- ToolchainError        4  no compiler, or the compiler failed
-    +-- DeviceError           5  the runtime or the device failed
-    +-- BudgetError           6  a time or memory budget was exceeded
-    +-- OutputError           7  an output that cannot be written
+OnnxFuseError            70  a broken promise inside the compiler
++-- AnsweredNo            1  the question asked was answered "no" (verify differs, gate missed)
++-- UsageError            2  a wrong flag, a missing input file, an output that exists
++-- ModelError            3  a model that cannot be read or is not valid
++-- ToolchainError        4  no compiler, or the compiler failed
++-- DeviceError           5  the runtime or the device failed
++-- BudgetError           6  a time or memory budget was exceeded
++-- OutputError           7  an output that cannot be written
 """
 
 from __future__ import annotations

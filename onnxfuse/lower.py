@@ -11,11 +11,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.affine import bijective, simplify
+from onnxfuse.ir.compose import cost, inline, loads, rebuild, sources, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded, transform
-from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast, cost, inline, loads, rebuild, sources, walk
+from onnxfuse.ir.index import Axis, Index, Loaded
+from onnxfuse.ir.indexing import transform
+from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
@@ -89,7 +91,9 @@ def _reads_once(reader: Definition, name: str, shape: tuple[Index, ...]) -> bool
     return bijective(next(iter(found)), shape, reader.axes)
 
 
-def _carried(start: Definition, made: list[Definition], readers: Mapping[str, list[Definition]], outputs: Iterable[str]) -> set[str]:
+def _carried(
+    start: Definition, made: list[Definition], readers: Mapping[str, list[Definition]], outputs: Iterable[str]
+) -> set[str]:
     """Values that a reduction's result is carried through: all elementwise, one to one, up to the last on every path.
 
     The result holds the names that vanish; the definition that ends the region is the one that reads them.

@@ -8,11 +8,12 @@ from typing import Any
 
 from onnxfuse.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.errors import OnnxFuseError
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import product
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.scalar import Reduce, walk
+from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
 from onnxfuse.pipeline_state import Build, Context, Part

@@ -35,7 +35,7 @@ _NO_FLAGS: tuple[str, ...] = ()
 
 def library(source: Path, flags: Sequence[str] = _NO_FLAGS) -> Path:
     """The compiled twin, or another source beside whose own headers the twins' are found."""
-    return compile_library([source], CACHE, (*FLAGS, f"-I{HERE}", *flags))
+    return compile_library([source], CACHE, (*FLAGS, f"-iquote{HERE}", *flags))
 
 
 def race(pool: Pool, kernels: Sequence[LoadedKernel], sets: Sequence[Sequence[Array]], seconds: float) -> Array:
@@ -158,7 +158,7 @@ def against(case: Case, path: Path, symbol: str, threads: int, seconds: float, s
     twin = (HERE / case.source).read_text()
     result = compare(
         twin, case.symbol, path.read_text(), symbol, case.inputs, [case.reference.shape], threads, seconds,
-        expected=[case.reference], stream=case.weight if stream else None, flags=(f"-I{path.resolve().parent}",),
+        expected=[case.reference], stream=case.weight if stream else None, flags=(f"-iquote{path.resolve().parent}",),
     )  # fmt: skip
     return {"case": case.name, "weights": "stream" if stream else "warm", **result}
 

@@ -4,25 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxfuse.ir.index import (
-    ONE,
-    ZERO,
-    Axis,
-    Div,
-    Index,
-    Mod,
-    atoms,
-    coefficient,
-    divides,
-    flatten,
-    in_range,
-    lower,
-    nonnegative,
-    product,
-    substitute,
-    upper,
-)
-from onnxfuse.ir.scalar import Guard, Load, Scalar, rebuild
+from onnxfuse.ir.compose import rebuild
+from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, Mod, atoms, divides, in_range, lower, nonnegative, upper
+from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 
 def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
@@ -47,7 +32,10 @@ def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] |
         if size is None:
             return None
         sizes.append(size)
-    parts = [(Axis(f"{axis.name}.{len(chain) - 1 - at}", size), k) for at, (size, k) in enumerate(zip(sizes, chain, strict=True))]
+    parts = [
+        (Axis(f"{axis.name}.{len(chain) - 1 - at}", size), k)
+        for at, (size, k) in enumerate(zip(sizes, chain, strict=True))
+    ]
     parts = [(a, k) for a, k in reversed(parts) if a.extent != ONE]
     value = sum((Index.of(a) * k for a, k in parts), ZERO)
     return tuple(a for a, _ in parts), value
@@ -113,4 +101,3 @@ def simplify(x: Scalar) -> Scalar:
         return Load(node.source, node.index, node.dtype, left, otherwise)
 
     return rebuild(x, go, lambda i: i)
-

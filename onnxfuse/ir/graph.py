@@ -187,7 +187,9 @@ def sorted_nodes(nodes: Iterable[Node], available: Iterable[str]) -> tuple[Node,
     return _drain(pending, ready, waiting, missing)
 
 
-def _drain(pending: list[Node], ready: list[int], waiting: dict[str, list[int]], missing: list[int]) -> tuple[Node, ...]:
+def _drain(
+    pending: list[Node], ready: list[int], waiting: dict[str, list[int]], missing: list[int]
+) -> tuple[Node, ...]:
     heapify(ready)
     out: list[Node] = []
     while ready:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.index import Index, flatten, product, unflatten
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.indexing import flatten, product, unflatten
 
 Shape = tuple[Index, ...]
 

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import (
     ONE,
     ZERO,
@@ -28,9 +29,10 @@ from onnxfuse.ir.index import (
     lower,
     modulo,
     nonnegative,
-    transform,
 )
-from onnxfuse.ir.scalar import FUNCTIONS, MONOIDS, Apply, Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ir.indexing import transform
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # elements of a tensor worth knowing

@@ -14,7 +14,8 @@ from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.dtype import dtype_of
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import Index, Symbol, floor_div, transform
+from onnxfuse.ir.index import Index, Symbol, floor_div
+from onnxfuse.ir.indexing import transform
 
 _UNNAMED = {"", "?", "-1", "None", "none", "null", "unknown"}  # what sloppy exporters call any extent
 Dim = int | str | None

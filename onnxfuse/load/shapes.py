@@ -10,7 +10,8 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
-from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, product
+from onnxfuse.ir.index import ONE, ZERO, Index, Symbol
+from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed

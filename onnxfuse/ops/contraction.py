@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
-from onnxfuse.ir.scalar import Scalar, apply, cast, const, substitute_axes
+from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.reduction import total
 from onnxfuse.ops.spec import Definition, Row, View

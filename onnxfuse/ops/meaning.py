@@ -10,15 +10,20 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol, evaluate
-from onnxfuse.ir.scalar import FUNCTIONS, MONOIDS, Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ir.functions import FUNCTIONS
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
 Array = np.ndarray[Any, Any]
 Frame = tuple[Axis, ...]
 
 
-def meaning(definitions: Sequence[Definition], arrays: Mapping[str, Array], symbols: Mapping[str, int]) -> dict[str, Array]:
+def meaning(
+    definitions: Sequence[Definition], arrays: Mapping[str, Array], symbols: Mapping[str, int]
+) -> dict[str, Array]:
     """All values that the definitions make, given the arrays they read and the symbols' values."""
     known: dict[str, Array] = dict(arrays)
     with np.errstate(all="ignore"):
@@ -90,7 +95,9 @@ class _Evaluator:
             i = np.asarray(self.index(g.index, frame, inside))
             inside = inside & (i >= 0) & (i < self.index(g.extent, frame))
         assert x.otherwise is not None
-        return np.where(inside, self._element(self.arrays[x.source], x.index, frame, inside), self.scalar(x.otherwise, frame))
+        return np.where(
+            inside, self._element(self.arrays[x.source], x.index, frame, inside), self.scalar(x.otherwise, frame)
+        )
 
     def _reduce(self, x: Reduce, frame: Frame) -> Array:
         inner = frame + x.ranges
@@ -106,4 +113,3 @@ class _Evaluator:
             start = monoid.init(x.dtype)[0]
             return np.full(outer, start.value if isinstance(start, Const) else 0, x.dtype.numpy)
         return np.asarray(monoid.numpy(flat[0], axis=-1)).astype(x.dtype.numpy)
-

@@ -2,24 +2,13 @@
 
 from __future__ import annotations
 
+from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import (
-    ONE,
-    ZERO,
-    Axis,
-    Index,
-    Loaded,
-    divides,
-    flatten,
-    floor_div,
-    lower,
-    nonnegative,
-    product,
-    unflatten,
-)
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, floor_div, lower, nonnegative
 from onnxfuse.ir.index import modulo as index_modulo
-from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const, inside
+from onnxfuse.ir.indexing import flatten, product, unflatten
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
 
@@ -226,7 +215,9 @@ def concat(view: View) -> tuple[Definition, ...]:
     axes = view.axes(shape)
     offset = shape[at]
     value: Scalar = const(0, view.dtype(0))
-    for i in reversed(range(count)):  # every piece is guarded, the last too: pieces may be read before the guard is asked
+    for i in reversed(
+        range(count)
+    ):  # every piece is guarded, the last too: pieces may be read before the guard is asked
         offset = offset - extents[i]
         index = tuple(Index.of(a) - (offset if d == at else ZERO) for d, a in enumerate(axes))
         piece = view.load(i, index)
@@ -298,9 +289,7 @@ def gather_nd(view: View) -> tuple[Definition, ...]:
         raise view.refuse("E-SHAPE-UNKNOWN", "the length of the index tuples is a symbol")
     axes = view.axes((*indices[:-1], *data[batch + width :]))
     outer = _at(axes[: len(indices) - 1])
-    picked = tuple(
-        Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width)
-    )
+    picked = tuple(Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width))
     index = (*outer[:batch], *picked, *_at(axes[len(indices) - 1 :]))
     return (Definition(view.out(), axes, view.load(0, index)),)
 

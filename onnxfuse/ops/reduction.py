@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.index import ONE, Axis, Index, product
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned
 from onnxfuse.ops.movement import axes_of_node
@@ -27,7 +28,9 @@ def total(combine: str, ranges: tuple[Axis, ...], body: Scalar) -> Scalar:
     return Reduce(combine, ranges, (cast(body, dtype),), dtype) if ranges else cast(body, dtype)
 
 
-def reduce_row(op: str, combine: str, lift: Lift | None, finish: Callable[[Scalar, Index], Scalar] | None, since: int) -> Row:
+def reduce_row(
+    op: str, combine: str, lift: Lift | None, finish: Callable[[Scalar, Index], Scalar] | None, since: int
+) -> Row:
     """A Reduce* operator: `lift` each element, combine, `finish` with the number of elements. Axes are an input from `since`."""
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -85,7 +88,9 @@ def softmax_like(log: bool) -> Callable[[View], tuple[Definition, ...]]:
         over = (at,) if view.opset >= 13 else tuple(range(at, len(have)))
         name, dtype = view.out(), view.dtype(0).accumulator
 
-        def part(tag: str, body: Callable[[tuple[Index, ...]], Scalar], combine: str) -> tuple[Definition, Callable[..., Scalar]]:
+        def part(
+            tag: str, body: Callable[[tuple[Index, ...]], Scalar], combine: str
+        ) -> tuple[Definition, Callable[..., Scalar]]:
             axes = view.axes(tuple(e for i, e in enumerate(have) if i not in over), tag)
             ranges = {i: Axis(f"{name}{tag}:r{i}", have[i]) for i in over}
             rest = iter(axes)
@@ -120,7 +125,9 @@ def softmax_like(log: bool) -> Callable[[View], tuple[Definition, ...]]:
     return define
 
 
-def _normalized(view: View, over: tuple[int, ...], *, centred: bool, tag: str = "") -> tuple[list[Definition], Callable[..., Scalar]]:
+def _normalized(
+    view: View, over: tuple[int, ...], *, centred: bool, tag: str = ""
+) -> tuple[list[Definition], Callable[..., Scalar]]:
     """Statistics over some axes, and the normalized element (x - mean) / sqrt(var + epsilon) as a function of the index."""
     have, dtype, name = view.shape(0), view.dtype(0).accumulator, view.out() + tag
     count = product([have[i] for i in over])
@@ -209,7 +216,9 @@ def pool_row(op: str, combine: str) -> Row:
     return Row(op, define)
 
 
-def _window_size(view: View, spots: tuple[Window, ...], axes: tuple[Axis, ...], ranges: tuple[Axis, ...], dtype: DType) -> Scalar:
+def _window_size(
+    view: View, spots: tuple[Window, ...], axes: tuple[Axis, ...], ranges: tuple[Axis, ...], dtype: DType
+) -> Scalar:
     """The divisor of AveragePool: cells of the window that lie inside the (padded, when counted) input."""
     counted = view.attr("count_include_pad", 0)
     size = const(1, dtype)

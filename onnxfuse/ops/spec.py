@@ -60,7 +60,9 @@ class View:
         name = self.node.inputs[i] if self.has(i) else ""
         found = self.types.get(name)
         if found is None:
-            raise self.refuse("E-SHAPE-UNKNOWN", f"the shape of {name or 'an input'} is not known", "give --input-shape")
+            raise self.refuse(
+                "E-SHAPE-UNKNOWN", f"the shape of {name or 'an input'} is not known", "give --input-shape"
+            )
         return found
 
     def dtype(self, i: int = 0) -> DType:
@@ -129,9 +131,7 @@ Define = Callable[[View], tuple[Definition, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operator of the default domain. `shape_inputs` are inputs whose *values* only shape the result.
-
-    """
+    """An operator of the default domain. `shape_inputs` are inputs whose *values* only shape the result."""
 
     op: str
     define: Define

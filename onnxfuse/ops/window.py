@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from onnxfuse.ir.compose import inside, rename_ranges
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.index import Axis, Index, floor_div
-from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const, inside, rename_ranges
+from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
 from onnxfuse.ops.spec import View
 
 

@@ -14,7 +14,7 @@ from collections import Counter
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan, group_of
-from onnxfuse.ir.index import product
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, kind_of
@@ -28,7 +28,9 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
     kinds, decisions = _kinds(graph, rows, options, forbidden)
     left: set[str] = set()
     while True:
-        made, dropped = _planned(graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options)
+        made, dropped = _planned(
+            graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options
+        )
         # a node that stays needs its shape inputs after all: then those values are read again
         again = {n for n in dropped if n not in left}
         if not again:
@@ -36,7 +38,9 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
         left |= again
 
 
-def _kinds(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str]) -> tuple[dict[int, Kind], list[Decision]]:
+def _kinds(
+    graph: Graph, rows: Table, options: Options, forbidden: frozenset[str]
+) -> tuple[dict[int, Kind], list[Decision]]:
     """The kind of each node that may be fused, and why the others may not."""
     skip = [re.compile(r) for r in options.skip_node]
     kinds: dict[int, Kind] = {}
@@ -172,7 +176,11 @@ class _Grower:
         if kind.name == WEIGHTS:
             return ("E-TYPE", f"{op} has weights of its own and reads whole rows")
         if kind.name == BATCHED:
-            return None if BATCHED in mine and REDUCTION in mine and self._batched(group) == 1 else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
+            return (
+                None
+                if BATCHED in mine and REDUCTION in mine and self._batched(group) == 1
+                else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
+            )
         if kind.name == WINDOW or (kind.name == REDUCTION and WINDOW in mine):
             return ("E-TYPE", f"{op} reads windows across the group's tiles")
         if kind.name == REDUCTION:
@@ -240,7 +248,11 @@ class _Grower:
             return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
         if any(o in self.units.graph.outputs for o in n.outputs):
             return ("E-FANOUT", f"the result of {n.op} is an output of the model")
-        if any(self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED) for b in self.units.before[node] if b in self.kinds and b not in self.taken):
+        if any(
+            self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED)
+            for b in self.units.before[node]
+            if b in self.kinds and b not in self.taken
+        ):
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW}:
             return ("E-COST", f"{n.op} would be computed for every panel of weights")

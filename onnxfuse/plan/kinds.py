@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onnxfuse.ir.compose import cost, free_axes, loads, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph, Node
-from onnxfuse.ir.index import Index, product
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, cost, free_axes, loads, walk
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 
 WEIGHTS = "weights"  # a contraction with a constant side

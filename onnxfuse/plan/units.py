@@ -88,7 +88,12 @@ class Units:
                     continue
                 done.add(at)
                 stack.append((at, True))
-                stack.extend((self.group[b], False) for m in self.members[at] for b in self.before[m] if self.group[b] not in done)
+                stack.extend(
+                    (self.group[b], False)
+                    for m in self.members[at]
+                    for b in self.before[m]
+                    if self.group[b] not in done
+                )
 
         for i in range(len(self.nodes)):
             visit(self.group[i])

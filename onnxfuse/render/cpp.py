@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ZERO, Index, coefficient, substitute
+from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
@@ -27,7 +28,8 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.scalar import MONOIDS, Load, Scalar
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
 from onnxfuse.render.source import Source
 
@@ -61,7 +63,9 @@ def tiles_source() -> Source:
 
 def kernel_text(kernel: Kernel) -> str:
     """The text that tells kernels apart: the same for equal computations, whatever the values are called."""
-    return render(kernel, "kernel", "kernel").text + "".join(f"// {p.name} {p.layout.steps} {p.shape}\n" for p in (*kernel.inputs, *kernel.outputs))
+    return render(kernel, "kernel", "kernel").text + "".join(
+        f"// {p.name} {p.layout.steps} {p.shape}\n" for p in (*kernel.inputs, *kernel.outputs)
+    )
 
 
 # The parts of a translation unit --------------------------------------------------------------------------------------
@@ -90,7 +94,7 @@ def _entry(kernel: Kernel) -> list[str]:
     """The function that the host calls: binds extents, checks shapes, allocates, runs the phases."""
     out = ["const char* run_kernel(Host* host, const Tensor* inputs) {", "  Run_ run{};"]
     for s, i, d in kernel.binds:
-        out.append(f"  if (inputs[{i}].rank <= {d}) return \"an input has too few dimensions\";")
+        out.append(f'  if (inputs[{i}].rank <= {d}) return "an input has too few dimensions";')
         out.append(f"  const i64 {s.name} = run.{s.name} = inputs[{i}].dims[{d}];")
     for e in kernel.requires:
         out.append(f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";')
@@ -98,18 +102,22 @@ def _entry(kernel: Kernel) -> list[str]:
         dims = "{" + ", ".join(index(e) for e in p.storage) + "}"
         rank = len(p.storage)
         if rank:
-            out.append(f"  {{ const i64 want[] = {dims}; if (!same_shape(inputs[{i}], want, {rank})) return \"input {i} has another shape than the kernel was built for\"; }}")
+            out.append(
+                f'  {{ const i64 want[] = {dims}; if (!same_shape(inputs[{i}], want, {rank})) return "input {i} has another shape than the kernel was built for"; }}'
+            )
         out.append(f"  run.{p.name} = static_cast<const {stored(p.dtype)}*>(inputs[{i}].data);")
     for i, p in enumerate(kernel.outputs):
         dims = ", ".join(index(e) for e in p.storage)
         declared = f"const i64 dims{i}[] = {{{dims}}};" if dims else f"const i64* dims{i} = nullptr;"
         out.append(f"  {declared}")
-        out.append(f"  run.{p.name} = static_cast<{stored(p.dtype)}*>(host->output(host, {i}, dims{i}, {len(p.storage)}));")
-        out.append(f"  if (!run.{p.name}) return \"no memory for an output\";")
+        out.append(
+            f"  run.{p.name} = static_cast<{stored(p.dtype)}*>(host->output(host, {i}, dims{i}, {len(p.storage)}));"
+        )
+        out.append(f'  if (!run.{p.name}) return "no memory for an output";')
     out += ["  int fault = 0;", "  run.fault = &fault;", *_scratch(kernel)]
     for number, phase in enumerate(kernel.phases):
         out += _launch(phase, number)
-    return [*out, "  return fault ? \"an index is out of range\" : nullptr;", "}"]
+    return [*out, '  return fault ? "an index is out of range" : nullptr;', "}"]
 
 
 def _bytes(b: Buffer) -> str:
@@ -132,7 +140,9 @@ def _scratch(kernel: Kernel) -> list[str]:
     for number, phase in enumerate(kernel.phases):
         if _in_slots(phase):
             total = " + ".join(_bytes(b) for b in phase.locals)
-            out.append(f"  const size_t local{number} = {total}; local = local < local{number} ? local{number} : local;")
+            out.append(
+                f"  const size_t local{number} = {total}; local = local < local{number} ? local{number} : local;"
+            )
     out += [
         "  run.slots.count = (int)least(host->cores + 1, 256);",
         "  run.slots.bytes = local;",
@@ -204,7 +214,9 @@ class _Printer:
         match s:
             case Bind():
                 value = index(s.value)
-                self.put(f"const i64 {identifier(s.axis.name)} = {value if s.most is None else f'least({value}, {index(s.most)})'};")
+                self.put(
+                    f"const i64 {identifier(s.axis.name)} = {value if s.most is None else f'least({value}, {index(s.most)})'};"
+                )
             case Loop():
                 self.loop(s)
             case Fold():
@@ -246,7 +258,9 @@ class _Printer:
             self.body(s.body)
             self.put("}")
             return
-        ways = max((self.ways.get(t, 0) for x in statements(s.body) if isinstance(x, Accumulate) for t in x.targets), default=0)
+        ways = max(
+            (self.ways.get(t, 0) for x in statements(s.body) if isinstance(x, Accumulate) for t in x.targets), default=0
+        )
         if ways:
             self.put(f"for_lanes_ways<{ways}>({begin}, {end}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
         else:
@@ -263,7 +277,9 @@ class _Printer:
         if s.jam is not None:
             self.jam(s, start)
             return
-        carried = self.context.axis is None and any(isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body))
+        carried = self.context.axis is None and any(
+            isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body)
+        )
         names = [identifier(t) for t in s.targets]
         if carried:
             self.put(f"vec<{computed(s.dtype)}> {names[0]}w[{s.ways}];")
@@ -333,7 +349,9 @@ class _Printer:
         else:
             at = index(s.offset)
             lane = identifier(axis.name)
-            self.put(f"put_each_lane<{stored(self.buffers[s.buffer])}>({lane}, lanes, {value}, [&](i64 {lane}) HOLE {{ return {name} + {at}; }});")
+            self.put(
+                f"put_each_lane<{stored(self.buffers[s.buffer])}>({lane}, lanes, {value}, [&](i64 {lane}) HOLE {{ return {name} + {at}; }});"
+            )
 
     def point(self, s: Point) -> None:
         row, table = identifier(s.row.name), identifier(s.table)
@@ -341,38 +359,56 @@ class _Printer:
         self.depth += 1
         segment = Index.of(0)
         for a in s.segments:
-            self.put(f"for (i64 {identifier(a.name)} = 0; {identifier(a.name)} < {index(a.extent)}; {identifier(a.name)}++)")
+            self.put(
+                f"for (i64 {identifier(a.name)} = 0; {identifier(a.name)} < {index(a.extent)}; {identifier(a.name)}++)"
+            )
             segment = segment * a.extent + a
         at = s.at + segment * s.pitch + s.row - s.begin
         where = f"{identifier(s.load.source)} + {index(s.load.index[0], 1)}"
-        self.put(f"  {table}[{index(at)}] = {f'{condition(s.load.guards)} ? {where} : ZEROS' if s.load.guards else where};")
+        self.put(
+            f"  {table}[{index(at)}] = {f'{condition(s.load.guards)} ? {where} : ZEROS' if s.load.guards else where};"
+        )
         self.depth -= 1
         self.put("}")
 
     def tile(self, s: Tile) -> None:
         a, b, out = (identifier(n) for n in (s.a, s.b, s.out))
         depth = s.length * s.segments
-        ahead = f"ahead_of({b} + {index(s.ahead, 1)}, {index(depth)}, {index(s.turn)}, {index(s.turns)})" if s.ahead is not None else "Ahead{nullptr, 0}"
+        ahead = (
+            f"ahead_of({b} + {index(s.ahead, 1)}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
+            if s.ahead is not None
+            else "Ahead{nullptr, 0}"
+        )
         if s.kind == "packed":
-            self.put(f"tile_packed((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {index(depth)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});")
+            self.put(
+                f"tile_packed((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {index(depth)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
+            )
         else:
-            self.put(f"tile_rows((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {s.most}, {s.segments}, {index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});")
+            self.put(
+                f"tile_rows((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {s.most}, {s.segments}, {index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
+            )
 
     def pack(self, s: Pack) -> None:
         row = identifier(s.row.name)
         first = index(substitute(s.load.index[0], {s.k: ZERO}), 1)
         self.put("{")
         self.put("  const float* from[PANEL];")
-        self.put(f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) from[{row} - {index(s.begin, 1)}] = {identifier(s.load.source)} + {first};")
+        self.put(
+            f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) from[{row} - {index(s.begin, 1)}] = {identifier(s.load.source)} + {first};"
+        )
         rows = f"(int)({index(s.end - s.begin)})"
-        self.put(f"  pack_rows({rows}, {s.pitch or rows}, from, {index(s.k.extent)}, {identifier(s.out)} + {index(s.at, 1)});")
+        self.put(
+            f"  pack_rows({rows}, {s.pitch or rows}, from, {index(s.k.extent)}, {identifier(s.out)} + {index(s.at, 1)});"
+        )
         self.put("}")
 
 
 def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     """The function of one task of a phase."""
     used = set(_names_used(phase))
-    printer = _Printer({p.name: p.dtype for p in _params(kernel)} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)})
+    printer = _Printer(
+        {p.name: p.dtype for p in _params(kernel)} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
+    )
     put = printer.put
     put("Run_& run = *static_cast<Run_*>(user);")
     for s, _, _ in kernel.binds:
@@ -429,4 +465,3 @@ def _words(text: str) -> Iterator[str]:
             if word:
                 yield word
             word = ""
-

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from math import isinf, isnan
 
 from onnxfuse.ir.dtype import BOOL, DType
-from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Div, Index, Loaded, Mod, Symbol, axes_of, coefficient, lower, nonnegative, substitute
+from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Div, Index, Loaded, Mod, Symbol, axes_of, lower, nonnegative
+from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
@@ -30,7 +31,11 @@ def computed(t: DType) -> str:
 
 def identifier(name: str) -> str:
     """A name of the kernel as a C++ identifier."""
-    return _SAFE.sub("_", name.replace("*", "x")).strip("_") if not name.startswith("%") else "_" + _SAFE.sub("_", name[1:])
+    return (
+        _SAFE.sub("_", name.replace("*", "x")).strip("_")
+        if not name.startswith("%")
+        else "_" + _SAFE.sub("_", name[1:])
+    )
 
 
 def number(value: float | int | bool, t: DType) -> str:
@@ -38,7 +43,7 @@ def number(value: float | int | bool, t: DType) -> str:
     if t.floating:
         suffix = "" if t.name == "float64" else "f"
         if isnan(value):
-            return f"__builtin_nan{suffix}(\"\")"
+            return f'__builtin_nan{suffix}("")'
         if isinf(value):
             return ("-" if value < 0 else "") + f"__builtin_inf{suffix}()"
         text = f"{float(value):.9g}" if suffix else repr(float(value))
@@ -154,7 +159,9 @@ def _load(x: Load, c: Context) -> str:
     t = computed(x.dtype)
     place = f"get({name} + {_at_lane(offset, axis)})"
     if guarded:
-        guards = tuple(Guard(substitute(g.index, {axis: Index.of(Axis("lane", axis.extent))}), g.extent) for g in x.guards)
+        guards = tuple(
+            Guard(substitute(g.index, {axis: Index.of(Axis("lane", axis.extent))}), g.extent) for g in x.guards
+        )
         return (
             f"each_lane_if<{t}>({identifier(axis.name)}, lanes, [&](i64 lane) HOLE {{ return {condition(guards)}; }}, "
             f"[&](i64 lane) HOLE {{ return {place}; }}, {scalar(_otherwise(x), c)})"

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Node
-from onnxfuse.ir.scalar import Load, walk
+from onnxfuse.ir.scalar import Load
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import SMALL, Array, Miss, Work

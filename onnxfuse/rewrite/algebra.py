@@ -9,7 +9,7 @@ that table, the commutative law is how operands are matched, and BitShift has no
 
 from __future__ import annotations
 
-from onnxfuse.ir.scalar import FUNCTIONS, Function
+from onnxfuse.ir.functions import FUNCTIONS, Function
 from onnxfuse.rewrite.operators import operator_of
 from onnxfuse.rewrite.steps import Rule, rule
 

@@ -11,9 +11,11 @@ from functools import partial
 
 import numpy as np
 
+from onnxfuse.ir.compose import indices_of, sources, walk
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, flatten, in_range, product, substitute, symbols_of
-from onnxfuse.ir.scalar import Apply, Load, Reduce, indices_of, sources, walk
+from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, in_range, symbols_of
+from onnxfuse.ir.indexing import flatten, product, substitute
+from onnxfuse.ir.scalar import Apply, Load, Reduce
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.work import Array, Definitions, Miss

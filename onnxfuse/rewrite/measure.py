@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from onnxfuse.ir.compose import children
+from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.graph import Node, TensorType
-from onnxfuse.ir.index import Index, Symbol, evaluate
-from onnxfuse.ir.scalar import FUNCTIONS, Apply, Reduce, Scalar, children
+from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.scalar import Apply, Reduce, Scalar
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.rewrite.work import Definitions, Miss
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from onnxfuse.ir.index import ONE, Index, flatten, product, substitute
+from onnxfuse.ir.index import ONE, Index
+from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled

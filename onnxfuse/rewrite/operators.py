@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 
 from onnxfuse.ir.dtype import BOOL, F32, DType
+from onnxfuse.ir.functions import FUNCTIONS, Function
 from onnxfuse.ir.graph import Decision, Node, TensorType
 from onnxfuse.ir.index import Index
-from onnxfuse.ir.scalar import FUNCTIONS, Apply, Function, Load
+from onnxfuse.ir.scalar import Apply, Load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
 

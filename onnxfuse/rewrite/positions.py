@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, in_range, lower, nonnegative, substitute, transform, upper
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, in_range, lower, nonnegative, upper
+from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Scalar
 from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 

@@ -7,12 +7,13 @@ from dataclasses import replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import Index, Symbol, product
+from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
-from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.align import Together, partition
+from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import canonical
 from onnxfuse.schedule.gemm import gemm_phases
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
@@ -20,7 +21,9 @@ from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
 
 
-def schedule(lowered: Lowered, layouts: Mapping[str, Layout], constants: Container[str], target: Target) -> Kernel | Decision:
+def schedule(
+    lowered: Lowered, layouts: Mapping[str, Layout], constants: Container[str], target: Target
+) -> Kernel | Decision:
     """The kernel of a group. `layouts` of its inputs and outputs, `constants` among its inputs (weights may be packed)."""
     c = canonical(lowered, layouts)
     weights = {p.name for p in c.inputs if p.value in constants}
@@ -86,5 +89,3 @@ def _bound(symbols: tuple[Symbol, ...], inputs: tuple[Param, ...]) -> tuple[tupl
             return Decision("E-SHAPE-UNKNOWN", (), "an extent cannot be read from any input of the group")
         out.append((s, *spot))
     return tuple(out)
-
-

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Across, Buffer, Fold, Let, Loop, Stmt, Store, statements
-from onnxfuse.ir.scalar import Load, Scalar, walk
+from onnxfuse.ir.scalar import Load, Scalar
 
 TOGETHER = ("sum", "max", "min")
 PARTS, SUMS = "parts", "sums"
 
 
-def together(stmts: tuple[Stmt, ...], row: Axis, first: Index, tall: int, lanes: int) -> tuple[tuple[Stmt, ...], tuple[Buffer, ...]]:
+def together(
+    stmts: tuple[Stmt, ...], row: Axis, first: Index, tall: int, lanes: int
+) -> tuple[tuple[Stmt, ...], tuple[Buffer, ...]]:
     """A stage's statements with its row reductions finished together, where it has that form, and the buffers this needs."""
     if len(stmts) != 1 or not isinstance(stmts[0], Loop) or stmts[0].axis != row:
         return stmts, ()
@@ -41,4 +44,11 @@ def _suits(fold: Fold, value: Scalar) -> bool:
     """A plain fold carried by a vector loop, whose result alone decides what is stored."""
     carried = any(isinstance(s, Loop) and s.kind == "vector" for s in statements(fold.body))
     alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
-    return carried and alone and fold.combine in TOGETHER and fold.dtype == F32 and fold.jam is None and len(fold.targets) == 1
+    return (
+        carried
+        and alone
+        and fold.combine in TOGETHER
+        and fold.dtype == F32
+        and fold.jam is None
+        and len(fold.targets) == 1
+    )

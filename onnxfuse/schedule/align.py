@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.ir.index import Atom, Axis, Index, product
+from onnxfuse.ir.index import Atom, Axis, Index
+from onnxfuse.ir.indexing import product
 from onnxfuse.schedule.jobs import Job
 
 

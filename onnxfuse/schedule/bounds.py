@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
+from onnxfuse.ir.compose import indices_of, walk
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Index, Loaded, atoms, in_range, lower, nonnegative, upper
-from onnxfuse.ir.scalar import Load, indices_of, walk
+from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from onnxfuse.ir.compose import rebuild, walk
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol, symbols_of, transform
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol, symbols_of
+from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import Layout, Reshape, Step
-from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, rebuild, walk
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.lower import Lowered
 from onnxfuse.ops.spec import Definition
 

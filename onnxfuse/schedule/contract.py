@@ -10,10 +10,12 @@ from collections.abc import Container
 from dataclasses import dataclass
 
 from onnxfuse.ir.affine import bijective
+from onnxfuse.ir.compose import free_axes, loads, rebuild, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, coefficient, flatten, product
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.layout import Layout, Permute, Reshape, panels
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, free_axes, loads, rebuild, walk
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply
 from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
@@ -120,7 +122,11 @@ def tidy(layout: Layout, shape: tuple[Index, ...]) -> Layout:
     steps = []
     for step in layout.steps:
         after = Layout((step,)).shape(shape)
-        idle = step.shape == shape if isinstance(step, Reshape) else isinstance(step, Permute) and step.perm == tuple(range(len(shape)))
+        idle = (
+            step.shape == shape
+            if isinstance(step, Reshape)
+            else isinstance(step, Permute) and step.perm == tuple(range(len(shape)))
+        )
         if not idle:
             steps.append(step)
         shape = after

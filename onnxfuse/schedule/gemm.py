@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import F32, I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, product, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.jobs import Job, Tiled
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.rows import C, TABLE, Frame, epilogue, left_load, right_offset, tile_window
+from onnxfuse.schedule.rows import TABLE, C, Frame, epilogue, left_load, right_offset, tile_window
 
 PACKED = "packed"
 POINTERS = 2048  # entries of a table of row pointers, at most
@@ -52,7 +53,9 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     row_bytes = 4 * (k if segments == 1 else k // segments)
     block = max(1, target.l2_bytes * 3 // 4 // (row_bytes * tall))
     count = -(-m // tall) if m is not None else 10
-    columns_first = weights > target.l2_bytes // 8 and -(-n // target.panel) >= 4 and weights > row_bytes * (m or 128) // 4
+    columns_first = (
+        weights > target.l2_bytes // 8 and -(-n // target.panel) >= 4 and weights > row_bytes * (m or 128) // 4
+    )
     if not columns_first:
         block = min(block, max(1, count // 8))
     elif m is not None:
@@ -60,7 +63,9 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     packed = segments == 1 and (m is None or m > 1) and k >= 256 and n >= 256 and columns_first
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
-    return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 2)
+    return Shape(
+        rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 2
+    )
 
 
 def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
@@ -95,7 +100,13 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     assert tiled is not None
     blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
-    panel = next(a for e in tiled.right.index for mono, _ in e.terms for a in mono if isinstance(a, Axis) and a.name.endswith("_p"))
+    panel = next(
+        a
+        for e in tiled.right.index
+        for mono, _ in e.terms
+        for a in mono
+        if isinstance(a, Axis) and a.name.endswith("_p")
+    )
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     window = tile_window(at, s.tiles, s.rows, first)
@@ -126,10 +137,16 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         Index.of(at) - t0,
         Index.of(t1) - t0,
     )
-    inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *epilogue(job, frame, panel, target.panel, m, end)))
+    inner = Loop(
+        at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *epilogue(job, frame, panel, target.panel, m, end))
+    )
     over_panels = Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
     bounds = (Bind(t0, Index.of(rb) * s.block), Bind(t1, Index.of(rb) * s.block + s.block, s.tiles))
     loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *head, over_panels))
-    splits = (Split(p0, p1, s.panels), Split(b0, b1, blocks)) if s.columns_first else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
+    splits = (
+        (Split(p0, p1, s.panels), Split(b0, b1, blocks))
+        if s.columns_first
+        else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
+    )
     work = s.rows * s.depth * product([a.extent for a in tiled.columns]) * 10
     return Phase(splits, work if work != ZERO else ONE, tuple(frame.locals), (loop,))

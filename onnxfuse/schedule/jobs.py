@@ -11,10 +11,12 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, coefficient, flatten, floor_div, lower, product, unflatten, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, lower, upper
+from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
-from onnxfuse.ir.scalar import Guard, Load, Scalar, const, loads, rebuild, substitute_axes
+from onnxfuse.ir.scalar import Guard, Load, Scalar, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
@@ -155,7 +157,9 @@ def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Ta
     if pieces is None:
         return None
     segments, length = pieces
-    if any(s.extent.constant is None for s in segments) or product([s.extent for s in segments]).constant not in range(1, 65):
+    if any(s.extent.constant is None for s in segments) or product([s.extent for s in segments]).constant not in range(
+        1, 65
+    ):
         return None
     right = _right(c, done, constants, target)
     if right is None:
@@ -163,7 +167,9 @@ def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Ta
     return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish)
 
 
-def contiguous_pieces(offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]) -> tuple[tuple[Axis, ...], Index] | None:
+def contiguous_pieces(
+    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
+) -> tuple[tuple[Axis, ...], Index] | None:
     """Ranges as outer segments and the length of the contiguous piece that the inner ones make; None when there is none."""
     guarded = {a for g in guards for a in axes_of(g.index)}
     length, at = ONE, len(ranges)
@@ -266,7 +272,9 @@ def _guarded_columns(x: Scalar, guard: Guard) -> Scalar:
 
     def go(node: Scalar) -> Scalar | None:
         if isinstance(node, Load) and node.index:
-            return Load(node.source, node.index, node.dtype, (*node.guards, guard), node.otherwise or const(0, node.dtype))
+            return Load(
+                node.source, node.index, node.dtype, (*node.guards, guard), node.otherwise or const(0, node.dtype)
+            )
         return None
 
     return rebuild(x, go, lambda i: i)

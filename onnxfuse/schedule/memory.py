@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.affine import split_axes
+from onnxfuse.ir.compose import indices_of, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, coefficient, flatten, floor_div, modulo, substitute, transform
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, floor_div, modulo
+from onnxfuse.ir.indexing import coefficient, flatten, substitute, transform
 from onnxfuse.ir.layout import PLAIN, Layout
-from onnxfuse.ir.scalar import Load, Reduce, Scalar, indices_of, rebuild, substitute_axes, walk
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]
@@ -145,5 +147,3 @@ def renamed(nest: Nest, names: Mapping[Axis, Axis]) -> Nest:
         tuple(substitute(e, values) for e in nest.dims),
         substitute_axes(nest.value, values),
     )
-
-

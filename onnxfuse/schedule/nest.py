@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, coefficient, substitute, transform
-from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, indices_of, substitute_axes, walk
+from onnxfuse.ir.compose import indices_of, substitute_axes, walk
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, substitute, transform
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
 WIDE = ("sum", "prod", "max", "min")  # monoids that a vector may carry lane by lane
 

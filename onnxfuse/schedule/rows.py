@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.config import Target
+from onnxfuse.ir.compose import cost, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, coefficient, floor_div, flatten, product, substitute, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
-from onnxfuse.ir.scalar import Load, Reduce, Scalar, cost, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule import across
 from onnxfuse.schedule.align import Together
@@ -57,7 +59,14 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Tar
     first = Axis("m0", count)
     shared = dict(zip(t.batch, unflatten(Index.of(g), tuple(a.extent for a in t.batch)), strict=True))
     shared |= dict(zip(t.rows, unflatten(Index.of(m), tuple(a.extent for a in t.rows)), strict=True))
-    frame = Frame(shared, m if t.rows else None, Index.of(first) if tiled and t.rows else Index.of(m) if t.rows else ZERO, _tall(t, target) if tiled else 1, places, lanes=target.lanes)
+    frame = Frame(
+        shared,
+        m if t.rows else None,
+        Index.of(first) if tiled and t.rows else Index.of(m) if t.rows else ZERO,
+        _tall(t, target) if tiled else 1,
+        places,
+        lanes=target.lanes,
+    )
     frame.aliases = in_place(t.jobs, kept)
     before, inside = _stages(t, frame, kept, target)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
@@ -98,8 +107,15 @@ def in_place(jobs: Sequence[Job], kept: set[str]) -> dict[str, Job]:
         last = readers[-1]
         reads = [l for l in last.reads if l.source == name]
         same = all(not l.guards and l.index == last.nest.dims for l in reads)
-        if is_output(last.nest.name) and same and last.nest.dtype == job.nest.dtype and last.nest.shape == job.nest.shape:
-            if not any(other is last for other in found.values()) and not any(l.source == last.nest.name for j in jobs for l in j.reads):
+        if (
+            is_output(last.nest.name)
+            and same
+            and last.nest.dtype == job.nest.dtype
+            and last.nest.shape == job.nest.shape
+        ):
+            if not any(other is last for other in found.values()) and not any(
+                l.source == last.nest.name for j in jobs for l in j.reads
+            ):
                 found[name] = last
     return found
 
@@ -110,11 +126,17 @@ def _flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: T
     for job in t.jobs:
         _place(job, t, frame, kept)
     goals = [_goal(j, frame, _flat(j.nest.value, frame)) for j in t.jobs]
-    axes, values = fused_axes(tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)])
+    axes, values = fused_axes(
+        tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
+    )
     goals = [g.substituted(values) for g in goals]
     loops = free_loops(goals[-1], axes)
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
-    window = jammed(goals[0], [l for l in loops if l is not vector], vector, target.rows + 2) if vector is not None and len(goals) == 1 else None
+    window = (
+        jammed(goals[0], [l for l in loops if l is not vector], vector, target.rows + 2)
+        if vector is not None and len(goals) == 1
+        else None
+    )
     rows = [l.axis for l in loops if l is not vector and (window is None or l.axis != window[0])]
     m = Axis("m", product([a.extent for a in rows]))
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
@@ -140,7 +162,9 @@ def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, di
     return Phase((Split(lo, hi, m.extent),), _work(t), tuple(frame.locals), (loop,))
 
 
-def _row_loops(t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+def _row_loops(
+    t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool
+) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
     """The loop over rows, or over tiles of rows, with the range that a task gets."""
     if not t.rows:
         return inside, ()
@@ -250,7 +274,12 @@ def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
     """A right side whose source is contiguous along the sum: panels packed by transposing, as rows of tiles are."""
     inner = _inner(job.nest, t)
     load = _flat(job.nest.value, frame)
-    if len(inner) != 3 or not isinstance(load, Load) or coefficient(load.index[0], inner[1]) != ONE or load.dtype != F32:
+    if (
+        len(inner) != 3
+        or not isinstance(load, Load)
+        or coefficient(load.index[0], inner[1]) != ONE
+        or load.dtype != F32
+    ):
         return None
     panel, k, lane = inner
     width = lane.extent.constant or 0
@@ -265,14 +294,22 @@ def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
         last = Axis("jn", lane.extent + 1)
         bind = (Bind(last, guard.extent - substitute(guard.index, {lane: ZERO}), lane.extent),)
         stop = Index.of(last)
-    pack = Pack(frame.places[job.nest.name].buffer, at, lane, ZERO, stop, k, Load(load.source, load.index, load.dtype), width)
+    pack = Pack(
+        frame.places[job.nest.name].buffer, at, lane, ZERO, stop, k, Load(load.source, load.index, load.dtype), width
+    )
     return (Loop(panel, ZERO, panel.extent, "serial", (*bind, pack)),)
 
 
 def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) -> Goal | None:
     """A value and the row reduction that reads each of its elements once, as one loop: the value is stored on the way."""
     inner = _inner(job.nest, t)
-    if follower.tiled is not None or job.right_side or has_reduction(job.nest.value) or _inner(follower.nest, t) or not inner:
+    if (
+        follower.tiled is not None
+        or job.right_side
+        or has_reduction(job.nest.value)
+        or _inner(follower.nest, t)
+        or not inner
+    ):
         return None
     found = [n for n in walk(follower.nest.value) if isinstance(n, Reduce)]
     reads = [l for l in loads(follower.nest.value) if l.source == job.nest.name]
@@ -299,13 +336,34 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
     end = Index.of(Axis("m1", row.extent + 1)) if frame.row is not None else ONE
     width = target.panel
     segments = product([s.extent for s in tiled.segments]).constant or 1
-    point = Point(TABLE, row, frame.first, end, frame.tall, tiled.segments, left_load(tiled.left, tiled.ranges, tiled.segments, frame), tiled.length)
+    point = Point(
+        TABLE,
+        row,
+        frame.first,
+        end,
+        frame.tall,
+        tiled.segments,
+        left_load(tiled.left, tiled.ranges, tiled.segments, frame),
+        tiled.length,
+    )
     if not any(b.name == TABLE for b in frame.locals):
         frame.local(TABLE, Index.of(segments * frame.tall), I64, "pointers")
         frame.local(C, Index.of(width * frame.tall))
     panel = next(a for a in _axes(tiled.right.index) if a.name.endswith("_p"))
     at = right_offset(tiled.right, tiled.ranges, frame)
-    tile = Tile(C, end - frame.first, frame.tall, "rows", TABLE, ZERO, segments, tiled.length, frame.places[tiled.right.source].buffer, at, width)
+    tile = Tile(
+        C,
+        end - frame.first,
+        frame.tall,
+        "rows",
+        TABLE,
+        ZERO,
+        segments,
+        tiled.length,
+        frame.places[tiled.right.source].buffer,
+        at,
+        width,
+    )
     body = (tile, *epilogue(job, frame, panel, width, row, end))
     return (point, Loop(panel, ZERO, panel.extent, "serial", body))
 
@@ -340,14 +398,20 @@ def epilogue(job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: In
     values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
     here = Load(C, ((Index.of(row) - frame.first) * width + lane,), F32)
     finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
-    value = _flat(substitute_axes(finish, values), Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}))
+    value = _flat(
+        substitute_axes(finish, values),
+        Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}),
+    )
     dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
     place = frame.places[job.nest.name]
     whole = (columns.constant or 1) % width == 0 and columns.constant is not None
     stop = Axis("jn", Index.of(width + 1))
     bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
     lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
-    return (*bind, *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]))
+    return (
+        *bind,
+        *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]),
+    )
 
 
 def _work(t: Together) -> Index:
@@ -362,5 +426,3 @@ def _work(t: Together) -> Index:
             total = total + steps * (8 if j.tiled is not None else 15 + int(10 * sum(cost(b) for b in n.body)))
         total = total + size * (40 + int(15 * (cost(j.nest.value) - inside)))
     return total
-
-

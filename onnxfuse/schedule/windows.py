@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, coefficient, lower, product, substitute, upper
+from onnxfuse.ir.compose import indices_of, walk
+from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, lower, upper
+from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Loop, Stmt
-from onnxfuse.ir.scalar import Load, Reduce, indices_of, walk
+from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.schedule.nest import Goal, Level
 from onnxfuse.schedule.writer import written
 

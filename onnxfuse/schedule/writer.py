@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of, transform
+from onnxfuse.ir.compose import children, cost, indices_of, rebuild, walk
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
+from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children, cost, indices_of, rebuild, walk
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import WIDE, Goal, Level, offsets_of, vector_axis
 
 CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that four are carried
@@ -177,7 +179,9 @@ def _lifted(x: Reduce) -> tuple[tuple[Scalar, ...], list[Guard]]:
     for f in factors:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
             bare = Load(f.source, f.index, f.dtype)
-            return (rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i),), list(f.guards)  # type: ignore[misc]  # bound as defaults
+            return (rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i),), list(
+                f.guards
+            )  # type: ignore[misc]  # bound as defaults
     return x.body, []
 
 
@@ -192,7 +196,9 @@ def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
     offsets = [e for b in x.body for e in offsets_of(b)]
     if any(l.kind == "vector" for l in outer) or x.combine not in WIDE:
         return [Level(r) for r in x.ranges]
-    chosen = vector_axis(x.ranges, offsets, [g for b in x.body for n in walk(b) if isinstance(n, Load) for g in n.guards])
+    chosen = vector_axis(
+        x.ranges, offsets, [g for b in x.body for n in walk(b) if isinstance(n, Load) for g in n.guards]
+    )
     rest = [Level(r) for r in x.ranges if r != chosen]
     return [*rest, Level(chosen, "vector")] if chosen is not None else rest
 
@@ -238,5 +244,3 @@ def written(goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "") -> 
         value = writer.visit(t.value, uses, len(loops))
         writer.at[-1].append(Store(t.buffer, writer.index(t.offset), value))
     return (*writer.at[0], *_closed(writer.at[1:], list(loops), {}))
-
-

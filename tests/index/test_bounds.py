@@ -15,18 +15,15 @@ from onnxfuse.ir.index import (
     Symbol,
     atoms,
     axes_of,
-    coefficient,
-    evaluate,
     floor_div,
     in_range,
     lower,
     modulo,
     nonnegative,
-    substitute,
     symbols_of,
-    transform,
     upper,
 )
+from onnxfuse.ir.indexing import coefficient, evaluate, substitute, transform
 from tests.index.twins import AXES, WORLDS, S, T, Twin, grid, number, twins, value_of
 
 X, Y, Z, W = map(Index.of, AXES)

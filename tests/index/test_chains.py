@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol, flatten, product, substitute, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol
+from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
 from tests.index.twins import S, T, number, value_of
 
 Shape = tuple[Index, ...]

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, flatten, floor_div, modulo, product, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, floor_div, modulo
+from onnxfuse.ir.indexing import flatten, product, unflatten
 from tests.index.twins import AXES, S, T, Twin, divisors, twin, twins
 
 X, Y, Z, W = map(Index.of, AXES)  # extents 6, s, 2*t, s + t

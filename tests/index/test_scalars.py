@@ -8,19 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from onnxfuse.ir.dtype import BOOL, F16, F32, I32, I64
-from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, Symbol, floor_div, modulo
-from onnxfuse.ir.scalar import (
-    Apply,
-    Const,
-    FromIndex,
-    Guard,
-    Load,
-    Reduce,
-    Scalar,
-    apply,
-    cast,
-    const,
+from onnxfuse.ir.compose import (
     cost,
     free_axes,
     indices_of,
@@ -31,6 +19,9 @@ from onnxfuse.ir.scalar import (
     substitute_axes,
     walk,
 )
+from onnxfuse.ir.dtype import BOOL, F16, F32, I32, I64
+from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, Symbol, floor_div, modulo
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.spec import Definition
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from onnxfuse.ir.index import Atom, Axis, Index, Symbol, evaluate, floor_div, modulo
+from onnxfuse.ir.index import Atom, Axis, Index, Symbol, floor_div, modulo
+from onnxfuse.ir.indexing import evaluate
 
 S, T = Symbol("s"), Symbol("t")
 WORLDS: tuple[dict[Symbol, int], ...] = tuple({S: s, T: t} for s, t in ((1, 1), (1, 4), (3, 1), (2, 5), (7, 3)))

@@ -51,7 +51,8 @@ def compile_library(
     cxx = compiler()
     if cxx is None:
         raise RuntimeError("no C++ compiler: install one or set CXX")
-    command = [cxx, *FLAGS, *march, *flags, f"-I{TILES}"]
+    # -iquote: with -I our math.h would stand before the one of C
+    command = [cxx, *FLAGS, *march, *flags, f"-iquote{TILES}"]
     folders = {TILES, *(s.parent for s in sources)}
     texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
     digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]

@@ -11,7 +11,8 @@ from onnx.reference import ReferenceEvaluator
 
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph, TensorType
-from onnxfuse.ir.index import Index, Symbol, evaluate
+from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ir.indexing import evaluate
 from onnxfuse.load import load
 
 

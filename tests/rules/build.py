@@ -10,7 +10,8 @@ import numpy as np
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import F32, I64, DType, dtype_of_numpy
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
-from onnxfuse.ir.index import Index, Symbol, evaluate
+from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define

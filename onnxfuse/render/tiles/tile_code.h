@@ -37,7 +37,7 @@ void rows_tile(const float* const* table, i64 pitch, i64 segments, i64 length, c
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
-  const char* next = ahead.from;
+  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
   for (i64 s = 0; s < segments; s++, table += pitch) {
     const i64 stride = Rows > 1 ? table[1] - table[0] : 0;
     bool even = true;
@@ -64,7 +64,7 @@ template <int Rows> void packed_tile(const float* a, i64 depth, const float* b, 
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
-  const char* next = ahead.from;
+  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
 #pragma GCC unroll 1
   for (i64 k = 0; k < depth; k++) {
     ONNXFUSE_STEP(a[i])
