@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from pathlib import Path
@@ -12,14 +13,15 @@ import onnxfuse
 from onnxfuse import process
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "models" / "build"
+FOLDER = Path("models", "build")
 
 
 def main(name: str = "demo-bert") -> int:
     original, fused = FOLDER / f"{name}.onnx", FOLDER / f"{name}.fused.onnx"
+    os.chdir(ROOT)
     screen = show.screen()
     screen.say(f"build     {name} with random weights, from models/ ...")
-    built = process.run((sys.executable, "-m", "models", name), stage="demo", cwd=ROOT)
+    built = process.run((sys.executable, "-m", "models", name), stage="demo")
     if built.code:
         screen.say(built.err.strip() or built.out.strip())
         return 1
@@ -32,7 +34,7 @@ def main(name: str = "demo-bert") -> int:
         screen.say("demo: the result was not verified, or nothing was fused: onnxfuse doctor says what is missing")
         return 1
     screen.say("profile   both models in turns, each in a process of its own ...")
-    found = onnxfuse.profile([original, fused], libraries=[None, result.output.library])
+    found = onnxfuse.profile([original, fused], libraries=[None, result.output.library], duration=2.0)
     before, after = (model.latency_ms for model in found.models)
     rows = [("milliseconds", "min", "median", "p90")]
     for label, ms in (("ONNX Runtime", before), ("fused", after)):
@@ -43,8 +45,7 @@ def main(name: str = "demo-bert") -> int:
     show.data(f"won: {found.speedup:.2f}x on {found.threads} threads (the original against itself: within {spread})")
     show.data(f"     {result.nodes_before} nodes became {result.kernels} kernels and {result.nodes_left} other nodes")
     show.data(f"     largest relative error {result.verify.max_error:.1e}, allowed {result.verify.limit:.1e}")
-    place = FOLDER.relative_to(ROOT)
-    screen.say(f"\nThe files are in {place}. Next: {place_of_program()} explain {place / original.name}")
+    screen.say(f"\nThe files are in {FOLDER}. Next: {place_of_program()} explain {original}")
     return 0
 
 
