@@ -156,6 +156,9 @@ def batch_normalization(view: View) -> tuple[Definition, ...]:
         raise view.refuse("E-NO-KERNEL", "statistics per element")
     axes = view.axes(view.shape(0))
     x = view.load(0, tuple(map(Index.of, axes)))
+    channels = axes[1].extent if len(axes) > 1 else ONE
+    if any(view.shape(i) != (channels,) for i in (1, 2, 3, 4)):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"statistics of another length than {channels!r} channels")
     channel = (Index.of(axes[1]) if len(axes) > 1 else ZERO,)
     scale, bias, mu, var = (cast(view.load(i, channel), x.dtype) for i in (1, 2, 3, 4))
     deviation = apply("sqrt", apply("add", var, const(view.attr("epsilon", 1e-5), x.dtype)))

@@ -1,0 +1,209 @@
+"""Scalars walked and composed: a producer is inlined into its reader by substituting maps, guards kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.functions import FUNCTIONS
+from onnxfuse.ir.index import Axis, Index, Loaded, axes_of
+from onnxfuse.ir.index import atoms as index_atoms
+from onnxfuse.ir.indexing import substitute, transform
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, number
+
+
+def children(x: Scalar) -> tuple[Scalar, ...]:
+    """The scalars directly inside x."""
+    if isinstance(x, Apply):
+        return x.args
+    if isinstance(x, Reduce):
+        return x.body
+    if isinstance(x, Load) and x.otherwise is not None:
+        return (x.otherwise,)
+    return ()
+
+
+def walk(x: Scalar) -> Iterator[Scalar]:
+    """Every distinct scalar inside x, itself included, children first."""
+    seen: set[int] = set()
+    keep: set[Scalar] = set()
+
+    def visit(node: Scalar) -> Iterator[Scalar]:
+        if id(node) in seen:
+            return
+        seen.add(id(node))
+        for child in children(node):
+            yield from visit(child)
+        if node not in keep:
+            keep.add(node)
+            yield node
+
+    yield from visit(x)
+
+
+def loads(x: Scalar) -> Iterator[Load]:
+    """Every distinct tensor load inside x (variables excluded), not those behind loaded indices."""
+    return (n for n in walk(x) if isinstance(n, Load) and not n.source.startswith("%"))
+
+
+def indices_of(x: Scalar) -> Iterator[Index]:
+    """Every index expression directly held by the nodes of x."""
+    for node in walk(x):
+        if isinstance(node, Load):
+            yield from node.index
+            for g in node.guards:
+                yield from (g.index, g.extent)
+        elif isinstance(node, FromIndex):
+            yield node.index
+
+
+def sources(x: Scalar) -> frozenset[str]:
+    """Names of all tensors that x reads, those behind loaded indices too."""
+    found = {n.source for n in loads(x)}
+    for i in indices_of(x):
+        found.update(a.source for a in index_atoms(i) if isinstance(a, Loaded))
+    return frozenset(found)
+
+
+def free_axes(x: Scalar) -> frozenset[Axis]:
+    """Axes that x mentions and does not reduce over."""
+    if isinstance(x, Reduce):
+        inner = frozenset().union(*(free_axes(b) for b in x.body))
+        return inner - frozenset(x.ranges)
+    found: set[Axis] = set()
+    if isinstance(x, Load):
+        for i in (*x.index, *(g.index for g in x.guards)):
+            found |= axes_of(i)
+    elif isinstance(x, FromIndex):
+        found |= axes_of(x.index)
+    for child in children(x):
+        found |= free_axes(child)
+    return frozenset(found)
+
+
+def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None], on_index: Callable[[Index], Index]) -> Scalar:
+    """x with `leaf` tried on every node from the top, and `on_index` applied to every index of what stays."""
+    memo: dict[int, Scalar] = {}
+
+    def go(node: Scalar) -> Scalar:
+        done = memo.get(id(node))
+        if done is None:
+            done = memo[id(node)] = _rebuild_one(node, leaf, on_index, go)
+        return done
+
+    return go(x)
+
+
+def _rebuild_one(
+    node: Scalar,
+    leaf: Callable[[Scalar], Scalar | None],
+    on_index: Callable[[Index], Index],
+    go: Callable[[Scalar], Scalar],
+) -> Scalar:
+    new = leaf(node)
+    if new is not None:
+        return new
+    if isinstance(node, Apply):
+        return Apply(node.fn, tuple(go(a) for a in node.args), node.dtype)
+    if isinstance(node, Reduce):
+        return Reduce(node.combine, node.ranges, tuple(go(b) for b in node.body), node.dtype, node.slot)
+    if isinstance(node, FromIndex):
+        return FromIndex(on_index(node.index), node.dtype)
+    if isinstance(node, Load) and (node.index or node.guards):
+        guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in node.guards)
+        otherwise = go(node.otherwise) if node.otherwise is not None else None
+        return Load(node.source, tuple(on_index(i) for i in node.index), node.dtype, guards, otherwise)
+    return node
+
+
+def substitute_axes(x: Scalar, values: Mapping[Axis, Index]) -> Scalar:
+    """x with axes replaced; ranges of reductions are never replaced (they are distinct axes)."""
+    if not values:
+        return x
+    return rebuild(x, lambda n: None, lambda i: substitute(i, values))
+
+
+def inline(x: Scalar, producers: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) -> Scalar:
+    """x with loads of the producers (axes, expression) replaced by their expressions, maps composed."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Load) or node.source not in producers:
+            return None
+        axes, body = producers[node.source]
+        value = substitute_axes(fresh_ranges(body, node.index), dict(zip(axes, node.index, strict=True)))
+        if not node.guards:
+            return value
+        assert node.otherwise is not None
+        return Apply(
+            "select",
+            (in_guards(node.guards), guarded(value, node.guards), inline(node.otherwise, producers)),
+            node.dtype,
+        )
+
+    return rebuild(x, go, lambda i: i)
+
+
+def guarded(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
+    """x with every load also under these guards, so that nothing outside its tensor is read."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if isinstance(node, Load) and node.index:
+            otherwise = number(0, node.dtype) if node.otherwise is None else guarded(node.otherwise, guards)
+            return Load(node.source, node.index, node.dtype, guards + node.guards, otherwise)
+        return None
+
+    return rebuild(x, go, lambda i: i)
+
+
+def inside(guards: tuple[Guard, ...], x: Scalar, otherwise: Scalar) -> Scalar:
+    """x where all guards hold, else `otherwise`; x is an element of a tensor or a number."""
+    if not guards:
+        return x
+    if isinstance(x, Load) and not x.guards:
+        return Load(x.source, x.index, x.dtype, guards, cast(otherwise, x.dtype))
+    return apply("select", in_guards(guards), x, cast(otherwise, x.dtype))
+
+
+def in_guards(guards: tuple[Guard, ...]) -> Scalar:
+    """Whether all guards hold, as a bool."""
+    result: Scalar | None = None
+    for g in guards:
+        low = apply("greater_equal", FromIndex(g.index, I64), Const(0, I64))
+        high = apply("less", FromIndex(g.index - g.extent, I64), Const(0, I64))
+        both = apply("and", low, high)
+        result = both if result is None else apply("and", result, both)
+    assert result is not None
+    return result
+
+
+def fresh_ranges(x: Scalar, index: tuple[Index, ...]) -> Scalar:
+    """x with reduction ranges renamed where the substituted index mentions an axis of the same name."""
+    taken = {a.name for i in index for a in axes_of(i)}
+    ranges = {r for n in walk(x) if isinstance(n, Reduce) for r in n.ranges}
+    used = taken | {r.name for r in ranges}
+    clash: dict[Axis, Axis] = {}
+    for r in sorted((r for r in ranges if r.name in taken), key=lambda r: r.name):
+        name = r.name
+        while name in used:
+            name += "'"
+        used.add(name)
+        clash[r] = Axis(name, r.extent)
+    return rename_ranges(x, clash) if clash else x
+
+
+def rename_ranges(x: Scalar, names: Mapping[Axis, Axis]) -> Scalar:
+    """x with reduction ranges renamed, inside and outside."""
+    values = {a: Index.of(b) for a, b in names.items()}
+
+    def go(node: Scalar) -> Scalar | None:
+        if isinstance(node, Reduce):
+            body = tuple(rename_ranges(b, names) for b in node.body)
+            return Reduce(node.combine, tuple(names.get(r, r) for r in node.ranges), body, node.dtype, node.slot)
+        return None
+
+    return rebuild(x, go, lambda i: transform(i, lambda a: values.get(a) if isinstance(a, Axis) else None))
+
+
+def cost(x: Scalar) -> float:
+    """Vector operations per element of x, reductions not multiplied by their ranges."""
+    return sum(FUNCTIONS[n.fn].cost for n in walk(x) if isinstance(n, Apply))

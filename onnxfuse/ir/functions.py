@@ -1,0 +1,88 @@
+"""The table of scalar functions: meaning in NumPy, algebra and cost, one row each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A scalar function. `result`: "same" as its arguments, or "bool". `cost` in vector operations per vector.
+
+    `laws`: c commutative, a associative, i idempotent, f(x, x) = x. `unit`: f(x, unit) = x. `zero` keeps its sign.
+    """
+
+    name: str
+    arity: int
+    numpy: Callable[..., Any]
+    cost: float = 1.0
+    result: str = "same"
+    laws: str = ""
+    unit: float | None = None
+
+
+def _erf(x: Any) -> Any:
+    from math import erf  # noqa: PLC0415  only the reference meaning needs it
+
+    return np.vectorize(erf, otypes=[np.float64])(x)
+
+
+def _div(a: Any, b: Any) -> Any:
+    """ONNX Div: integers are divided with truncation towards zero."""
+    a, b = np.asarray(a), np.asarray(b)
+    if np.issubdtype(a.dtype, np.floating):
+        return a / b
+    safe = np.where(b == 0, 1, b)
+    return (np.sign(a) * np.sign(safe) * (np.abs(a) // np.abs(safe))).astype(a.dtype)
+
+
+def _sigmoid(x: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-x))
+
+
+FUNCTIONS: dict[str, Function] = {
+    f.name: f
+    for f in (
+        Function("add", 2, np.add, laws="ca", unit=0.0),
+        Function("sub", 2, np.subtract, unit=0.0),
+        Function("mul", 2, np.multiply, laws="ca", unit=1.0),
+        Function("div", 2, _div, 4.0, unit=1.0),
+        Function("mod", 2, np.mod, 8.0),
+        Function("fmod", 2, np.fmod, 8.0),
+        Function("min", 2, np.minimum, laws="cai"),
+        Function("max", 2, np.maximum, laws="cai"),
+        Function("pow", 2, np.power, 40.0, unit=1.0),
+        Function("neg", 1, np.negative),
+        Function("abs", 1, np.abs),
+        Function("sign", 1, np.sign, 2.0),
+        Function("floor", 1, np.floor),
+        Function("ceil", 1, np.ceil),
+        Function("round", 1, np.round),
+        Function("sqrt", 1, np.sqrt, 6.0),
+        Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),
+        Function("exp", 1, np.exp, 14.0),
+        Function("log", 1, np.log, 18.0),
+        Function("erf", 1, _erf, 18.0),
+        Function("tanh", 1, np.tanh, 18.0),
+        Function("sigmoid", 1, _sigmoid, 18.0),
+        Function("sin", 1, np.sin, 20.0),
+        Function("cos", 1, np.cos, 20.0),
+        Function("equal", 2, np.equal, result="bool", laws="c"),
+        Function("less", 2, np.less, result="bool"),
+        Function("less_equal", 2, np.less_equal, result="bool"),
+        Function("greater", 2, np.greater, result="bool"),
+        Function("greater_equal", 2, np.greater_equal, result="bool"),
+        Function("and", 2, np.logical_and, result="bool", laws="cai"),
+        Function("or", 2, np.logical_or, result="bool", laws="cai"),
+        Function("xor", 2, np.logical_xor, result="bool", laws="ca"),
+        Function("not", 1, np.logical_not, result="bool"),
+        Function("isnan", 1, np.isnan, result="bool"),
+        Function("isinf", 1, np.isinf, result="bool"),
+        Function("select", 3, np.where),
+        Function("cast", 1, lambda x: x),
+    )
+}

@@ -1,0 +1,125 @@
+"""Indices walked, substituted, evaluated and laid flat: everything about `Index` that is not its algebra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Atom,
+    Axis,
+    Div,
+    Index,
+    Loaded,
+    Mod,
+    Symbol,
+    axes_of,
+    divides,
+    floor_div,
+    modulo,
+)
+
+
+def transform(e: Index, replace: Callable[[Atom], Index | None]) -> Index:
+    """e with every atom for which `replace` gives a value replaced, and the rest rebuilt and simplified."""
+    total = ZERO
+    for mono, c in e.terms:
+        part = Index.of(c)
+        for atom in mono:
+            part = part * _transform_atom(atom, replace)
+        total = total + part
+    return total
+
+
+def _transform_atom(atom: Atom, replace: Callable[[Atom], Index | None]) -> Index:
+    new = replace(atom)
+    if new is not None:
+        return new
+    if isinstance(atom, Div):
+        return floor_div(transform(atom.num, replace), transform(atom.den, replace))
+    if isinstance(atom, Mod):
+        return modulo(transform(atom.num, replace), transform(atom.den, replace))
+    if isinstance(atom, Loaded):
+        return Index.of(
+            Loaded(atom.source, tuple(transform(a, replace) for a in atom.at), transform(atom.extent, replace))
+        )
+    return Index.of(atom)
+
+
+def substitute(e: Index, values: Mapping[Axis, Index]) -> Index:
+    """e with axes replaced."""
+    if not values or not (axes_of(e) & values.keys()):
+        return e
+    return transform(e, lambda a: values.get(a) if isinstance(a, Axis) else None)
+
+
+def coefficient(e: Index, axis: Axis) -> Index | None:
+    """The stride of axis in e when e is affine in it (0 when it is absent), else None."""
+    stride = ZERO
+    for mono, c in e.terms:
+        if axis in mono:
+            left = list(mono)
+            left.remove(axis)
+            rest = Index(((tuple(left), c),))
+            if axis in axes_of(rest):
+                return None
+            stride = stride + rest
+        elif any(axis in axes_of(Index.of(a)) for a in mono if not isinstance(a, (Axis, Symbol))):
+            return None
+    return stride
+
+
+def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
+    """e as a number (or NumPy array): `value` gives that of every axis, symbol and loaded index."""
+    total: Any = 0
+    for mono, c in e.terms:
+        part: Any = c
+        for atom in mono:
+            if isinstance(atom, Div):
+                part = part * (evaluate(atom.num, value) // evaluate(atom.den, value))
+            elif isinstance(atom, Mod):
+                part = part * (evaluate(atom.num, value) % evaluate(atom.den, value))
+            else:
+                part = part * value(atom)
+        total = total + part
+    return total
+
+
+def product(extents: tuple[Index, ...] | list[Index]) -> Index:
+    """The number of elements of a shape."""
+    total = ONE
+    for e in extents:
+        total = total * e
+    return total
+
+
+def flatten(indices: tuple[Index, ...], shape: tuple[Index, ...]) -> Index:
+    """The row-major offset of a multi-index."""
+    flat = ZERO
+    for i, extent in zip(indices, shape, strict=True):
+        flat = flat * extent + i
+    return flat
+
+
+def unflatten(flat: Index, shape: tuple[Index, ...]) -> tuple[Index, ...]:
+    """The multi-index of a row-major offset that lies inside shape (zeros where shape has no elements)."""
+    out: list[Index] = []
+    stride = product(shape)
+    if stride == ZERO:
+        return (ZERO,) * len(shape)
+    for at, extent in enumerate(shape):
+        above = stride
+        stride = quotient_of(above, extent)
+        digit = floor_div(flat, stride)
+        out.append(digit if at == 0 else modulo(digit, extent))
+    return tuple(out)
+
+
+def quotient_of(whole: Index, part: Index) -> Index:
+    """whole / part for a product that contains part as a factor (its value is only used in nonempty shapes)."""
+    if part == ZERO:
+        return ONE
+    q = divides(part, whole)
+    return q if q is not None else floor_div(whole, part)

@@ -1,0 +1,55 @@
+"""The table of monoids that reductions combine with: where they start and how two partial results merge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import I64, DType
+from onnxfuse.ir.scalar import Const, Scalar, apply, number
+
+
+@dataclass(frozen=True, slots=True)
+class Monoid:
+    """A combine: per slot its start value and how two partial results merge (over variables %l0.. and %r0..)."""
+
+    name: str
+    init: Callable[[DType], tuple[Scalar, ...]]
+    merge: Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], tuple[Scalar, ...]]
+    numpy: Callable[..., Any] | None = None
+
+
+def _lowest(t: DType) -> Const:
+    return Const(float("-inf") if t.floating else False if t.kind == "b" else int(np.iinfo(t.numpy).min), t)
+
+
+def _highest(t: DType) -> Const:
+    return Const(float("inf") if t.floating else True if t.kind == "b" else int(np.iinfo(t.numpy).max), t)
+
+
+def _binary(fn: str) -> Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], tuple[Scalar, ...]]:
+    return lambda a, b: (apply(fn, a[0], b[0]),)
+
+
+def _arg(better: str) -> Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], tuple[Scalar, ...]]:
+    def merge(a: tuple[Scalar, ...], b: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+        take = apply(better, b[0], a[0])  # the left operand holds the smaller indices: the first of equals stays
+        return apply("select", take, b[0], a[0]), apply("select", take, b[1], a[1])
+
+    return merge
+
+
+MONOIDS: dict[str, Monoid] = {
+    m.name: m
+    for m in (
+        Monoid("sum", lambda t: (number(0, t),), _binary("add"), np.sum),
+        Monoid("prod", lambda t: (number(1, t),), _binary("mul"), np.prod),
+        Monoid("max", lambda t: (_lowest(t),), _binary("max"), np.max),
+        Monoid("min", lambda t: (_highest(t),), _binary("min"), np.min),
+        Monoid("argmax", lambda t: (_lowest(t), Const(0, I64)), _arg("greater")),
+        Monoid("argmin", lambda t: (_highest(t), Const(0, I64)), _arg("less")),
+    )
+}
