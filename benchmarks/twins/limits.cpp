@@ -1,5 +1,5 @@
 // What the machine can do, as kernels, so that a race measures it in the same turns as what is compared with it.
-// limit_multiply_add: 2^28 multiply-adds per LANES lanes... see MULTIPLY_ADDS; limit_read: sums its input.
+// limit_multiply_add keeps both multipliers busy from registers; limit_read sums its input.
 #include "gemm_tile.h"
 
 namespace onnxfuse {

@@ -1,0 +1,84 @@
+// Between the lanes of a vector: reductions in an order fixed by LANES, zips, transposes. Included by vec.h alone.
+#pragma once
+
+namespace onnxfuse {
+
+// Lane i becomes lane i ^ Distance.
+template <int Distance, class V> ONNXFUSE_INLINE V swap_lanes(V v) {
+#if defined(__clang__)
+  V r{};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < LANES; i++) r[i] = v[i ^ Distance];
+  return r;
+#else
+  return __builtin_shuffle(v, iota<int_like<elem<V>>>() ^ (int_like<elem<V>>)Distance);
+#endif
+}
+
+// One value from all lanes in a tree that depends on LANES alone: distances LANES/2, .., 2, 1.
+template <class V, class F> ONNXFUSE_INLINE elem<V> reduce(V v, F f) {
+  if constexpr (LANES > 8) v = f(v, swap_lanes<8>(v));
+  if constexpr (LANES > 4) v = f(v, swap_lanes<4>(v));
+  v = f(v, swap_lanes<2>(v));
+  return f(v, swap_lanes<1>(v))[0];
+}
+template <class V> ONNXFUSE_INLINE elem<V> reduce_add(V v) { return reduce(v, [](V a, V b) { return a + b; }); }
+template <class V> ONNXFUSE_INLINE elem<V> reduce_mul(V v) { return reduce(v, [](V a, V b) { return a * b; }); }
+template <class V> ONNXFUSE_INLINE elem<V> reduce_max(V v) { return reduce(v, [](V a, V b) { return max_(a, b); }); }
+template <class V> ONNXFUSE_INLINE elem<V> reduce_min(V v) { return reduce(v, [](V a, V b) { return min_(a, b); }); }
+template <class V> ONNXFUSE_INLINE elem<V> reduce_max_nan(V v) { return reduce(v, [](V a, V b) { return max_nan(a, b); }); }
+template <class V> ONNXFUSE_INLINE elem<V> reduce_min_nan(V v) { return reduce(v, [](V a, V b) { return min_nan(a, b); }); }
+
+// a0 b0 a1 b1 .. from the lower halves of a and b, and the same from the upper halves.
+ONNXFUSE_INLINE vf zip_lower(vf a, vf b) {
+#if defined(__clang__)
+  vf r{};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < LANES; i++) r[i] = i & 1 ? b[i / 2] : a[i / 2];
+  return r;
+#else
+  return __builtin_shuffle(a, b, (iota<int32_t>() >> 1) + (iota<int32_t>() & 1) * LANES);
+#endif
+}
+ONNXFUSE_INLINE vf zip_upper(vf a, vf b) {
+#if defined(__clang__)
+  vf r{};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < LANES; i++) r[i] = i & 1 ? b[LANES / 2 + i / 2] : a[LANES / 2 + i / 2];
+  return r;
+#else
+  return __builtin_shuffle(a, b, (iota<int32_t>() >> 1) + (iota<int32_t>() & 1) * LANES + LANES / 2);
+#endif
+}
+
+// Lane i is reduce(rows[i], f), to the bit, at a third of the shuffles: every step halves the rows and zips their halves.
+template <class F> ONNXFUSE_INLINE vf reduce_each(const vf (&rows)[LANES], F f) {
+  vf part[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) part[i] = rows[i];
+#pragma GCC unroll 4
+  for (int half = LANES / 2; half > 0; half /= 2)
+#pragma GCC unroll 8
+    for (int i = 0; i < half; i++)
+      part[i] = f(zip_lower(part[i], part[i + half]), zip_upper(part[i], part[i + half]));
+  return part[0];
+}
+ONNXFUSE_INLINE vf reduce_add_each(const vf (&rows)[LANES]) { return reduce_each(rows, [](vf a, vf b) { return a + b; }); }
+ONNXFUSE_INLINE vf reduce_max_each(const vf (&rows)[LANES]) { return reduce_each(rows, [](vf a, vf b) { return max_(a, b); }); }
+
+// rows[i][j] becomes rows[j][i]: log2(LANES) perfect shuffles.
+ONNXFUSE_INLINE void transpose(vf (&rows)[LANES]) {
+#pragma GCC unroll 4
+  for (int step = 1; step < LANES; step *= 2) {
+    vf next[LANES];
+#pragma GCC unroll 8
+    for (int i = 0; i < LANES / 2; i++) {
+      next[2 * i] = zip_lower(rows[i], rows[i + LANES / 2]);
+      next[2 * i + 1] = zip_upper(rows[i], rows[i + LANES / 2]);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++) rows[i] = next[i];
+  }
+}
+
+}  // namespace onnxfuse
