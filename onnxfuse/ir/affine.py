@@ -57,7 +57,7 @@ def split_axes(axes: tuple[Axis, ...], indices: Iterable[Index]) -> tuple[tuple[
 
 
 def bijective(index: tuple[Index, ...], shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> bool:
-    """Whether the index runs through all of shape exactly once as the axes run through theirs (proven, by mixed radix)."""
+    """Whether the index is proven to run through all of shape exactly once as the axes do (by mixed radix)."""
     axes, values = split_axes(axes, index)
     flat = flatten(tuple(substitute(i, values) for i in index), shape)
     left = [a for a in axes if a.extent != ONE]

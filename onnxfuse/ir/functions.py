@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,6 @@ class Function:
 
 
 def _erf(x: Any) -> Any:
-    from math import erf  # noqa: PLC0415  only the reference meaning needs it
-
     return np.vectorize(erf, otypes=[np.float64])(x)
 
 

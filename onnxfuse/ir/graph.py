@@ -47,7 +47,7 @@ class Decision:
         assert self.code in CODES, self.code
 
 
-class Refused(Exception):  # noqa: N818  a control transfer inside one step; steps return the Decision
+class Refused(Exception):
     """Carries a `Decision` out of nested calls."""
 
     def __init__(self, decision: Decision) -> None:
@@ -74,7 +74,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A tensor known before the model runs. `load` maps or makes its array; `raw` is what the loader had, if unchanged."""
+    """A tensor known before the model runs. `load` maps or makes its array; `raw` is what the loader had."""
 
     dtype: DType
     shape: tuple[int, ...]

@@ -11,7 +11,7 @@ from onnxfuse.ir.layout import PLAIN, Layout
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that become one kernel. `inputs` are values made elsewhere (constants included), `outputs` those read elsewhere."""
+    """Nodes that become one kernel. `inputs` are made elsewhere (constants included), `outputs` are read elsewhere."""
 
     name: str
     nodes: tuple[Node, ...]

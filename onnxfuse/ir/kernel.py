@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import Axis, Index, Symbol
+from onnxfuse.ir.index import ZERO, Axis, Index, Symbol
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
@@ -53,7 +53,7 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """For axis from begin up to end. Kinds: serial; vector (several at once, tails masked); unroll (all spelled out)."""
+    """For axis from begin up to end. Kinds: serial, vector (masked tails), unroll (all spelled out)."""
 
     axis: Axis
     begin: Index
@@ -111,7 +111,7 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Row pointers: table[segment * pitch + row - begin] is where `load` finds its segment; a zero row where a guard fails.
+    """Row pointers: table[segment * pitch + row - begin] is where `load` finds its segment, zeros where a guard fails.
 
     `segments` are the ranges that lead from one contiguous piece of `length` elements to the next.
     """
@@ -124,7 +124,7 @@ class Point:
     segments: tuple[Axis, ...]
     load: Load
     length: Index
-    at: Index = Index(())  # first entry of the table
+    at: Index = ZERO  # first entry of the table
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +147,8 @@ class Tile:
     b_at: Index
     width: int
     ahead: Index | None = None  # offset in b of the panel to prefetch while this tile runs: the part of tile
-    turn: Index = Index(())  # `turn`
-    turns: Index = Index(())  # of `turns`
+    turn: Index = ZERO  # `turn`
+    turns: Index = ZERO  # of `turns`
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,7 +103,7 @@ def channels_last(rank: int) -> Layout:
 
 
 def panels(rows: int, columns: int, width: int) -> tuple[Step, ...]:
-    """Steps that store a rows x columns matrix as (column panel, row, column in panel), the last panel padded with zeros."""
+    """Steps that store a rows x columns matrix as (panel, row, column in panel), the last panel padded with zeros."""
     extra = -columns % width
     count = (columns + extra) // width
     shape = (Index.of(rows), Index.of(count), Index.of(width))

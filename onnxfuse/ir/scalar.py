@@ -158,4 +158,5 @@ def _converted(value: Any, dtype: DType) -> Any:
 
 
 def number(x: int, t: DType) -> Const:
+    """An integer as a constant of type t."""
     return Const(float(x) if t.floating else bool(x) if t.kind == "b" else x, t)

@@ -62,6 +62,11 @@ def fn(name: str) -> Body:
     return lambda *args: apply(name, *args)
 
 
+def function_of(name: str) -> Callable[[View, Scalar], Scalar]:
+    """A function of the scalar table as the body of an operator with one input."""
+    return lambda view, x: apply(name, x)
+
+
 def chain(name: str) -> Body:
     """A variadic operator as a left fold."""
 
@@ -142,7 +147,7 @@ def cast_to(view: View, x: Scalar) -> Scalar:
 def dropout(view: View) -> tuple[Definition, ...]:
     """Dropout at inference: the identity; the mask has no kernel."""
     training = view.array(2) if view.has(2) else None
-    if view.has(2) and (training is None or bool(training.reshape(-1)[0])) or any(view.node.outputs[1:]):
+    if (view.has(2) and (training is None or bool(training.reshape(-1)[0]))) or any(view.node.outputs[1:]):
         raise view.refuse("E-RANDOM", "training mode or a wanted mask")
     axes = view.axes(view.shape(0))
     return (Definition(view.out(), axes, view.load(0, tuple(map(Index.of, axes)))),)
@@ -227,6 +232,12 @@ def _as_bool(x: Scalar, dtype: DType = BOOL) -> Scalar:
 
 
 # Before opset 7 operands were broadcast by an axis attribute, and Dropout and BatchNormalization trained unless told.
+# Operators that are the scalar function of their name.
+PLAIN = (
+    *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Erf", "Tanh"),
+    *("Sigmoid", "Sin", "Cos", "Not", "IsNaN"),
+)
+
 ROWS: tuple[Row, ...] = (
     *(pointwise(op, fn(op.lower()), since=7) for op in ("Add", "Sub", "Mul", "Div")),
     *(pointwise(op, chain(name)) for op, name in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
@@ -237,10 +248,7 @@ ROWS: tuple[Row, ...] = (
     pointwise("Pow", power, since=7),
     pointwise("Where", fn("select")),
     Row("Mod", modulo),
-    *(
-        unary(op, lambda view, x, name=op.lower(): apply(name, x))  # type: ignore[misc]  # a default argument binds the name
-        for op in "Abs Neg Sign Floor Ceil Round Sqrt Reciprocal Exp Log Erf Tanh Sigmoid Sin Cos Not IsNaN".split()
-    ),
+    *(unary(op, function_of(op.lower())) for op in PLAIN),
     unary("Identity", lambda view, x: x),
     unary("Relu", lambda view, x: relu(x)),
     unary("Gelu", gelu),

@@ -31,7 +31,7 @@ def total(combine: str, ranges: tuple[Axis, ...], body: Scalar) -> Scalar:
 def reduce_row(
     op: str, combine: str, lift: Lift | None, finish: Callable[[Scalar, Index], Scalar] | None, since: int
 ) -> Row:
-    """A Reduce* operator: `lift` each element, combine, `finish` with the number of elements. Axes are an input from `since`."""
+    """A Reduce* operator: `lift` each element, combine, `finish` with their number. Axes are an input from `since`."""
 
     def define(view: View) -> tuple[Definition, ...]:
         have = view.shape(0)
@@ -128,7 +128,7 @@ def softmax_like(log: bool) -> Callable[[View], tuple[Definition, ...]]:
 def _normalized(
     view: View, over: tuple[int, ...], *, centred: bool, tag: str = ""
 ) -> tuple[list[Definition], Callable[..., Scalar]]:
-    """Statistics over some axes, and the normalized element (x - mean) / sqrt(var + epsilon) as a function of the index."""
+    """Statistics over some axes, and (x - mean) / sqrt(var + epsilon) as a function of the index."""
     have, dtype, name = view.shape(0), view.dtype(0).accumulator, view.out() + tag
     count = product([have[i] for i in over])
     made: list[Definition] = []

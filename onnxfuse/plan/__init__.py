@@ -220,9 +220,8 @@ class _Grower:
         made = {o for m in self.units.members[group] for o in self.units.nodes[m].outputs}
         sizes = [product(t.shape) for i in n.inputs if i in made and (t := graph.types.get(i)) is not None]
         assert out is not None
-        if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW, REDUCTION} and product(out.shape) not in sizes:
-            if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW}:
-                return ("E-NUMEL", f"{n.op} has another number of elements than the value it reads")
+        if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW} and product(out.shape) not in sizes:
+            return ("E-NUMEL", f"{n.op} has another number of elements than the value it reads")
         return None
 
     def _backward(self, group: int) -> bool:

@@ -1,4 +1,4 @@
-"""What a node is to the planner, from its definitions: contraction with weights or without, reduction, elementwise, movement."""
+"""What a node is to the planner, from its definitions: contraction, window, reduction, elementwise or movement."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MOVEMENT = "movement"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A node's kind, its definitions, whether it keeps row-major order (movement), and whether it wants channels last."""
+    """A node's kind and definitions; whether it keeps row-major order (movement), whether it wants channels last."""
 
     name: str
     definitions: tuple[Definition, ...]

@@ -107,7 +107,7 @@ def condition(guards: tuple[Guard, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """Where an expression stands: the axis of the enclosing vector loop (None in scalar code), what is a vector there."""
+    """Where an expression stands: the axis of the vector loop around it (or None), and what is a vector there."""
 
     axis: Axis | None = None
     vectors: frozenset[str] = field(default_factory=frozenset)
@@ -145,7 +145,8 @@ def _from_index(x: FromIndex, c: Context) -> str:
     t = computed(x.dtype)
     if c.axis is None or not c.varies(x.index):
         return _wide(f"({t})({index(x.index)})", x.dtype, c)
-    return f"each_lane<{t}>({identifier(c.axis.name)}, lanes, [&](i64 lane) HOLE {{ return ({t})({_at_lane(x.index, c.axis)}); }})"
+    value = f"({t})({_at_lane(x.index, c.axis)})"
+    return f"each_lane<{t}>({identifier(c.axis.name)}, lanes, [&](i64 lane) HOLE {{ return {value}; }})"
 
 
 def _load(x: Load, c: Context) -> str:

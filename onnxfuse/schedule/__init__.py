@@ -24,7 +24,7 @@ from onnxfuse.schedule.rows import row_phase
 def schedule(
     lowered: Lowered, layouts: Mapping[str, Layout], constants: Container[str], target: Target
 ) -> Kernel | Decision:
-    """The kernel of a group. `layouts` of its inputs and outputs, `constants` among its inputs (weights may be packed)."""
+    """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed."""
     c = canonical(lowered, layouts)
     weights = {p.name for p in c.inputs if p.value in constants}
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
@@ -53,8 +53,8 @@ def schedule(
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
     """Values of a phase that later phases read get a place in scratch; their names."""
-    read = {l.source for t in later for j in t.jobs for l in j.reads}
-    read |= {l.source for t in later for j in t.jobs if j.tiled for l in (j.tiled.left, j.tiled.right)}
+    read = {read.source for t in later for j in t.jobs for read in j.reads}
+    read |= {read.source for t in later for j in t.jobs if j.tiled for read in (j.tiled.left, j.tiled.right)}
     kept: set[str] = set()
     for job in part.jobs:
         name = job.nest.name
@@ -73,9 +73,7 @@ def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
     found: dict[str, Buffer] = {}
     for b in scratch:
         other = found.get(b.name)
-        if other is None:
-            found[b.name] = b
-        elif (b.size.constant or 0) > (other.size.constant or 0):
+        if other is None or (b.size.constant or 0) > (other.size.constant or 0):
             found[b.name] = b
     return tuple(found.values())
 

@@ -1,4 +1,4 @@
-"""Row reductions of a window of rows finished together: vectors of partial results first, then one pass across them all.
+"""Row reductions of a window of rows finished together: vectors of partial results first, then one pass across all.
 
 Reducing one vector takes as many shuffles as it has doublings; a window of rows shares them.
 """
@@ -20,7 +20,7 @@ PARTS, SUMS = "parts", "sums"
 def together(
     stmts: tuple[Stmt, ...], row: Axis, first: Index, tall: int, lanes: int
 ) -> tuple[tuple[Stmt, ...], tuple[Buffer, ...]]:
-    """A stage's statements with its row reductions finished together, where it has that form, and the buffers this needs."""
+    """A stage with its row reductions finished together, where it has that form, and the buffers that this needs."""
     if len(stmts) != 1 or not isinstance(stmts[0], Loop) or stmts[0].axis != row:
         return stmts, ()
     loop = stmts[0]

@@ -54,7 +54,7 @@ def together(jobs: Sequence[Job]) -> Together | None:
     """The jobs under common axes, or None when they share no axis that a phase could run over."""
     renamed: list[Job] = []
     for job in reversed(jobs):
-        readers = [r for r in renamed if any(l.source == job.nest.name for l in r.reads)]
+        readers = [r for r in renamed if any(read.source == job.nest.name for read in r.reads)]
         if renamed and not readers:
             return None
         renamed.insert(0, job.rename(_matched(job, readers)))

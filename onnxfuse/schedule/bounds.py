@@ -1,4 +1,4 @@
-"""No read outside a tensor: every index is proven inside, guarded, or made a condition that the kernel checks at launch."""
+"""No read outside a tensor: each index is proven inside, guarded, or made a condition that is checked at launch."""
 
 from __future__ import annotations
 

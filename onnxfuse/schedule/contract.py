@@ -1,7 +1,7 @@
 """Contractions recognised from index maps: which factor is the left side, which the right, and which axes are what.
 
-A reduction is a contraction when it sums a product of two factors. Free axes that only the left factor mentions are rows,
-those of the right alone columns, those of both batch (style: MLIR linalg's structured operations).
+A reduction is a contraction when it sums a product of two factors. Free axes that only the left factor mentions are
+rows, those of the right alone columns, those of both batch (as in MLIR linalg's structured operations).
 """
 
 from __future__ import annotations

@@ -14,9 +14,10 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
 from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job, Tiled
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.rows import TABLE, C, Frame, epilogue, left_load, right_offset, tile_window
+from onnxfuse.schedule.rows import TABLE, C, epilogue, left_load, right_offset, tile_window
 
 PACKED = "packed"
 POINTERS = 2048  # entries of a table of row pointers, at most

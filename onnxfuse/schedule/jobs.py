@@ -1,7 +1,7 @@
 """The definitions of a group as jobs: plain loop nests, or contractions with their operands made ready for tiles.
 
-An operand that a tile cannot read as it lies (guarded in its contiguous axis, computed, transposed, or a right side that
-is only known at run time) becomes a definition of its own in the order that tiles want.
+An operand that a tile cannot read as it lies (guarded in its contiguous axis, computed, transposed, or a right side
+that is only known at run time) becomes a definition of its own in the order that tiles want.
 """
 
 from __future__ import annotations
@@ -170,7 +170,7 @@ def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Ta
 def contiguous_pieces(
     offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
 ) -> tuple[tuple[Axis, ...], Index] | None:
-    """Ranges as outer segments and the length of the contiguous piece that the inner ones make; None when there is none."""
+    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
     guarded = {a for g in guards for a in axes_of(g.index)}
     length, at = ONE, len(ranges)
     while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
@@ -221,11 +221,11 @@ def _padded(c: Contraction, left: Load, done: Prepared) -> Load:
             low.append(ZERO)
             extents.append(extent)
     axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
-    index = tuple(Index.of(a) + l for a, l in zip(axes, low, strict=True))
+    index = tuple(Index.of(a) + first for a, first in zip(axes, low, strict=True))
     inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(left.index) if e in guards)
     value = simplify(Load(left.source, index, left.dtype, inside, left.otherwise))
     _add(done, Definition(name, axes, value), channels_last(len(axes)))
-    return Load(name, tuple(e - l for e, l in zip(left.index, low, strict=True)), left.dtype)
+    return Load(name, tuple(e - first for e, first in zip(left.index, low, strict=True)), left.dtype)
 
 
 def _in_rows(c: Contraction, left: Scalar, done: Prepared) -> Load:

@@ -35,7 +35,7 @@ def dense(buffer: str, dtype: DType, shape: Shape, layout: Layout = PLAIN) -> Pl
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A definition whose axes were split until its indices are affine. `dims` gives the logical index of each element."""
+    """A definition with axes split until its indices are affine. `dims` gives the logical index of each element."""
 
     name: str
     dtype: DType
@@ -69,7 +69,7 @@ def nest_of(d: Definition, places: Mapping[str, Place]) -> Nest:
         if d.name in places:
             indices.append(places[d.name].offset(dims))
         new_axes, values = split_axes(axes, indices)
-        new_ranges, range_values = split_axes(ranges, indices)
+        _, range_values = split_axes(ranges, indices)
         if not values and not range_values:
             break
         axes = new_axes

@@ -7,52 +7,32 @@ local to the task. Right sides of contractions are packed once per batch element
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 from onnxfuse.config import Target
-from onnxfuse.ir.compose import cost, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
-from onnxfuse.ir.indexing import coefficient, flatten, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule import across
 from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.flat import flat_phase
+from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
 from onnxfuse.schedule.jobs import Job, is_output
-from onnxfuse.schedule.memory import Nest, Place, flat
-from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
-from onnxfuse.schedule.windows import jammed
+from onnxfuse.schedule.memory import Place, flat
+from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
 from onnxfuse.schedule.writer import written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
 
 
-@dataclass(slots=True)
-class Frame:
-    """What a phase is being built in: flat shared axes, the row window, places and local buffers."""
-
-    shared: dict[Axis, Index]
-    row: Axis | None
-    first: Index  # first row of the window
-    tall: int  # rows of the window at most
-    places: dict[str, Place]
-    locals: list[Buffer] = field(default_factory=list)
-    stages: int = 0
-    lanes: int = 1
-    aliases: dict[str, Job] = field(default_factory=dict)  # values that are made in the place of an output
-
-    def local(self, name: str, size: Index, dtype: object = F32, space: str = "local") -> str:
-        """A buffer that lives as long as one task."""
-        self.locals.append(Buffer(name, dtype, size, space))  # type: ignore[arg-type]  # dtype is a DType
-        return name
-
-
 def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already)."""
-    if all(j.tiled is None and not _inner(j.nest, t) for j in t.jobs):
-        return _flat_phase(t, places, kept, target)
+    if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
+        return flat_phase(t, places, kept, target)
     tiled = any(j.tiled is not None for j in t.jobs) or short_rows(t, target)
     count, groups = product([a.extent for a in t.rows]), product([a.extent for a in t.batch])
     m, g = Axis("m", count), Axis("g", groups)
@@ -76,7 +56,7 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Tar
         splits = (Split(lo, hi, groups), *splits)
     else:
         body = (*before, *body)
-    return Phase(splits, _work(t), tuple(frame.locals), body)
+    return Phase(splits, work_of(t), tuple(frame.locals), body)
 
 
 SHORT = 1024  # elements of a row up to which several rows are reduced together
@@ -101,65 +81,18 @@ def in_place(jobs: Sequence[Job], kept: set[str]) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for at, job in enumerate(jobs):
         name = job.nest.name
-        readers = [j for j in jobs[at + 1 :] if any(l.source == name for l in j.reads)]
+        readers = [j for j in jobs[at + 1 :] if any(read.source == name for read in j.reads)]
         if not readers or name in kept or is_output(name) or job.right_side or readers[-1].tiled is not None:
             continue
         last = readers[-1]
-        reads = [l for l in last.reads if l.source == name]
-        same = all(not l.guards and l.index == last.nest.dims for l in reads)
-        if (
-            is_output(last.nest.name)
-            and same
-            and last.nest.dtype == job.nest.dtype
-            and last.nest.shape == job.nest.shape
-        ):
-            if not any(other is last for other in found.values()) and not any(
-                l.source == last.nest.name for j in jobs for l in j.reads
-            ):
-                found[name] = last
+        reads = [read for read in last.reads if read.source == name]
+        same = all(not read.guards and read.index == last.nest.dims for read in reads)
+        alike = last.nest.dtype == job.nest.dtype and last.nest.shape == job.nest.shape
+        taken = any(other is last for other in found.values())
+        read_again = any(read.source == last.nest.name for j in jobs for read in j.reads)
+        if is_output(last.nest.name) and same and alike and not taken and not read_again:
+            found[name] = last
     return found
-
-
-def _flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
-    """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
-    frame = Frame({}, None, ZERO, 1, places)
-    for job in t.jobs:
-        _place(job, t, frame, kept)
-    goals = [_goal(j, frame, _flat(j.nest.value, frame)) for j in t.jobs]
-    axes, values = fused_axes(
-        tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
-    )
-    goals = [g.substituted(values) for g in goals]
-    loops = free_loops(goals[-1], axes)
-    vector = loops[-1] if loops and loops[-1].kind == "vector" else None
-    window = (
-        jammed(goals[0], [l for l in loops if l is not vector], vector, target.rows + 2)
-        if vector is not None and len(goals) == 1
-        else None
-    )
-    rows = [l.axis for l in loops if l is not vector and (window is None or l.axis != window[0])]
-    m = Axis("m", product([a.extent for a in rows]))
-    digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
-    if window is not None:
-        return _window_phase(t, frame, window[1], m, digits)
-    goals = [g.substituted(digits) for g in goals]
-    opened: list[Level] = []
-    splits: list[Split] = []
-    for axis, kind, letter in ((m, "serial", "r"), (vector.axis if vector else None, "vector", "c")):
-        if axis is None or (axis is m and not rows):
-            continue
-        lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
-        splits.append(Split(lo, hi, axis.extent))
-        opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
-    return Phase(tuple(splits), _work(t), tuple(frame.locals), written(goals, opened))
-
-
-def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index]) -> Phase:
-    """Jammed window loops, once for each of the flat remaining rows."""
-    binds = tuple(Bind(a, e) for a, e in digits.items())
-    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
-    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
-    return Phase((Split(lo, hi, m.extent),), _work(t), tuple(frame.locals), (loop,))
 
 
 def _row_loops(
@@ -194,7 +127,7 @@ def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[
     at = 0
     while at < len(jobs):
         job = jobs[at]
-        _place(job, t, frame, kept)
+        give_place(job, t, frame, kept)
         follower = jobs[at + 1] if at + 1 < len(jobs) else None
         if job.tiled is not None:
             inside += _tile_stage(job, frame, target)
@@ -206,44 +139,6 @@ def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[
             (before if job.right_side and len(jobs) > 1 else inside).extend(stmts)
         at += 1
     return tuple(before), tuple(inside)
-
-
-def _inner(nest: Nest, t: Together) -> tuple[Axis, ...]:
-    return tuple(a for a in nest.axes if a not in t.shared)
-
-
-def _place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
-    """Give the job's value a place, unless it has one as an output: scratch when read later, else local to the task."""
-    nest = job.nest
-    if nest.name in kept or is_output(nest.name):
-        return
-    if nest.name in frame.aliases:
-        frame.places[nest.name] = frame.places[frame.aliases[nest.name].nest.name]
-        return
-    inner = _inner(nest, t)
-    size = product([a.extent for a in inner])
-    rows = frame.row is not None and not (job.right_side and len(t.jobs) > 1)
-
-    def offset(index: tuple[Index, ...]) -> Index:
-        found = nest.digits_at(index)
-        within = flatten(tuple(found[a] for a in inner), tuple(a.extent for a in inner))
-        if not rows or frame.tall == 1:
-            return within
-        m = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
-        return within + (m - frame.first) * size
-
-    tall = max(frame.tall, frame.lanes) if rows and frame.tall > 1 and not inner else frame.tall if rows else 1
-    frame.local(nest.name, size * tall, nest.dtype)
-    frame.places[nest.name] = Place(nest.name, nest.dtype, offset)
-
-
-def _flat(x: Scalar, frame: Frame) -> Scalar:
-    return flat(substitute_axes(x, frame.shared), frame.places)
-
-
-def _goal(job: Job, frame: Frame, value: Scalar) -> Goal:
-    dims = tuple(substitute(e, frame.shared) for e in job.nest.dims)
-    return Goal(frame.places[job.nest.name].buffer, frame.places[job.nest.name].offset(dims), value)
 
 
 def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batch: bool = False) -> tuple[Stmt, ...]:
@@ -266,14 +161,14 @@ def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_bat
 def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
     if job.right_side and (packed := _turned(job, t, frame)) is not None:
         return packed
-    goal = _goal(job, frame, _flat(job.nest.value, frame))
-    return _in_rows(frame, [goal], _inner(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
+    goal = goal_of(job, frame, flat_in(job.nest.value, frame))
+    return _in_rows(frame, [goal], inner_axes(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
 
 
 def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
     """A right side whose source is contiguous along the sum: panels packed by transposing, as rows of tiles are."""
-    inner = _inner(job.nest, t)
-    load = _flat(job.nest.value, frame)
+    inner = inner_axes(job.nest, t)
+    load = flat_in(job.nest.value, frame)
     if (
         len(inner) != 3
         or not isinstance(load, Load)
@@ -301,30 +196,30 @@ def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
 
 
 def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) -> Goal | None:
-    """A value and the row reduction that reads each of its elements once, as one loop: the value is stored on the way."""
-    inner = _inner(job.nest, t)
+    """A value and the row reduction that reads its elements once each, as one loop that stores the value on the way."""
+    inner = inner_axes(job.nest, t)
     if (
         follower.tiled is not None
         or job.right_side
         or has_reduction(job.nest.value)
-        or _inner(follower.nest, t)
+        or inner_axes(follower.nest, t)
         or not inner
     ):
         return None
     found = [n for n in walk(follower.nest.value) if isinstance(n, Reduce)]
-    reads = [l for l in loads(follower.nest.value) if l.source == job.nest.name]
+    reads = [read for read in loads(follower.nest.value) if read.source == job.nest.name]
     if len(found) != 1 or len(reads) != 1 or reads[0].guards:
         return None
     digits = job.nest.digits_at(reads[0].index)
     ranges = {Index.of(r) for r in found[0].ranges}
     if len(found[0].ranges) != len(inner) or any(digits[a] not in ranges for a in inner):
         return None
-    _place(follower, t, frame, kept)
-    made = _flat(substitute_axes(job.nest.value, {a: digits[a] for a in inner}), frame)
+    give_place(follower, t, frame, kept)
+    made = flat_in(substitute_axes(job.nest.value, {a: digits[a] for a in inner}), frame)
     here = flat(substitute_axes(reads[0], frame.shared), frame.places)
-    value = rebuild(_flat(follower.nest.value, frame), lambda n: made if n == here else None, lambda i: i)
+    value = rebuild(flat_in(follower.nest.value, frame), lambda n: made if n == here else None, lambda i: i)
     assert isinstance(here, Load)
-    goal = _goal(follower, frame, value)
+    goal = goal_of(follower, frame, value)
     return Goal(goal.buffer, goal.offset, goal.value, {made: (here.source, here.index[0])})
 
 
@@ -398,7 +293,7 @@ def epilogue(job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: In
     values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
     here = Load(C, ((Index.of(row) - frame.first) * width + lane,), F32)
     finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
-    value = _flat(
+    value = flat_in(
         substitute_axes(finish, values),
         Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}),
     )
@@ -412,17 +307,3 @@ def epilogue(job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: In
         *bind,
         *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]),
     )
-
-
-def _work(t: Together) -> Index:
-    """Serial picoseconds, roughly: what decides how many tasks are worth starting."""
-    total = ZERO
-    for j in t.jobs:
-        size = product([a.extent for a in j.nest.axes])
-        reduces = [n for n in walk(j.nest.value) if isinstance(n, Reduce)]
-        inside = sum(cost(b) for n in reduces for b in n.body)
-        for n in reduces:
-            steps = size * product([r.extent for r in n.ranges])
-            total = total + steps * (8 if j.tiled is not None else 15 + int(10 * sum(cost(b) for b in n.body)))
-        total = total + size * (40 + int(15 * (cost(j.nest.value) - inside)))
-    return total

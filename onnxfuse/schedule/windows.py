@@ -48,7 +48,7 @@ def _outputs(width: int, most: int) -> int:
 
 
 def _blocks(goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level) -> Iterator[Stmt]:
-    """Blocks of a row in order: those inside the image as one loop, those at its edges each with its guards spelled out."""
+    """Blocks of a row in order: those inside the image as one loop, those at its edges with guards spelled out."""
     begin = 0
     while begin < width:
         size = min(outputs, width - begin)

@@ -36,7 +36,7 @@ class _Writer:
     def level_of_index(self, e: Index) -> int:
         """How many of the open loops an index depends on."""
         mine = axes_of(e)
-        found = max((i + 1 for i, l in enumerate(self.loops) if l.axis in mine), default=0)
+        found = max((i + 1 for i, level in enumerate(self.loops) if level.axis in mine), default=0)
         return max([found, *(self.levels.get(a.name, 0) for a in mine)])
 
     def level(self, x: Scalar) -> int:
@@ -64,7 +64,7 @@ class _Writer:
         for b in x.body:
             for e in indices_of(b):
                 mine = axes_of(e) - frozenset(x.ranges)
-                out += [i + 1 for i, l in enumerate(self.loops) if l.axis in mine]
+                out += [i + 1 for i, level in enumerate(self.loops) if level.axis in mine]
             out += [self.levels.get(n.source, 0) for n in walk(b) if isinstance(n, Load) and not n.index]
         return out
 
@@ -83,7 +83,7 @@ class _Writer:
                 return None
             inner = Loaded(atom.source, tuple(self.index(i) for i in atom.at), atom.extent)
             level = max((self.level_of_index(i) for i in inner.at), default=0)
-            if any(l.kind == "vector" for l in self.loops[:level]):
+            if any(level.kind == "vector" for level in self.loops[:level]):
                 return Index.of(inner)
             if inner not in self.bound:
                 axis = Axis(f"%{self.prefix}g{self.count}", atom.extent)
@@ -146,7 +146,7 @@ class _Writer:
         outside = level - 1 if jam is not None else level
         inside = _range_loops(x, self.loops[:outside])
         if jam is not None:  # all taps but the first axis, which may be guarded, are spelled out
-            inside = [inside[0], *(Level(l.axis, "unroll") for l in inside[1:]), Level(jam, "unroll")]
+            inside = [inside[0], *(Level(level.axis, "unroll") for level in inside[1:]), Level(jam, "unroll")]
         body, lifted = _lifted(x)
         saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
         self.loops = saved_loops[:outside] + inside
@@ -171,18 +171,21 @@ class _Writer:
 
 
 def _lifted(x: Reduce) -> tuple[tuple[Scalar, ...], list[Guard]]:
-    """The body without guards under which it contributes nothing anyway, and those guards (one per loop level at most)."""
+    """The body without guards under which it contributes nothing anyway, and those guards."""
     if len(x.body) != 1:
         return x.body, []
     factors = _product(x.body[0]) if x.combine == "sum" else [x.body[0]]
     idle = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(x.combine)
     for f in factors:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
-            bare = Load(f.source, f.index, f.dtype)
-            return (rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i),), list(
-                f.guards
-            )  # type: ignore[misc]  # bound as defaults
+            return (_bare(x.body[0], f),), list(f.guards)
     return x.body, []
+
+
+def _bare(x: Scalar, load: Load) -> Scalar:
+    """x with one guarded load read without its guards."""
+    bare = Load(load.source, load.index, load.dtype)
+    return rebuild(x, lambda n: bare if n == load else None, lambda i: i)
 
 
 def _product(x: Scalar) -> list[Scalar]:
@@ -194,7 +197,7 @@ def _product(x: Scalar) -> list[Scalar]:
 def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
     """Loops of a reduction; its fastest range is a vector unless an enclosing loop already is."""
     offsets = [e for b in x.body for e in offsets_of(b)]
-    if any(l.kind == "vector" for l in outer) or x.combine not in WIDE:
+    if any(level.kind == "vector" for level in outer) or x.combine not in WIDE:
         return [Level(r) for r in x.ranges]
     chosen = vector_axis(
         x.ranges, offsets, [g for b in x.body for n in walk(b) if isinstance(n, Load) for g in n.guards]

@@ -1,0 +1,259 @@
+"""Statements of the kernel IR as C++: every kind has one spelling here, and no choice is made."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import assert_never
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Across,
+    Bind,
+    Fold,
+    Let,
+    Loop,
+    Pack,
+    Point,
+    Stmt,
+    Store,
+    Tile,
+    When,
+    statements,
+)
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
+
+_MERGE = {"sum": "({0} + {1})", "prod": "({0} * {1})", "max": "max_nan({0}, {1})", "min": "min_nan({0}, {1})"}
+_ACROSS = {"sum": "reduce_add", "prod": "reduce_mul", "max": "reduce_max_nan", "min": "reduce_min_nan"}
+
+
+@dataclass(slots=True)
+class Printer:
+    """Writes statements; knows the types of buffers and of variables that are in scope."""
+
+    buffers: dict[str, DType]
+    context: Context = field(default_factory=Context)
+    ways: dict[str, int] = field(default_factory=dict)  # fold variables carried by a vector loop
+    jams: dict[str, str] = field(default_factory=dict)  # fold variables with a sum per iteration of an unrolled axis
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+
+    def put(self, text: str) -> None:
+        """One line at the current depth."""
+        self.lines.append("  " * self.depth + text)
+
+    def body(self, stmts: tuple[Stmt, ...]) -> None:
+        """The statements of a block; variables declared in it end with it."""
+        outer = self.context
+        self.depth += 1
+        for s in stmts:
+            self.statement(s)
+        self.depth -= 1
+        self.context = outer
+
+    def statement(self, s: Stmt) -> None:
+        """One statement."""
+        match s:
+            case Bind():
+                value = index(s.value)
+                value = value if s.most is None else f"least({value}, {index(s.most)})"
+                self.put(f"const i64 {identifier(s.axis.name)} = {value};")
+            case Loop():
+                self.loop(s)
+            case Fold():
+                self.fold(s)
+            case Accumulate():
+                self.accumulate(s)
+            case Let():
+                self.put(f"const auto {identifier(s.name)} = {scalar(s.value, self.context)};")
+                self.remember(s.name)
+            case Store():
+                self.store(s)
+            case When():
+                self.put(f"if ({condition(s.guards)}) {{")
+                self.body(s.body)
+                self.put("}")
+            case Point():
+                self.point(s)
+            case Tile():
+                self.tile(s)
+            case Pack():
+                self.pack(s)
+            case Across():
+                rows = f"(int)({index(s.rows)})"
+                self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
+            case _:
+                assert_never(s)
+
+    def remember(self, name: str) -> None:
+        """A variable declared here is a vector in a vector loop."""
+        if self.context.axis is not None:
+            self.context = replace(self.context, vectors=self.context.vectors | {name})
+
+    def loop(self, s: Loop) -> None:
+        """A loop; the body of a vector loop is a function of the position and the lanes that are alive."""
+        name, begin, end = identifier(s.axis.name), index(s.begin), index(s.end)
+        if s.kind != "vector":
+            if s.kind == "unroll":
+                self.put(f"#pragma GCC unroll {s.axis.extent.constant}")
+            self.put(f"for (i64 {name} = {begin}; {name} < {end}; {name}++) {{")
+            self.body(s.body)
+            self.put("}")
+            return
+        ways = max(
+            (self.ways.get(t, 0) for x in statements(s.body) if isinstance(x, Accumulate) for t in x.targets), default=0
+        )
+        if ways:
+            self.put(f"for_lanes_ways<{ways}>({begin}, {end}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
+        else:
+            self.put(f"for_lanes({begin}, {end}, [&](i64 {name}, auto lanes) HOLE {{")
+        outer = self.context
+        self.context = replace(self.context, axis=s.axis)
+        self.body(s.body)
+        self.context = outer
+        self.put("});")
+
+    def fold(self, s: Fold) -> None:
+        """Start values, the loops, and, when a vector loop carried the sums, one value from all lanes."""
+        start = MONOIDS[s.combine].init(s.dtype)
+        if s.jam is not None:
+            self.jam(s, start)
+            return
+        carried = self.context.axis is None and any(
+            isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body)
+        )
+        names = [identifier(t) for t in s.targets]
+        if carried:
+            self.put(f"vec<{computed(s.dtype)}> {names[0]}w[{s.ways}];")
+            self.put(f"for (auto& w : {names[0]}w) w = splat<{computed(s.dtype)}>({scalar(start[0], Context())});")
+            self.ways[s.targets[0]] = s.ways
+        else:
+            for t, name, first in zip(s.targets, names, start, strict=True):
+                self.put(f"auto {name} = {scalar(first, self.context)};")
+                self.remember(t)
+        for inner in s.body:
+            self.statement(inner)
+        if carried:
+            del self.ways[s.targets[0]]
+            for w in range(1, s.ways):
+                self.put(f"{names[0]}w[0] = {_MERGE[s.combine].format(f'{names[0]}w[0]', f'{names[0]}w[{w}]')};")
+            if s.part is not None:
+                self.put(f"store({identifier(s.part[0])} + {index(s.part[1], 1)}, {names[0]}w[0]);")
+            else:
+                self.put(f"const {computed(s.dtype)} {names[0]} = {_ACROSS[s.combine]}({names[0]}w[0]);")
+
+    def jam(self, s: Fold, start: tuple[Scalar, ...]) -> None:
+        """One sum for each iteration of an unrolled axis; afterwards its loops read the sum of their own iteration."""
+        assert s.jam is not None
+        count, name, at = s.jam.extent.constant, identifier(s.targets[0]), identifier(s.jam.name)
+        first = scalar(start[0], self.context)
+        kind = computed(s.dtype) if self.context.axis is None else f"vec<{computed(s.dtype)}>"
+        self.put(f"{kind} {name}u[{count}];")
+        self.put(f"for (auto& u : {name}u) u = {first};")
+        self.jams[s.targets[0]] = f"{name}u[{at}]"
+        self.context = replace(self.context, spelled={**self.context.spelled, s.targets[0]: f"{name}u[{at}]"})
+        self.remember(s.targets[0])
+        for inner in s.body:
+            self.statement(inner)
+
+    def accumulate(self, s: Accumulate) -> None:
+        """Merge values into the variables of the fold around."""
+        values = [scalar(v, self.context) for v in s.values]
+        if s.targets[0] in self.ways:
+            target = f"{identifier(s.targets[0])}w[decltype(way)::value]"
+            idle = scalar(MONOIDS[s.combine].init(s.values[0].dtype)[0], self.context)
+            merged = _MERGE[s.combine].format(target, f"alive({values[0]}, {idle}, lanes)")
+            self.put(f"{target} = {merged};")
+        elif s.combine in _MERGE:
+            name = self.jams.get(s.targets[0], identifier(s.targets[0]))
+            self.put(f"{name} = {_MERGE[s.combine].format(name, values[0])};")
+        else:
+            self.merge(s)
+
+    def merge(self, s: Accumulate) -> None:
+        """A monoid of several slots: all new values first, then all variables."""
+        left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, s.values, strict=True))
+        merged = MONOIDS[s.combine].merge(left, s.values)
+        self.put("{")
+        for k, m in enumerate(merged):
+            self.put(f"  const auto next{k} = {scalar(m, self.context)};")
+        for k, t in enumerate(s.targets):
+            self.put(f"  {identifier(t)} = next{k};")
+        self.put("}")
+
+    def store(self, s: Store) -> None:
+        """A store: of a vector where the offset runs with the lanes, else lane by lane."""
+        name = identifier(s.buffer)
+        axis = self.context.axis
+        value = scalar(s.value, self.context)
+        if axis is None:
+            self.put(f"put({name} + {index(s.offset, 1)}, {value});")
+        elif coefficient(s.offset, axis) == Index.of(1):
+            self.put(f"store_lanes({name} + {index(s.offset, 1)}, {value}, lanes);")
+        else:
+            at = index(s.offset)
+            lane = identifier(axis.name)
+            self.put(
+                f"put_each_lane<{stored(self.buffers[s.buffer])}>({lane}, lanes, {value}, "
+                f"[&](i64 {lane}) HOLE {{ return {name} + {at}; }});"
+            )
+
+    def point(self, s: Point) -> None:
+        """Row pointers of a tile."""
+        row, table = identifier(s.row.name), identifier(s.table)
+        self.put(f"for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) {{")
+        self.depth += 1
+        segment = Index.of(0)
+        for a in s.segments:
+            self.put(
+                f"for (i64 {identifier(a.name)} = 0; {identifier(a.name)} < {index(a.extent)}; {identifier(a.name)}++)"
+            )
+            segment = segment * a.extent + a
+        at = s.at + segment * s.pitch + s.row - s.begin
+        where = f"{identifier(s.load.source)} + {index(s.load.index[0], 1)}"
+        self.put(
+            f"  {table}[{index(at)}] = {f'{condition(s.load.guards)} ? {where} : ZEROS' if s.load.guards else where};"
+        )
+        self.depth -= 1
+        self.put("}")
+
+    def tile(self, s: Tile) -> None:
+        """A call of the register tile."""
+        a, b, out = (identifier(n) for n in (s.a, s.b, s.out))
+        depth = s.length * s.segments
+        ahead = (
+            f"ahead_of({b} + {index(s.ahead, 1)}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
+            if s.ahead is not None
+            else "Ahead{nullptr, 0}"
+        )
+        if s.kind == "packed":
+            self.put(
+                f"tile_packed((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {index(depth)}, "
+                f"{b} + {index(s.b_at, 1)}, {out}, {ahead});"
+            )
+        else:
+            self.put(
+                f"tile_rows((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
+                f"{index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
+            )
+
+    def pack(self, s: Pack) -> None:
+        """Rows packed side by side."""
+        row = identifier(s.row.name)
+        first = index(substitute(s.load.index[0], {s.k: ZERO}), 1)
+        self.put("{")
+        self.put("  const float* from[PANEL];")
+        self.put(
+            f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) "
+            f"from[{row} - {index(s.begin, 1)}] = {identifier(s.load.source)} + {first};"
+        )
+        rows = f"(int)({index(s.end - s.begin)})"
+        self.put(
+            f"  pack_rows({rows}, {s.pitch or rows}, from, {index(s.k.extent)}, "
+            f"{identifier(s.out)} + {index(s.at, 1)});"
+        )
+        self.put("}")

@@ -1,0 +1,56 @@
+"""Phases of jobs that all run over the same axes: elementwise work, copies, reductions that keep a contiguous axis."""
+
+from __future__ import annotations
+
+from onnxfuse.config import Target
+from onnxfuse.ir.index import ZERO, Axis, Index
+from onnxfuse.ir.indexing import product, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, work_of
+from onnxfuse.schedule.memory import Place
+from onnxfuse.schedule.nest import Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.windows import jammed
+from onnxfuse.schedule.writer import written
+
+
+def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
+    """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
+    frame = Frame({}, None, ZERO, 1, places)
+    for job in t.jobs:
+        give_place(job, t, frame, kept)
+    goals = [goal_of(j, frame, flat_in(j.nest.value, frame)) for j in t.jobs]
+    axes, values = fused_axes(
+        tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
+    )
+    goals = [g.substituted(values) for g in goals]
+    loops = free_loops(goals[-1], axes)
+    vector = loops[-1] if loops and loops[-1].kind == "vector" else None
+    window = (
+        jammed(goals[0], [level for level in loops if level is not vector], vector, target.rows + 2)
+        if vector is not None and len(goals) == 1
+        else None
+    )
+    rows = [level.axis for level in loops if level is not vector and (window is None or level.axis != window[0])]
+    m = Axis("m", product([a.extent for a in rows]))
+    digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
+    if window is not None:
+        return _window_phase(t, frame, window[1], m, digits)
+    goals = [g.substituted(digits) for g in goals]
+    opened: list[Level] = []
+    splits: list[Split] = []
+    for axis, kind, letter in ((m, "serial", "r"), (vector.axis if vector else None, "vector", "c")):
+        if axis is None or (axis is m and not rows):
+            continue
+        lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
+        splits.append(Split(lo, hi, axis.extent))
+        opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
+    return Phase(tuple(splits), work_of(t), tuple(frame.locals), written(goals, opened))
+
+
+def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index]) -> Phase:
+    """Jammed window loops, once for each of the flat remaining rows."""
+    binds = tuple(Bind(a, e) for a, e in digits.items())
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
+    return Phase((Split(lo, hi, m.extent),), work_of(t), tuple(frame.locals), (loop,))
