@@ -140,6 +140,7 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
     if len(b.parts) < options.require_fusion:
         reason = f"optimize: {len(b.parts)} kernels were made, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
+    context.tell("begin", {"step": "gain"})
     with context.meter.step("gain"):
         b = finish.measured(context, calls, b)
     made: dict[Path, Path] = {}

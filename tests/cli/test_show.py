@@ -1,0 +1,84 @@
+"""What a terminal sees, and what everything else sees."""
+
+from __future__ import annotations
+
+import os
+import pty
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from onnxfuse_cli import show
+
+
+def test_columns():
+    rows = [("operator", "count"), ("Add", "12"), ("Convolution", "3")]
+    assert list(show.table(rows, right=(1,))) == ["operator     count", "Add             12", "Convolution      3"]
+
+
+@pytest.mark.parametrize("name", ["NO_COLOR", "CI"])
+def test_a_plain_terminal_by_wish(name: str, monkeypatch: pytest.MonkeyPatch):
+    for each in ("NO_COLOR", "CI", "TERM"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert show.screen().terminal
+    monkeypatch.setenv(name, "1")
+    assert not show.screen().terminal
+
+
+def test_json_is_strict():
+    with pytest.raises(ValueError, match="JSON"):
+        show.json_text({"a": float("nan")})
+
+
+def on_terminal(arguments: list[str], env: dict[str, str]) -> tuple[int, str, str]:
+    """Exit code, stdout, and stderr of a command whose stderr is a terminal."""
+    ours, theirs = pty.openpty()
+    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR") and not k.startswith("ONNXFUSE_")}
+    command = [sys.executable, "-m", "onnxfuse_cli", *arguments]
+    full = kept | {"TERM": "xterm"} | env
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=full, text=True) as child:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                piece = os.read(ours, 4096)
+            except OSError:  # Linux says so when the other end is closed
+                break
+            if not piece:
+                break
+            seen += piece
+        assert child.stdout is not None
+        out = child.stdout.read()
+        code = child.wait(60)
+    os.close(ours)
+    return code, out, seen.decode()
+
+
+def test_a_terminal_sees_colours_a_spinner_and_the_gain(model: Path, kernels: Path):
+    code, out, said = on_terminal(["optimize", "m.onnx"], {"ONNXFUSE_CACHE_DIR": str(kernels)})
+    assert (code, out) == (0, ""), said
+    assert "\x1b[32mok\x1b[0m" in said and "build ..." in said
+    assert "gain      " in said
+
+
+def test_a_dumb_terminal_sees_plain_lines(model: Path, kernels: Path):
+    env = {"ONNXFUSE_CACHE_DIR": str(kernels), "TERM": "dumb"}
+    code, out, said = on_terminal(["optimize", "m.onnx", "--no-verify"], env)
+    assert (code, out) == (0, "") and "\x1b" not in said
+    assert "gain" not in said
+
+
+def test_names_that_a_stream_cannot_encode(model: Path, here: Path):
+    model.rename("möwe.onnx")
+    env = {**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "onnxfuse_cli", "inspect", "möwe.onnx"]
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    assert done.returncode == 0 and b"m?we.onnx" in done.stdout, done.stderr
+
+
+def test_a_reader_who_has_enough(model: Path, here: Path):
+    script = f"{sys.executable} -m onnxfuse_cli optimize --list-passes | head -n 1"
+    done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
+    assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
