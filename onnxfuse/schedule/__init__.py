@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ir.index import ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
@@ -34,7 +34,7 @@ def schedule(
     prepared = prepare(c, weights, target)
     phases: list[Phase] = []
     scratch: list[Buffer] = []
-    parts = partition(prepared.jobs)
+    parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs)
     for at, part in enumerate(parts):
         if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)

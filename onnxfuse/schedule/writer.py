@@ -6,7 +6,7 @@ variables there. A reduction becomes a fold at its own level.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import children, cost, indices_of, rebuild, walk
@@ -147,7 +147,7 @@ class _Writer:
         inside = _range_loops(x, self.loops[:outside])
         if jam is not None:  # all taps but the first axis, which may be guarded, are spelled out
             inside = [inside[0], *(Level(level.axis, "unroll") for level in inside[1:]), Level(jam, "unroll")]
-        body, lifted = _lifted(x)
+        body, lifted = _lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
         saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
         self.loops = saved_loops[:outside] + inside
         self.at = saved_at[: outside + 1] + [[] for _ in inside]
@@ -170,22 +170,22 @@ class _Writer:
         return Load(names[x.slot], (), x.dtype)
 
 
-def _lifted(x: Reduce) -> tuple[tuple[Scalar, ...], list[Guard]]:
-    """The body without guards under which it contributes nothing anyway, and those guards."""
+def _lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], list[Guard]]:
+    """The body without guards under which it contributes nothing anyway, and those guards.
+
+    A guard that differs between the lanes of a vector stays where it is.
+    """
     if len(x.body) != 1:
         return x.body, []
     factors = _product(x.body[0]) if x.combine == "sum" else [x.body[0]]
     idle = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(x.combine)
     for f in factors:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
-            return (_bare(x.body[0], f),), list(f.guards)
+            stay = tuple(g for g in f.guards if any(a in vectors for a in axes_of(g.index)))
+            bare = Load(f.source, f.index, f.dtype, stay, f.otherwise if stay else None)
+            body = rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults
+            return (body,), [g for g in f.guards if g not in stay]
     return x.body, []
-
-
-def _bare(x: Scalar, load: Load) -> Scalar:
-    """x with one guarded load read without its guards."""
-    bare = Load(load.source, load.index, load.dtype)
-    return rebuild(x, lambda n: bare if n == load else None, lambda i: i)
 
 
 def _product(x: Scalar) -> list[Scalar]:
@@ -199,9 +199,10 @@ def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
     offsets = [e for b in x.body for e in offsets_of(b)]
     if any(level.kind == "vector" for level in outer) or x.combine not in WIDE:
         return [Level(r) for r in x.ranges]
-    chosen = vector_axis(
-        x.ranges, offsets, [g for b in x.body for n in walk(b) if isinstance(n, Load) for g in n.guards]
-    )
+    guards = [g for b in x.body for n in walk(b) if isinstance(n, Load) for g in n.guards]
+    chosen = vector_axis(x.ranges, offsets, guards)
+    if any(chosen in axes_of(g.index) for g in guards):  # lanes would be read one by one
+        return [Level(r) for r in x.ranges]
     rest = [Level(r) for r in x.ranges if r != chosen]
     return [*rest, Level(chosen, "vector")] if chosen is not None else rest
 
