@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.indexing import product
@@ -130,7 +129,8 @@ def _rounding(x: Scalar, times: float = 1.0) -> Scalar:
     """The rounding of x to its own type."""
     if not x.dtype.floating:
         return NONE
-    return apply("mul", const(times * x.dtype.epsilon, F64), apply("abs", _number(x)))
+    size = apply("abs", _number(x))
+    return apply("select", apply("isinf", size), NONE, apply("mul", const(times * x.dtype.epsilon, F64), size))
 
 
 class _Errors:
@@ -244,8 +244,3 @@ def _cast(x: Apply, e: Scalar) -> Scalar:
         rounds = x.dtype.epsilon > source.epsilon or not source.floating
         return _sum(e, _rounding(x) if rounds and source.kind != "b" else NONE)
     return e if e == NONE or not source.floating else _spread("floor", _number(x.args[0]), e)
-
-
-def sizes_of(x: Scalar) -> int:
-    """How many distinct scalars x holds: what a bound costs to compute."""
-    return sum(1 for _ in walk(x))

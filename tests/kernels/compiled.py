@@ -1,0 +1,186 @@
+"""Graphs compiled as one kernel each, many in one library, and held against what their rows mean.
+
+All kernels of a table of cases go into a few translation units per machine class; a library is compiled once, kept by
+content, and shared by every process of a test run.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import platform
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.config import TARGETS, Target, cpu_flags
+from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.group import Group, Plan, group_of
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.layout import Layout, channels_last
+from onnxfuse.lower import lower
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.render.cpp import render, tiles_source
+from onnxfuse.schedule import schedule
+from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
+from tests.kernels.rounding import check, reference
+from tests.rules.build import draw
+
+Array = np.ndarray[Any, Any]
+Sizes = Mapping[str, int]
+Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
+
+# As the build compiles them, but quicker where it is only the width of vectors that differs.
+FLAGS = ("-ffp-contract=fast", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
+QUICK = {"x86-64-v4": "-O3", "x86-64-v3": "-O1", "generic": "-O1"}
+PER_UNIT = 12
+ENOUGH = 10**12  # picoseconds of work that kernels are told they have, so that small ones are divided among tasks too
+_OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Case:
+    """A graph that becomes one kernel. `sizes` are the values of its symbols to try; `last` are values that lie channels
+
+    last; `feeds` draws inputs other than normal numbers.
+    """
+
+    name: str
+    graph: Graph
+    sizes: tuple[Sizes, ...] = ({},)
+    last: tuple[str, ...] = ()
+    feeds: Feeds = draw
+
+    @property
+    def layouts(self) -> dict[str, Layout]:
+        return {v: channels_last(len(t.shape)) for v in self.last if (t := self.graph.types[v]) is not None}
+
+
+def group_of_all(graph: Graph) -> Group:
+    """All nodes of a graph as one group."""
+    wanted = Counter(v for n in graph.nodes for v in dict.fromkeys(n.reads))
+    wanted.update(graph.outputs)
+    return group_of("g", graph.nodes, graph, wanted)
+
+
+def kernel_of(case: Case, target: Target) -> Kernel | Decision:
+    """The scheduled kernel of a case, or why there is none."""
+    group = group_of_all(case.graph)
+    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    if isinstance(lowered, Decision):
+        return lowered
+    return schedule(lowered, case.layouts, case.graph.constants, target)
+
+
+@cache
+def scheduled(case: Case, target: str) -> Kernel | Decision | Exception:
+    """The same, made once; a bug in it is the concern of the case that shows it."""
+    try:
+        return kernel_of(case, TARGETS[target])
+    except Exception as problem:
+        return problem
+
+
+def unit_of(cases: Sequence[Case], target: str) -> str:
+    """One translation unit with the kernels of all cases, onnxfuse_NAME each, and the register tiles."""
+    parts = []
+    for case in cases:
+        kernel = scheduled(case, target)
+        if isinstance(kernel, Kernel):
+            text = render(kernel, case.name, case.name).text
+            text = text.replace("parts_of(host->cores, ", f"parts_of(host->cores, {ENOUGH} + ")
+            parts.append(_OWN.sub(rf"\1_{case.name}", text))
+    return "\n".join([*parts, tiles_source().text])
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time in here, by a file that is locked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine can run kernels of a machine class."""
+    if platform.machine() != "x86_64":
+        return target.name == "generic"
+    return cpu_flags() >= set(target.features)
+
+
+@cache
+def _unit(cases: tuple[Case, ...], target: str) -> Path:
+    """The library of some cases for a machine class."""
+    row = TARGETS[target]
+    text = unit_of(cases, target)
+    with alone(CACHE / f"{cases[0].name}-{target}.lock"):
+        source = CACHE / f"{cases[0].name}-{target}.cpp"
+        if not source.exists() or source.read_text() != text:
+            source.write_text(text)
+        march = row.flags or (("-march=x86-64",) if platform.machine() == "x86_64" else ())
+        return compile_library([source], CACHE, (*FLAGS, QUICK[target]), march)
+
+
+def library_of(table: Sequence[Case], case: Case, target: str) -> Path:
+    """The library that holds a case's kernel; its neighbours in the table are compiled with it."""
+    at = table.index(case) // PER_UNIT * PER_UNIT
+    return _unit(tuple(table[at : at + PER_UNIT]), target)
+
+
+def packed(layout: Layout, array: Array) -> Array:
+    """An array in storage order; one without axes keeps having none."""
+    return layout.pack(array) if array.ndim else array
+
+
+@cache
+def expected(case: Case, number: int) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
+    """The inputs of a case for one of its sizes, and what its rows make of them."""
+    sizes = case.sizes[number]
+    arrays = case.feeds(case.graph, np.random.default_rng(7), sizes)
+    return arrays, reference(case.graph, arrays, sizes)
+
+
+def fed(kernel: Kernel, case: Case, arrays: Mapping[str, Array]) -> list[Array]:
+    """A kernel's inputs in storage order."""
+    known = {
+        **{k: c.load() for k, c in case.graph.constants.items() if any(p.value == k for p in kernel.inputs)},
+        **arrays,
+    }
+    return [packed(p.layout, known[p.value]) for p in kernel.inputs]
+
+
+def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel]) -> float:
+    """Run a kernel on pools of several sizes; assert equal bytes and right values, and give the part of the bound used."""
+    arrays, wanted = expected(case, number)
+    inputs = fed(kernel, case, arrays)
+    first, *others = (each.run(*inputs) for each in loaded)
+    for other in others:
+        assert all(a.tobytes() == b.tobytes() for a, b in zip(first, other, strict=True)), "threads change the result"
+    used = 0.0
+    for p, got in zip(kernel.outputs, first, strict=True):
+        used = max(used, check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value])))
+    return used
+
+
+def verified(table: Sequence[Case], case: Case, target: str) -> float:
+    """Compile a case with its neighbours for a machine class, and run it for all its sizes with one to three threads."""
+    row = TARGETS[target]
+    if not runs_here(row):
+        pytest.skip(f"this machine cannot run {target}")
+    kernel = scheduled(case, target)
+    if isinstance(kernel, Exception):
+        raise kernel
+    assert isinstance(kernel, Kernel), kernel
+    library = library_of(table, case, target)
+    with Pool(1) as one, Pool(2) as two, Pool(3) as three:
+        loaded = [pool.load(library, f"onnxfuse_{case.name}") for pool in (one, two, three)]
+        return max(ran(kernel, case, number, loaded) for number in range(len(case.sizes)))

@@ -1,0 +1,172 @@
+"""Cases of contractions: sizes that fill tiles and sizes that do not, batches, transposes, epilogues, attention."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfuse.ir.dtype import F16, F32, F64, I32, I64, DType
+from onnxfuse.ir.graph import Graph
+from tests.kernels.compiled import Array, Case, Sizes
+from tests.rules.build import Build, draw
+
+
+def scaled(b: Build, *shape: int, dtype: DType = F32) -> str:
+    """Weights of which a sum over the first axis stays near 1."""
+    values = b.rng.normal(size=shape) / np.sqrt(max(1, shape[0] if len(shape) < 3 else shape[-2]))
+    return b.constant(values.astype(dtype.numpy))
+
+
+def gemm(m: int | str, k: int, n: int, *, after: str = "", dtype: DType = F32) -> Graph:
+    """x @ w, and what comes after it."""
+    b = Build()
+    x = b.input("x", m, k, dtype=dtype)
+    y = b.node("MatMul", x, scaled(b, k, n, dtype=dtype))
+    outputs = []
+    if after:
+        y = b.node("Add", y, scaled(b, n, dtype=dtype))
+    if after == "gelu":
+        b.opset = 20
+        y = b.node("Gelu", y)
+    elif after == "relu_both":
+        outputs = [y]
+        y = b.node("Relu", y)
+    elif after == "norm":
+        y = b.node("Add", y, b.input("r", m, n, dtype=dtype))
+        y = b.node("LayerNormalization", y, b.weights(n), b.weights(n), axis=-1)
+    elif after == "erf":  # GELU in primitives, its input read twice
+        bent = b.node("Erf", b.node("Div", y, b.constant(2.0**0.5)))
+        y = b.node("Mul", b.node("Mul", y, b.node("Add", bent, b.constant(1.0))), b.constant(0.5))
+    return b.graph(*outputs, y)
+
+
+SHAPES = ((1, 64, 64), (1, 7, 33), (17, 31, 37), (14, 8, 32), (15, 9, 33), (13, 300, 290), (29, 257, 321), (3, 1100, 1000),
+          (200, 16, 8), (2, 3, 5), (1, 1, 1), (5, 64, 1), (100, 5, 100), (1, 513, 129), (57, 3, 64), (43, 61, 7))  # fmt: skip
+ANY_ROWS = tuple({"M": m} for m in (1, 2, 13, 14, 15, 64, 100))
+
+
+def products() -> list[Case]:
+    out = [Case(f"gemm_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in SHAPES]
+    out += [Case(f"gemm_{a}", gemm(19, 70, 45, after=a)) for a in ("bias", "gelu", "erf", "relu_both", "norm")]
+    out += [Case(f"gemm_any_{a}", gemm("M", 70, 45, after=a), ANY_ROWS) for a in ("gelu", "norm", "relu_both")]
+    out.append(Case("gemm_any_wide", gemm("M", 260, 270, after="gelu"), ANY_ROWS))
+    out += [Case(f"gemm_{t}", gemm(5, 20, 33, after="bias", dtype=t)) for t in (F64, F16)]
+    out += [Case(f"empty_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in ((0, 5, 40), (4, 0, 40), (4, 5, 0))]
+    out.append(Case("empty_any", gemm("M", 5, 40), ({"M": 0}, {"M": 1})))
+    b = Build()
+    out.append(
+        Case("gemm_i32", b.graph(b.node("MatMul", b.input("x", 4, 9, dtype=I32), b.input("w", 9, 5, dtype=I32))))
+    )
+    return out
+
+
+def transposed() -> list[Case]:
+    out = []
+    for ta, tb in ((0, 0), (0, 1), (1, 0), (1, 1)):
+        b = Build()
+        x = b.input("x", *((40, 19) if ta else (19, 40)))
+        w = b.weights(*((35, 40) if tb else (40, 35)))
+        y = b.node("Gemm", x, w, b.weights(35), transA=ta, transB=tb, alpha=0.5, beta=2.0)
+        out.append(Case(f"gemm_t{ta}{tb}", b.graph(y)))
+        b = Build()
+        x, w = b.input("x", *((40, 19) if ta else (19, 40))), b.input("w", *((35, 40) if tb else (40, 35)))
+        y = b.node("Gemm", x, w, b.input("c", 19, 1), transA=ta, transB=tb)
+        out.append(Case(f"gemm_run_t{ta}{tb}", b.graph(y)))
+    for name, left, right in (
+        ("both", (3, 17, 20), (3, 20, 45)),
+        ("left_one", (1, 17, 20), (3, 20, 45)),
+        ("right_one", (3, 17, 20), (1, 20, 45)),
+        ("nested", (2, 1, 9, 20), (3, 20, 14)),
+        ("vector", (20,), (3, 20, 14)),
+        ("column", (3, 9, 20), (20,)),
+        ("dot", (20,), (20,)),
+        ("thin", (2, 3, 130), (2, 130, 3)),
+    ):
+        b = Build()
+        out.append(Case(f"batch_{name}", b.graph(b.node("MatMul", b.input("x", *left), b.input("w", *right)))))
+    b = Build()
+    out.append(Case("batch_weights", b.graph(b.node("MatMul", b.input("x", 3, 17, 20), scaled(b, 3, 20, 45)))))
+    b = Build()
+    x = b.node("Transpose", b.input("x", 9, 2, 20), perm=(1, 0, 2))
+    w = b.node("Transpose", b.input("w", 33, 2, 20), perm=(1, 2, 0))
+    out.append(Case("batch_turned", b.graph(b.node("Transpose", b.node("MatMul", x, w), perm=(1, 0, 2)))))
+    b = Build()
+    x = b.node("Exp", b.node("Transpose", b.input("x", 20, 9)))
+    out.append(Case("left_computed", b.graph(b.node("MatMul", x, scaled(b, 20, 40)))))
+    b = Build()
+    x = b.node("Concat", b.input("x", 9, 20), b.input("z", 9, 13), axis=1)
+    out.append(Case("left_joined", b.graph(b.node("MatMul", x, scaled(b, 33, 40)))))
+    return out
+
+
+def attention(
+    batch: int | str, length: int | str, heads: int = 3, size: int = 16, mask: str = "row", form: str = "operator"
+) -> Graph:
+    """Softmax(Q K^T / sqrt(size) + mask) V with heads split off one projection and merged again."""
+    b = Build()
+    width = heads * size
+    qkv = b.input("qkv", batch, length, 3 * width)
+    parts = b.node("Split", qkv, b.ints(width, width, width), count=3, axis=2)
+    split = b.ints(0, 0, heads, size)
+    q, k, v = (
+        b.node("Transpose", b.node("Reshape", p, split), perm=perm)
+        for p, perm in zip(parts, ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3)), strict=True)
+    )
+    s = b.node("Mul", b.node("MatMul", q, k), b.constant(size**-0.5))
+    if mask == "row":
+        s = b.node("Add", s, b.input("m", batch, 1, 1, length))
+    elif mask == "square":
+        s = b.node("Add", s, b.input("m", length, length))
+    if form == "operator":
+        p = b.node("Softmax", s, axis=-1)
+    else:
+        b.opset = 17
+        e = b.node("Exp", b.node("Sub", s, b.node("ReduceMax", s, axes=(-1,))))
+        p = b.node("Div", e, b.node("ReduceSum", e, b.ints(-1)))
+    o = b.node("Transpose", b.node("MatMul", p, v), perm=(0, 2, 1, 3))
+    return b.graph(b.node("Reshape", o, b.ints(0, 0, width)))
+
+
+def padded_mask(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """The last key hidden by minus infinity, where there is more than one."""
+    feeds = draw(graph, rng, sizes)
+    feeds["m"] = np.zeros_like(feeds["m"])
+    if feeds["m"].shape[-1] > 1:
+        feeds["m"][..., -1] = -np.inf
+    return feeds
+
+
+def causal_mask(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Keys after the query hidden by a large negative number."""
+    feeds = draw(graph, rng, sizes)
+    feeds["m"] = np.triu(np.full_like(feeds["m"], -1e4), 1)
+    return feeds
+
+
+ANY_LENGTH = ({"B": 1, "S": 24}, {"B": 3, "S": 7}, {"B": 2, "S": 1}, {"B": 1, "S": 37})
+
+
+def attentions() -> list[Case]:
+    out = [
+        Case("attention", attention(1, 24)),
+        Case("attention_long", attention(1, 130, heads=2, size=8, mask="")),
+        Case("attention_odd", attention(2, 17, heads=3, size=10)),
+        Case("attention_hidden", attention(2, 19), feeds=padded_mask),
+        Case("attention_causal", attention(1, 21, mask="square"), feeds=causal_mask),
+        Case("attention_chain", attention(2, 18, form="chain")),
+        Case("attention_any", attention("B", "S"), ANY_LENGTH),
+        Case("attention_any_chain", attention("B", "S", form="chain"), ANY_LENGTH),
+        Case("attention_any_causal", attention("B", "S", mask="square"), ANY_LENGTH, feeds=causal_mask),
+        Case("attention_one_head", attention(1, 12, heads=1, size=32)),
+    ]
+    b = Build()
+    q, k, v = (b.input(n, 2, 3, s, 16) for n, s in (("q", 11), ("k", 23), ("v", 23)))
+    p = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=(0, 1, 3, 2))), axis=-1)
+    out.append(Case("attention_cross", b.graph(b.node("MatMul", p, v))))
+    b = Build()
+    i = b.input("i", 2, 5, dtype=I64)
+    x = b.node("Gather", scaled(b, 30, 24), i)
+    out.append(Case("rows_looked_up", b.graph(b.node("MatMul", x, scaled(b, 24, 40)))))
+    return out
+
+
+CASES: tuple[Case, ...] = (*products(), *transposed(), *attentions())

@@ -1,0 +1,152 @@
+"""Cases of convolutions and pooling, stored plain and channels last: strides, padding, dilation, groups, odd channels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import F16, F64
+from tests.kernels.compiled import Case
+from tests.rules.build import Build
+
+
+def conv(
+    name: str,
+    x: tuple[int | str, ...],
+    filters: tuple[int, ...],
+    *,
+    after: str = "relu",
+    bias: bool = True,
+    last: str = "xry",
+    sizes: Any = ({},),
+    **attrs: Any,
+) -> Case:
+    """A convolution and what comes after it; `last` names the images that lie channels last."""
+    b = Build()
+    scale = np.sqrt(np.prod(filters[1:]))
+    inputs = [b.input("x", *x), b.constant((b.rng.normal(size=filters) / scale).astype(np.float32))]
+    if bias:
+        inputs.append(b.weights(filters[0]))
+    y = b.node("Conv", *inputs, out="y" if not after else "", kernel_shape=filters[2:], **attrs)
+    outputs = []
+    if "both" in after:
+        outputs.append(y)
+    if "residual" in after:
+        have = b.types[y]
+        assert have is not None
+        y = b.node("Add", y, b.input("r", *(e.constant or repr(e) for e in have.shape)))
+    if "clip" in after:
+        y = b.node("Clip", y, b.constant(0.0), b.constant(0.5), out="y")
+    elif after:
+        y = b.node("Relu", y, out="y")
+    values = tuple(v for v in last if v in b.types)
+    return Case(name, b.graph(*outputs, y), tuple(sizes), values)
+
+
+def pads(size: int, rank: int = 2) -> tuple[int, ...]:
+    return (size,) * (2 * rank)
+
+
+def convolutions() -> list[Case]:
+    three = {"pads": pads(1)}
+    return [
+        conv("conv3_even", (1, 32, 14, 14), (32, 32, 3, 3), **three, after="residual"),
+        conv("conv3_odd", (1, 5, 9, 9), (11, 5, 3, 3), **three, after="residual"),
+        conv("conv3_odd_plain", (1, 5, 9, 9), (11, 5, 3, 3), **three, after="residual", last=""),
+        conv("conv3_plain_in", (1, 5, 9, 9), (11, 5, 3, 3), **three, last="y"),
+        conv("conv3_plain_out", (1, 16, 9, 9), (16, 16, 3, 3), **three, last="x"),
+        conv("conv3_bare", (2, 8, 6, 7), (16, 8, 3, 3), after="", bias=False, **three),
+        conv("conv3_both", (1, 8, 6, 7), (16, 8, 3, 3), after="both", **three),
+        conv("conv3_stride", (1, 16, 15, 15), (40, 16, 3, 3), strides=(2, 2), **three),
+        conv("conv3_dilated", (1, 9, 12, 12), (16, 9, 3, 3), dilations=(2, 2), pads=pads(2)),
+        conv("conv3_uneven", (1, 9, 12, 10), (16, 9, 3, 2), strides=(2, 1), pads=(0, 1, 2, 0), last=""),
+        conv("conv3_same", (1, 9, 11, 11), (16, 9, 3, 3), strides=(2, 2), auto_pad="SAME_UPPER"),
+        conv("conv3_valid", (1, 9, 11, 11), (16, 9, 3, 3), last="x"),
+        conv("conv5", (1, 12, 10, 10), (20, 12, 5, 5), pads=pads(2)),
+        conv("conv1", (1, 64, 7, 7), (32, 64, 1, 1), after="residual"),
+        conv("conv1_plain", (1, 24, 7, 5), (33, 24, 1, 1), last=""),
+        conv("conv1_stride", (1, 24, 9, 9), (17, 24, 1, 1), strides=(2, 2)),
+        conv("conv1_image", (1, 40, 1, 1), (30, 40, 1, 1)),
+        conv("conv_tall", (1, 8, 12, 9), (16, 8, 3, 1), pads=(1, 0, 1, 0)),
+        conv("conv_few_out", (1, 16, 9, 9), (3, 16, 3, 3), **three),
+        conv("conv_one_in", (1, 1, 9, 9), (16, 1, 3, 3), **three),
+        conv("conv_line", (2, 8, 21), (16, 8, 3), pads=(1, 1)),
+        conv("conv_volume", (1, 4, 5, 6, 7), (8, 4, 3, 3, 3), pads=pads(1, 3)),
+        conv("stem", (1, 3, 24, 24), (64, 3, 7, 7), strides=(2, 2), pads=pads(3), last="y"),
+        conv("stem_plain", (1, 3, 15, 15), (20, 3, 3, 3), strides=(2, 2), pads=pads(1), after="clip", last=""),
+        conv("group_two", (1, 16, 8, 8), (24, 8, 3, 3), group=2, **three),
+        conv("group_many", (1, 32, 6, 6), (32, 4, 3, 3), group=8, **three, last=""),
+        conv("depth_even", (1, 32, 14, 14), (32, 1, 3, 3), group=32, after="clip", **three),
+        conv("depth_odd", (1, 19, 7, 7), (19, 1, 3, 3), group=19, strides=(2, 2), after="clip", **three),
+        conv("depth_plain", (1, 19, 7, 7), (19, 1, 3, 3), group=19, after="clip", last="", **three),
+        conv("depth_wide", (1, 8, 30, 30), (8, 1, 5, 5), group=8, pads=pads(2)),
+        conv("depth_dilated", (1, 16, 11, 11), (16, 1, 3, 3), group=16, dilations=(2, 2), pads=pads(2)),
+        conv("depth_twice", (1, 6, 8, 8), (12, 1, 3, 3), group=6, **three),
+        conv("depth_tall", (1, 16, 9, 1), (16, 1, 3, 1), group=16, pads=(1, 0, 1, 0)),
+        conv("conv_any_batch", ("N", 8, 7, 7), (24, 8, 3, 3), **three, sizes=({"N": 1}, {"N": 3})),
+        conv("conv_any_image", ("N", 8, "H", "W"), (24, 8, 3, 3), **three,
+             sizes=({"N": 1, "H": 5, "W": 7}, {"N": 2, "H": 1, "W": 1}, {"N": 1, "H": 16, "W": 3})),
+        conv("conv1_any_image", (1, 8, "H", "W"), (24, 8, 1, 1), last="", sizes=({"H": 5, "W": 7}, {"H": 1, "W": 1})),
+        conv("depth_any_image", (1, 20, "H", "W"), (20, 1, 3, 3), group=20, strides=(2, 2), **three,
+             sizes=({"H": 9, "W": 7}, {"H": 2, "W": 3})),
+        conv("conv_no_image", (0, 8, 5, 5), (16, 8, 3, 3), **three),
+    ]  # fmt: skip
+
+
+def typed() -> list[Case]:
+    """Convolutions of other element types."""
+    out = []
+    for t in (F64, F16):
+        b = Build()
+        w = b.constant((b.rng.normal(size=(12, 6, 3, 3)) / 7).astype(t.numpy))
+        y = b.node("Conv", b.input("x", 1, 6, 7, 7, dtype=t), w, kernel_shape=(3, 3), pads=pads(1))
+        out.append(Case(f"conv_{t}", b.graph(y)))
+    b = Build()
+    y = b.node("Conv", b.input("x", 1, 6, 7, 7), b.input("w", 20, 6, 3, 3), kernel_shape=(3, 3), pads=pads(1))
+    out.append(Case("conv_filters_given", b.graph(y)))
+    return out
+
+
+def pool(name: str, op: str, x: tuple[int | str, ...], last: str = "xy", sizes: Any = ({},), **attrs: Any) -> Case:
+    b = Build()
+    return Case(name, b.graph(b.node(op, b.input("x", *x), out="y", **attrs)), tuple(sizes), tuple(last))
+
+
+def poolings() -> list[Case]:
+    three = {"kernel_shape": (3, 3), "strides": (2, 2), "pads": pads(1)}
+    out = []
+    for op, tag in (("MaxPool", "max"), ("AveragePool", "mean")):
+        out += [
+            pool(f"{tag}_three", op, (1, 16, 14, 14), **three),
+            pool(f"{tag}_three_plain", op, (1, 5, 13, 14), "", **three),
+            pool(f"{tag}_two", op, (2, 19, 8, 8), kernel_shape=(2, 2), strides=(2, 2)),
+            pool(f"{tag}_ceil", op, (1, 6, 10, 11), kernel_shape=(3, 3), strides=(2, 2), ceil_mode=1),
+            pool(f"{tag}_ceil_padded", op, (1, 16, 10, 11), ceil_mode=1, **three),
+            pool(f"{tag}_line", op, (1, 5, 17), kernel_shape=(4,), strides=(3,), pads=(2, 1)),
+            pool(f"{tag}_volume", op, (1, 16, 4, 5, 6), kernel_shape=(2, 2, 2), strides=(1, 2, 1)),
+            pool(f"{tag}_any", op, ("N", 16, 9, 9), sizes=({"N": 1}, {"N": 3}), **three),
+            pool(f"{tag}_wide", op, (1, 8, 12, 12), kernel_shape=(7, 7), strides=(1, 1), pads=pads(3)),
+        ]
+    out += [
+        pool("mean_counted", "AveragePool", (1, 16, 14, 14), count_include_pad=1, **three),
+        pool("mean_counted_ceil", "AveragePool", (1, 6, 10, 11), "", count_include_pad=1, ceil_mode=1, **three),
+        pool("max_dilated", "MaxPool", (1, 16, 12, 12), kernel_shape=(3, 3), dilations=(2, 2)),
+        pool("global_mean", "GlobalAveragePool", (2, 20, 7, 7), "x"),
+        pool("global_mean_plain", "GlobalAveragePool", (2, 20, 7, 7), ""),
+        pool("global_max", "GlobalMaxPool", (2, 20, 7, 6), "x"),
+        pool(
+            "global_any",
+            "GlobalAveragePool",
+            ("N", 20, "H", "W"),
+            "",
+            ({"N": 2, "H": 5, "W": 3}, {"N": 1, "H": 1, "W": 1}),
+        ),
+    ]
+    b = Build()
+    y = b.node("Flatten", b.node("GlobalAveragePool", b.input("x", 1, 64, 7, 7)))
+    out.append(Case("global_flat", b.graph(y), ({},), ("x",)))
+    return out
+
+
+CASES: tuple[Case, ...] = (*convolutions(), *typed(), *poolings())
