@@ -11,6 +11,7 @@ from onnxfuse.emit.spell import LIMIT, Spelling, refused
 from onnxfuse.ir.dtype import BF16, F32, I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.group import Group
+from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Kernel, Param
 from onnxfuse.ir.layout import Layout, PadHigh
 from onnxfuse.ops.rows import ROWS
@@ -69,7 +70,7 @@ class _Writer:
     def __init__(self, group: Group, kernel: Kernel, graph: Graph) -> None:
         self.group, self.kernel, self.graph = group, kernel, graph
         self.inputs = {f"in{i}": p for i, p in enumerate(kernel.inputs)}
-        self.spell = Spelling(graph.opset, {name: p.storage for name, p in self.inputs.items()})
+        self.spell = Spelling(graph.opset, {name: p.layout.shape(self._logical(p)) for name, p in self.inputs.items()})
         self.params: dict[str, str] = {}
         for name, p in self.inputs.items():
             self.params.setdefault(p.value, name)
@@ -170,6 +171,11 @@ class _Writer:
             return self._integers(value)
         raise refused(f"{value} is no input of the kernel and neither constant nor an extent")
 
+    def _logical(self, p: Param) -> tuple[Index, ...]:
+        """The shape of a parameter in the graph's own symbols; the kernel may have renamed them."""
+        known = self.graph.types.get(p.value)
+        return known.shape if known is not None else p.shape
+
     def _undone(self, name: str) -> str:
         """An input of the body as the logical tensor of the graph's own type."""
         p = self.inputs[name]
@@ -177,7 +183,7 @@ class _Writer:
         half = p.dtype == BF16 and _cuts_or_pads(p.layout)
         if half:
             x = self.spell.add("Cast", x, to=F32.onnx)
-        x = self.spell.undo(x, p.layout, p.shape)
+        x = self.spell.undo(x, p.layout, self._logical(p))
         wanted = self._type(p.value).dtype if p.value in self.graph.types else self.graph.constants[p.value].dtype
         if half or p.dtype != wanted:
             x = self.spell.add("Cast", x, to=wanted.onnx)
@@ -209,7 +215,7 @@ class _Writer:
         half = BF16 in (dtype, p.dtype) and _cuts_or_pads(p.layout)
         if half:
             made, dtype = self.spell.add("Cast", made, to=F32.onnx), F32
-        made = self.spell.apply(made, p.layout, p.shape, dtype)
+        made = self.spell.apply(made, p.layout, self._logical(p), dtype)
         last = Node("Identity", (made,), (name,))
         if dtype != p.dtype:
             last = Node("Cast", (made,), (name,), {"to": p.dtype.onnx})
