@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -22,6 +23,7 @@ from onnxfuse.load import Source, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline_groups import facts_of
 from onnxfuse.pipeline_meter import size_of
+from onnxfuse.pipeline_outputs import STREAM
 from onnxfuse.report.document import host
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
@@ -97,18 +99,18 @@ def _names(names: tuple[str, ...]) -> str:
 # inspect --------------------------------------------------------------------------------------------------------------
 
 
-def inspect(path: Path) -> Answer:
-    """What a model or a library holds."""
-    if path.is_file():
-        with path.open("rb") as file:
+def inspect(name: str) -> Answer:
+    """What a model or a library holds; `-` is a model on standard input."""
+    if name != STREAM and Path(name).is_file():
+        with Path(name).open("rb") as file:
             if file.read(4) == b"\x7fELF":
-                return _library(path)
-    graph = load(path, Options())
+                return _library(Path(name))
+    graph = load(sys.stdin.buffer.read() if name == STREAM else name, Options())
     source: Source = graph.source
     operators = _operators(graph)
     weights = sum(c.bytes for c in graph.constants.values())
     facts = {
-        "path": str(path),
+        "path": name,
         "sha256": source.sha256,
         "bytes": source.bytes,
         "ir_version": source.ir_version,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +13,7 @@ from typing import Any
 from onnxfuse.cache import file_digest
 from onnxfuse.errors import UsageError
 from onnxfuse.pipeline_meter import size_of
+from onnxfuse.pipeline_outputs import STREAM
 from onnxfuse.profile import ModelProfile, Profile, profile_models
 from onnxfuse.session import library_of
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
@@ -58,7 +61,13 @@ def profile(screen: Screen, models: Sequence[str], **values: Any) -> Measured:
     limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
     if limit is not None and baseline is None and len(models) == 1:
         raise UsageError("profile: --fail-if-slower has nothing to compare with", hint="name MODEL2 or --baseline")
-    paths = [_model(name) for name in models]
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+        return _profiled(screen, models, _files("profile", models, folder), baseline, values)
+
+
+def _profiled(
+    screen: Screen, models: Sequence[str], paths: Sequence[Path], baseline: float | None, values: Mapping[str, Any]
+) -> Measured:
     libraries: list[Path | None] = [None] * len(paths)
     if not values["without_library"]:
         named = [None] * (len(paths) - 1) + [values["library"]]
@@ -80,15 +89,21 @@ def profile(screen: Screen, models: Sequence[str], **values: Any) -> Measured:
     ratio = None if baseline is None else found.models[-1].latency_ms.min / baseline
     return Measured(
         _profile_document(found, models, paths, ratio), tuple(_profile_lines(found, models, ratio)),
-        _slower(found, ratio, limit),
+        _slower(found, ratio, values["fail_if_slower"]),
     )  # fmt: skip
 
 
-def _model(name: str) -> Path:
-    path = Path(name)
-    if not path.is_file():
-        raise UsageError(f"profile: there is no file {name}", hint="check the spelling")
-    return path
+def _files(verb: str, names: Sequence[str], folder: str) -> list[Path]:
+    """The models as files; `-` is standard input, kept in `folder`. Raises UsageError for one that is not there."""
+    if list(names).count(STREAM) > 1:
+        raise UsageError(f"{verb}: standard input holds one model only", hint="name the other one")
+    paths = [Path(folder, "stdin.onnx") if name == STREAM else Path(name) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if name == STREAM:
+            path.write_bytes(sys.stdin.buffer.read())
+        elif not path.is_file():
+            raise UsageError(f"{verb}: there is no file {name}", hint="check the spelling")
+    return paths
 
 
 def _baseline(path: str | None) -> float | None:
@@ -152,7 +167,11 @@ def _op_lines(model: ModelProfile) -> list[str]:
 
 def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
     """The verdict on two models."""
-    paths = [_model(a), _model(b)]
+    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+        return _verified((a, b), _files("verify", (a, b), folder), values)
+
+
+def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any]) -> Verified:
     library = library_of(paths[1], values["library"])
     settings = {
         "inputs": values["inputs"],
@@ -162,7 +181,7 @@ def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
         "time_limit": values["time_budget"],
         "memory_limit": size_of(values["memory_budget"]) if values["memory_budget"] else None,
     }
-    verdict = verify_models(*paths, library=library, rtol=values["rtol"], atol=values["atol"], **settings)
+    verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
     groups: tuple[GroupResult, ...] = ()
     if values["groups"] and library is not None:
         groups = verify_groups(paths[1], library, **settings)
@@ -170,7 +189,7 @@ def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
     ok, message = verdict.ok, verdict.message
     if ok is not False and wrong:
         ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
-    inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip((a, b), paths, strict=True)]
+    inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip(names, paths, strict=True)]
     fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
     made = document("verify", models=inputs, **fields)
     return Verified(made, tuple(_verdict_lines(verdict, groups)), ok, message)

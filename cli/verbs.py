@@ -187,7 +187,7 @@ def inspect(model: str, as_json: bool, json_file: str | None, **values: Any) -> 
     from . import looking, results
 
     show.screen(quiet=values["quiet"], verbose=values["verbose"])
-    results.answer(looking.inspect(Path(model)), as_json, results.Keeper(json_file, overwrite=values["overwrite"]))
+    results.answer(looking.inspect(model), as_json, results.Keeper(json_file, overwrite=values["overwrite"]))
 
 
 @verb()

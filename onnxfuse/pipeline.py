@@ -184,7 +184,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         distinct_kernels=len({part.op for part in b.parts if part.op}),
         phases=sum(len(kernel.phases) for kernel in kernels),
         phase_bytes=phase_bytes(kernels),
-        groups=b.groups or tuple(described(part, part.group.name, have(b.plan).graph) for part in b.parts),
+        groups=b.groups or tuple(described(context, part, part.group.name, have(b.plan).graph) for part in b.parts),
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
         verify=_verified(b),

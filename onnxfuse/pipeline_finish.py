@@ -77,7 +77,9 @@ def emit(context: Context, calls: Calls, b: Build) -> Build:
         fused = [Fused(p.group, have(p.kernel), have(p.body), p.op) for p in b.parts]
         stated = Stated(b.domain, places.library_name, library.sha256, places.manifest_name)
         emitted = calls.emit(have(b.plan), fused, stated)
-    b = replace(b, emitted=emitted, groups=_groups(b, emitted), files=_written(context, calls, emitted, places))
+    b = replace(
+        b, emitted=emitted, groups=_groups(context, b, emitted), files=_written(context, calls, emitted, places)
+    )
     _write_manifest(context, b, source)
     return b
 
@@ -125,10 +127,10 @@ def _write_manifest(context: Context, b: Build, source: Source) -> None:
     manifest_file(context).write_text(text, encoding="utf-8")
 
 
-def _groups(b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
+def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
     """The groups under the names that their nodes got."""
     names = {n.output[0]: n.name for n in emitted.proto.graph.node if b.domain and n.domain == b.domain}
-    return tuple(described(p, names[have(p.kernel).outputs[0].value], have(b.plan).graph) for p in b.parts)
+    return tuple(described(context, p, names[have(p.kernel).outputs[0].value], have(b.plan).graph) for p in b.parts)
 
 
 def check_emitted(b: Build) -> None:

@@ -24,7 +24,7 @@ SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all 
 MOST_ROUNDS = 12
 
 
-def attempted(context: Context, group: Group, what: str, make: Callable[[], Any]) -> Any:
+def attempted(context: Context, what: str, make: Callable[[], Any]) -> Any:
     """What `make` gives. A bug in it becomes a refusal with a reason that says so, unless the build is strict."""
     context.meter.check(what)
     try:
@@ -112,21 +112,29 @@ def traffic(kernel: Kernel) -> int | None:
     return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
 
 
-def described(part: Part, name: str, graph: Graph) -> GroupResult:
-    """A group as results show it."""
+def described(context: Context, part: Part, name: str, graph: Graph) -> GroupResult:
+    """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict)."""
     kernel, group = part.kernel, part.group
-    known = {n.name: found for n in group.nodes if (found := facts_of(graph, n)) is not None}
-    mapping, flops = group_facts(Facts(known, {}), group) if len(known) == len(group.nodes) else (None, None)
+    found = attempted(context, "describe", lambda: _type_and_flops(graph, group))
+    mapping, flops = (None, None) if isinstance(found, Decision) else found
     return GroupResult(
         name=name,
         kernel=part.op,
         nodes=group.origin or tuple(n.name for n in group.nodes),
         ops=tuple(n.op for n in group.nodes),
-        mapping_type=mapping.label if mapping is not None else None,
-        flops=flops.constant if flops is not None else None,
+        mapping_type=mapping,
+        flops=flops,
         bytes=traffic(kernel) if kernel is not None else None,
         phases=len(kernel.phases) if kernel is not None else 0,
     )
+
+
+def _type_and_flops(graph: Graph, group: Group) -> tuple[str | None, int | None]:
+    known = {n.name: facts for n in group.nodes if (facts := facts_of(graph, n)) is not None}
+    if len(known) < len(group.nodes):
+        return None, None
+    fused, flops = group_facts(Facts(known, {}), group)
+    return fused.label, flops.constant
 
 
 def facts_of(graph: Graph, node: Node) -> NodeFacts | None:

@@ -83,7 +83,7 @@ def lower(context: Context, calls: Calls, b: Build) -> Build:
         if known is not None:
             parts.append(replace(known, group=group))
             continue
-        found = attempted(context, group, "lower", partial(calls.lower, group, made, ROWS))
+        found = attempted(context, "lower", partial(calls.lower, group, made, ROWS))
         if isinstance(found, Decision):
             refusals.append((group, found))
         else:
@@ -142,7 +142,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
             return body
         return replace(part, kernel=kernel, body=body, op=calls.identity(calls.kernel_text(kernel), body))
 
-    made: Part | Decision = attempted(context, group, "schedule", make)
+    made: Part | Decision = attempted(context, "schedule", make)
     return made
 
 

@@ -130,10 +130,16 @@ def test_a_planted_error_is_found_and_its_kernel_dropped(built: Callable[..., Re
     assert files(Path()) == {"m.onnx", "o.onnx", "o.fuse.json"}
 
 
-def test_an_error_that_no_group_admits_fails_the_build(built: Callable[..., Result]):
+def test_an_error_that_no_group_admits_fails_the_build_where_verification_was_demanded(
+    built: Callable[..., Result], model: Path
+):
+    calls = Calls(lower=one_percent_more, verify_groups=lambda *_, **__: ())
     with pytest.raises(AnsweredNo, match="the result differs"):
-        built(Calls(lower=one_percent_more, verify_groups=lambda *_, **__: ()))
+        built(calls, verify=True)
     assert files(Path()) == {"m.onnx"}
+    result = built(calls)
+    assert result.kernels == 0 and "the model as a whole differs" in result.refusals[-1].reason
+    assert Path("o.onnx").read_bytes() == model.read_bytes()
 
 
 def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
 import onnx
 import pytest
 
+from onnxfuse import process
 from tests.cli.conftest import Onnxfuse, chain, lonely
 from tests.cli.schema import problems
 from tests.craft.sources import ROOT
@@ -91,6 +93,14 @@ def test_inspect_a_model(onnxfuse: Onnxfuse, model: Path):
     types = {o["operator"]: list(o["mapping_types"]) for o in found["operators"]}
     assert types["Relu"] == ["One-to-One"]
     assert "Relu" in onnxfuse("inspect", model).out
+
+
+def test_a_model_on_standard_input(model: Path):
+    program = f"{sys.executable} -m onnxfuse_cli"
+    done = process.run(("sh", "-c", f"{program} inspect - < m.onnx && {program} verify m.onnx - < m.onnx"))
+    assert done.code == 0 and "4 nodes" in done.out and "no optimizations" in done.out, done.err
+    done = process.run(("sh", "-c", f"{program} verify - - < m.onnx"))
+    assert done.code == 2 and "standard input holds one model only" in done.err
 
 
 def test_inspect_a_library(onnxfuse: Onnxfuse, fused: Path):
