@@ -17,7 +17,7 @@ def _option(
     return field(default=default, metadata=about)
 
 
-STRATEGIES = ("best", "dnnfusion", "stitch", "astitch", "priority", "nnvm", "none")
+STRATEGIES = ("best", "nnvm", "none")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify")
 
 
