@@ -101,7 +101,8 @@ def main() -> int:
     kernels = sum(r.kernels for r in rows)
     print(
         f"{len(rows)} models: {count['fused']} fused with {kernels} kernels, {count['copied']} copied, "
-        f"{count['differs']} with kernels dropped, {count['refused']} refused, {count['failed']} failed; {unverified} could not be verified"
+        f"{count['differs']} with kernels dropped, {count['refused']} refused, {count['failed']} failed; "
+        f"{unverified} could not be verified"
     )
     return 1 if count["failed"] else 0
 
