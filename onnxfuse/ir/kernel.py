@@ -72,7 +72,6 @@ class Fold:
     body: tuple[Stmt, ...]
     ways: int = 1  # partial results side by side, where a vector loop carries them
     part: tuple[str, Index] | None = None  # where the vector that a vector loop carried is stored, instead of its sum
-    jam: Axis | None = None  # an unrolled axis inside the body and after it: each of its iterations has its own sum
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +85,11 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """A variable "%name" for the rest of the block."""
+    """A variable "%name" for the rest of the block; `kept` in a register, since several statements read it."""
 
     name: str
     value: Scalar
+    kept: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import isinf, isnan
 
@@ -111,7 +110,6 @@ class Context:
 
     axis: Axis | None = None
     vectors: frozenset[str] = field(default_factory=frozenset)
-    spelled: Mapping[str, str] = field(default_factory=dict)  # variables that are elements of an array
 
     def varies(self, e: Index) -> bool:
         """Whether an index differs between lanes."""
@@ -126,7 +124,7 @@ def scalar(x: Scalar, c: Context) -> str:
         return _from_index(x, c)
     if isinstance(x, Load):
         if not x.index:
-            name = c.spelled.get(x.source, identifier(x.source))
+            name = identifier(x.source)
             return name if x.source in c.vectors or c.axis is None else _wide(name, x.dtype, c)
         return _load(x, c)
     assert isinstance(x, Apply)

@@ -24,7 +24,7 @@ from onnxfuse.ir.kernel import (
     statements,
 )
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Load
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
 
 _MERGE = {"sum": "({0} + {1})", "prod": "({0} * {1})", "max": "max_nan({0}, {1})", "min": "min_nan({0}, {1})"}
@@ -38,7 +38,6 @@ class Printer:
     buffers: dict[str, DType]
     context: Context = field(default_factory=Context)
     ways: dict[str, int] = field(default_factory=dict)  # fold variables carried by a vector loop
-    jams: dict[str, str] = field(default_factory=dict)  # fold variables with a sum per iteration of an unrolled axis
     lines: list[str] = field(default_factory=list)
     depth: int = 1
 
@@ -69,7 +68,8 @@ class Printer:
             case Accumulate():
                 self.accumulate(s)
             case Let():
-                self.put(f"const auto {identifier(s.name)} = {scalar(s.value, self.context)};")
+                value = scalar(s.value, self.context)
+                self.put(f"const auto {identifier(s.name)} = {f'once({value})' if s.kept else value};")
                 self.remember(s.name)
             case Store():
                 self.store(s)
@@ -120,9 +120,6 @@ class Printer:
     def fold(self, s: Fold) -> None:
         """Start values, the loops, and, when a vector loop carried the sums, one value from all lanes."""
         start = MONOIDS[s.combine].init(s.dtype)
-        if s.jam is not None:
-            self.jam(s, start)
-            return
         carried = self.context.axis is None and any(
             isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body)
         )
@@ -132,7 +129,8 @@ class Printer:
             self.put(f"for (auto& w : {names[0]}w) w = splat<{computed(s.dtype)}>({scalar(start[0], Context())});")
             self.ways[s.targets[0]] = s.ways
         else:
-            for t, name, first in zip(s.targets, names, start, strict=True):
+            alike = start if len(start) == len(names) else start * len(names)
+            for t, name, first in zip(s.targets, names, alike, strict=True):
                 self.put(f"auto {name} = {scalar(first, self.context)};")
                 self.remember(t)
         for inner in s.body:
@@ -146,20 +144,6 @@ class Printer:
             else:
                 self.put(f"const {computed(s.dtype)} {names[0]} = {_ACROSS[s.combine]}({names[0]}w[0]);")
 
-    def jam(self, s: Fold, start: tuple[Scalar, ...]) -> None:
-        """One sum for each iteration of an unrolled axis; afterwards its loops read the sum of their own iteration."""
-        assert s.jam is not None
-        count, name, at = s.jam.extent.constant, identifier(s.targets[0]), identifier(s.jam.name)
-        first = scalar(start[0], self.context)
-        kind = computed(s.dtype) if self.context.axis is None else f"vec<{computed(s.dtype)}>"
-        self.put(f"{kind} {name}u[{count}];")
-        self.put(f"for (auto& u : {name}u) u = {first};")
-        self.jams[s.targets[0]] = f"{name}u[{at}]"
-        self.context = replace(self.context, spelled={**self.context.spelled, s.targets[0]: f"{name}u[{at}]"})
-        self.remember(s.targets[0])
-        for inner in s.body:
-            self.statement(inner)
-
     def accumulate(self, s: Accumulate) -> None:
         """Merge values into the variables of the fold around."""
         values = [scalar(v, self.context) for v in s.values]
@@ -169,7 +153,7 @@ class Printer:
             merged = _MERGE[s.combine].format(target, f"alive({values[0]}, {idle}, lanes)")
             self.put(f"{target} = {merged};")
         elif s.combine in _MERGE:
-            name = self.jams.get(s.targets[0], identifier(s.targets[0]))
+            name = identifier(s.targets[0])
             self.put(f"{name} = {_MERGE[s.combine].format(name, values[0])};")
         else:
             self.merge(s)

@@ -44,11 +44,4 @@ def _suits(fold: Fold, value: Scalar) -> bool:
     """A plain fold carried by a vector loop, whose result alone decides what is stored."""
     carried = any(isinstance(s, Loop) and s.kind == "vector" for s in statements(fold.body))
     alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
-    return (
-        carried
-        and alone
-        and fold.combine in TOGETHER
-        and fold.dtype == F32
-        and fold.jam is None
-        and len(fold.targets) == 1
-    )
+    return carried and alone and fold.combine in TOGETHER and fold.dtype == F32 and len(fold.targets) == 1

@@ -36,7 +36,6 @@ class Level:
     kind: str = "serial"
     begin: Index = ZERO
     end: Index | None = None
-    jam: bool = False  # reductions below run outside this loop, with one sum for each iteration
 
 
 def offsets_of(x: Scalar) -> list[Index]:

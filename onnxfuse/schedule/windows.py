@@ -1,21 +1,22 @@
 """Window reductions (depthwise convolution, pooling): several outputs of an image row at once, edges apart.
 
-Neighbouring outputs share weights and inputs, so that a few of them are jammed into one unrolled body. Inside the image
-no tap needs a guard; at the edges the guards are of constants, once the body is unrolled, and cost nothing either.
+Neighbouring outputs share weights and inputs, so that a few of them are computed in one body with all taps spelled out:
+each weight and each input is loaded once. Taps in the padding are known, and left out.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, walk
+from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Loop, Stmt
-from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import Goal, Level
-from onnxfuse.schedule.writer import written
+from onnxfuse.schedule.writer import Writer, finished, lifted
 
 MOST_TAPS = 32  # a longer window is not unrolled
 
@@ -37,7 +38,9 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     span = _inside(x, reduce, width)
     if span is None or not any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b)):
         return None
-    return x, tuple(_blocks(goal, x, span, width, _outputs(width, most), vector))
+    blocks = list(_blocks(goal, x, span, width, _outputs(width, most), vector))
+    made = tuple(b for b in blocks if b is not None)
+    return (x, made) if len(made) == len(blocks) else None
 
 
 def _outputs(width: int, most: int) -> int:
@@ -47,7 +50,9 @@ def _outputs(width: int, most: int) -> int:
     return min(range(min(8, most), 3, -1), key=lambda u: (-width % u, -u), default=width)
 
 
-def _blocks(goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level) -> Iterator[Stmt]:
+def _blocks(
+    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level
+) -> Iterator[Stmt | None]:
     """Blocks of a row in order: those inside the image as one loop, those at its edges with guards spelled out."""
     begin = 0
     while begin < width:
@@ -81,11 +86,36 @@ def _least(e: Index) -> Index | None:
     return None if low is None else low + shift
 
 
-def _block(goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: Level, prefix: str) -> Stmt:
-    """The jammed loop over blocks of outputs."""
-    block, one = Axis(f"{x.name}b", Index.of(blocks)), Axis(f"{x.name}u", Index.of(outputs))
-    at = (Index.of(block) * outputs if blocks > 1 else ZERO) + one + first
-    inner = goal.substituted({x: at})
-    inner = Goal(inner.buffer, inner.offset, simplify(inner.value))
-    body = written([inner], [vector, Level(one, "unroll", jam=True)], prefix)
-    return Loop(block, ZERO, block.extent, "serial", body)
+def _block(goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: Level, prefix: str) -> Stmt | None:
+    """The loop over blocks of outputs, all taps but the first axis spelled out; None where their guards differ."""
+    block = Axis(f"{x.name}b", Index.of(blocks))
+    at = (Index.of(block) * outputs if blocks > 1 else ZERO) + first
+    goals = [goal.substituted({x: at + u}) for u in range(outputs)]
+    goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
+    reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
+    terms = list(_terms(reduces, vector.axis))
+    guards = terms[0][2]
+    if any(g != guards for _, _, g in terms):
+        return None
+    writer = Writer([vector], at=[[], []], prefix=prefix)
+    writer.fold_together(reduces, [(u, term) for u, term, _ in terms], guards)
+    return Loop(block, ZERO, block.extent, "serial", finished(writer, goals))
+
+
+def _terms(reduces: list[Reduce], vector: Axis) -> Iterator[tuple[int, Scalar, list[Guard]]]:
+    """What each reduction adds at each tap of the inner ranges, and the guards left over; idle taps are left out."""
+    inner = reduces[0].ranges[1:]
+    for taps in itertools.product(*(range(r.extent.constant or 0) for r in inner)):
+        values = {r: Index.of(t) for r, t in zip(inner, taps, strict=True)}
+        for u, x in enumerate(reduces):
+            term = simplify(substitute_axes(x.body[0], values))
+            if all(isinstance(n, Load) for n in _outside(term)):
+                bare, guards = lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
+                yield u, bare[0], guards
+
+
+def _outside(x: Scalar) -> list[Scalar]:
+    """The factors of a term: one that became a number is that of a tap in the padding."""
+    if isinstance(x, Apply) and x.fn == "mul":
+        return _outside(x.args[0]) + _outside(x.args[1])
+    return [x]

@@ -6,10 +6,11 @@ variables there. A reduction becomes a fold at its own level.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnxfuse.ir.compose import children, cost, indices_of, rebuild, walk
+from onnxfuse.ir.compose import children, cost, indices_of, loads, rebuild, walk
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
@@ -20,7 +21,7 @@ CHEAP = 8.0  # vector operations below which a fold would wait for its own sums,
 
 
 @dataclass(slots=True)
-class _Writer:
+class Writer:
     """Places values at loop levels and writes statements. `at` holds the statements of each open level."""
 
     loops: list[Level]
@@ -30,6 +31,7 @@ class _Writer:
     at: list[list[Stmt]] = field(default_factory=list)
     memo: dict[Scalar, int] = field(default_factory=dict)
     also: dict[Scalar, tuple[str, Index]] = field(default_factory=dict)
+    shared: set[Load] = field(default_factory=set)  # loads that several spelled-out terms read
     count: int = 0
     prefix: str = ""
 
@@ -83,7 +85,7 @@ class _Writer:
                 return None
             inner = Loaded(atom.source, tuple(self.index(i) for i in atom.at), atom.extent)
             level = max((self.level_of_index(i) for i in inner.at), default=0)
-            if any(level.kind == "vector" for level in self.loops[:level]):
+            if any(loop.kind == "vector" for loop in self.loops[:level]):
                 return Index.of(inner)
             if inner not in self.bound:
                 axis = Axis(f"%{self.prefix}g{self.count}", atom.extent)
@@ -112,7 +114,7 @@ class _Writer:
             return made
         name = self.variable(level)
         self.known[x] = name
-        self.at[level].append(Let(name, made))
+        self.at[level].append(Let(name, made, x in self.shared))
         if kept:
             buffer, offset = self.also[x]
             self.at[level].append(Store(buffer, self.index(offset), Load(name, (), x.dtype)))
@@ -137,40 +139,68 @@ class _Writer:
         return divides and self.level(x.args[1]) < self.level(x.args[0])
 
     def _fold(self, x: Reduce, level: int) -> Scalar:
-        """A fold at `level`; parts of its body that do not depend on the ranges are placed outside.
-
-        Jammed, the fold stands outside the innermost loop, with one sum for each of its iterations.
-        """
+        """A fold at `level`; parts of its body that do not depend on the ranges are placed outside."""
         names = tuple(self.variable(level) for _ in x.body)
-        jam = self.loops[level - 1].axis if level and self.loops[level - 1].jam else None
-        outside = level - 1 if jam is not None else level
-        inside = _range_loops(x, self.loops[:outside])
-        if jam is not None:  # all taps but the first axis, which may be guarded, are spelled out
-            inside = [inside[0], *(Level(level.axis, "unroll") for level in inside[1:]), Level(jam, "unroll")]
-        body, lifted = _lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
-        saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
-        self.loops = saved_loops[:outside] + inside
-        self.at = saved_at[: outside + 1] + [[] for _ in inside]
-        self.memo = {}
-        values = tuple(self.visit(b, use_counts(body), len(self.loops)) for b in body)
-        self.at[-1].append(Accumulate(names, x.combine, values))
-        whens: dict[int, tuple[Guard, ...]] = {}
-        for g in lifted:
-            depth = max(self.level_of_index(g.index) - outside - 1, 0)
-            whens[depth] = (*whens.get(depth, ()), Guard(self.index(g.index), g.extent))
-        closed = _closed(self.at[outside + 1 :], inside, whens)
-        inner_known = {n: v for n, v in self.known.items() if self.levels[v] <= outside}
-        self.loops, self.at, self.memo = saved_loops, saved_at, {}
-        self.known = saved_known | inner_known
+        inside = _range_loops(x, self.loops[:level])
+        body, guards = lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
+        uses = use_counts(body)
+
+        def accumulate() -> None:
+            values = tuple(self.visit(b, uses, len(self.loops)) for b in body)
+            self.at[-1].append(Accumulate(names, x.combine, values))
+
+        closed = self._inside(level, inside, guards, accumulate)
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
-        self.bound = {k: a for k, a in self.bound.items() if self.levels[a.name] <= outside}
         ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
-        self.at[outside].append(Fold(names, x.combine, x.body[0].dtype, closed, ways, None, jam))
+        self.at[level].append(Fold(names, x.combine, x.body[0].dtype, closed, ways))
         return Load(names[x.slot], (), x.dtype)
 
+    def _inside(
+        self, level: int, inside: list[Level], lifted: list[Guard], fill: Callable[[], None]
+    ) -> tuple[Stmt, ...]:
+        """What `fill` writes inside more loops below `level`, under the guards; variables of those loops end with them."""
+        saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
+        self.loops = saved_loops[:level] + inside
+        self.at = saved_at[: level + 1] + [[] for _ in inside]
+        self.memo = {}
+        fill()
+        whens: dict[int, tuple[Guard, ...]] = {}
+        for g in lifted:
+            depth = max(self.level_of_index(g.index) - level - 1, 0)
+            whens[depth] = (*whens.get(depth, ()), Guard(self.index(g.index), g.extent))
+        closed = _closed(self.at[level + 1 :], inside, whens)
+        outer_known = {n: v for n, v in self.known.items() if self.levels[v] <= level}
+        self.loops, self.at, self.memo = saved_loops, saved_at, {}
+        self.known = saved_known | outer_known
+        self.bound = {k: a for k, a in self.bound.items() if self.levels[a.name] <= level}
+        return closed
 
-def _lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], list[Guard]]:
+    def fold_together(
+        self, reduces: Sequence[Reduce], spelled: Sequence[tuple[int, Scalar]], guards: list[Guard]
+    ) -> None:
+        """Reductions over the same ranges in one fold: a loop over the first range, all else spelled out.
+
+        `spelled` are the terms in order, each with the number of its reduction; they share the guards and their loads.
+        """
+        level, first = len(self.loops), reduces[0]
+        names = [self.variable(level) for _ in reduces]
+        readers = Counter(load for _, term in spelled for load in loads(term))
+        self.shared = {load for load, count in readers.items() if count > 1}
+
+        def accumulate() -> None:
+            for number, term in spelled:
+                value = self.visit(term, {}, len(self.loops))
+                self.at[-1].append(Accumulate((names[number],), first.combine, (value,)))
+
+        closed = self._inside(level, [Level(first.ranges[0])], guards, accumulate)
+        self.shared = set()
+        for name, x in zip(names, reduces, strict=True):
+            self.known[x] = name
+        self.at[level].append(Fold(tuple(names), first.combine, first.body[0].dtype, closed))
+
+
+def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], list[Guard]]:
     """The body without guards under which it contributes nothing anyway, and those guards.
 
     A guard that differs between the lanes of a vector stays where it is.
@@ -240,11 +270,15 @@ def written(goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "") -> 
 
     Their variables begin with `prefix`, so that stages that follow each other do not share names.
     """
-    writer = _Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix)
+    return finished(Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix), goals)
+
+
+def finished(writer: Writer, goals: Sequence[Goal]) -> tuple[Stmt, ...]:
+    """All statements of a writer, once the goals' values are written and stored."""
     for t in goals:
         writer.also |= t.also
     uses = use_counts([t.value for t in goals])
     for t in goals:
-        value = writer.visit(t.value, uses, len(loops))
+        value = writer.visit(t.value, uses, len(writer.loops))
         writer.at[-1].append(Store(t.buffer, writer.index(t.offset), value))
-    return (*writer.at[0], *_closed(writer.at[1:], list(loops), {}))
+    return (*writer.at[0], *_closed(writer.at[1:], writer.loops, {}))
