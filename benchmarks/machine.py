@@ -1,0 +1,88 @@
+"""What this machine can do, measured: multiply-adds per second, and read bandwidth by how much is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.rendered.run import race
+from benchmarks.twins.run import HERE, PEAK_FLOPS, library
+from onnxfuse.build import find_toolchain
+from onnxfuse.config import target_named
+from onnxfuse.report.document import envelope
+from tests.kernels.pool_host import Pool, aligned
+
+MEGABYTES = (1, 4, 64, 512)  # read over and over: from the cores' own caches, the shared one, and memory
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What `threads` threads reached: GFLOP/s in fp32, and GB/s of reading so many megabytes again and again."""
+
+    threads: int
+    gflops: float
+    gbytes: Mapping[int, float]
+
+    def bandwidth(self, footprint: float) -> float:
+        """Bytes per second of data that comes round again after `footprint` bytes: of the next larger size measured."""
+        sizes = sorted(self.gbytes)
+        size = next((s for s in sizes if footprint <= s << 20), sizes[-1])
+        return self.gbytes[size] * 1e9
+
+
+def limits(threads: int, seconds: float) -> Limits:
+    """The best of `seconds` of each measurement."""
+    built = library(HERE / "limits.cpp")
+    with Pool(threads) as pool:
+        (peak,) = race(pool, [(pool.load(built, "limit_multiply_add"), [[]])], seconds)
+        reader, gbytes = pool.load(built, "limit_read"), {}
+        for megabytes in MEGABYTES:
+            data = aligned(np.ones(megabytes << 18, np.float32))
+            (times,) = race(pool, [(reader, [[data]])], seconds)
+            gbytes[megabytes] = data.nbytes / float(times.min()) / 1e9
+    return Limits(threads, PEAK_FLOPS / float(peak.min()) / 1e9, gbytes)
+
+
+def facts() -> dict[str, Any]:
+    """What a reader needs to know of the machine and the versions, and how busy the machine is with other work."""
+    return {
+        **envelope("bench"),
+        "caches": _caches(),
+        "target": target_named("native").name,
+        "compiler": str(find_toolchain("auto")),
+        "load_average": os.getloadavg()[0],
+    }
+
+
+def _caches() -> dict[str, str]:
+    """Sizes of the first core's data caches by level, as Linux tells them."""
+    found = {}
+    for place in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        kind, level, size = ((place / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size"))
+        if kind != "Instruction":
+            found[f"L{level}"] = size
+    return found
+
+
+def show(about: Mapping[str, Any], measured: Sequence[Limits]) -> str:
+    """A paragraph for people."""
+    host, versions = about["host"], ", ".join(f"{name} {number}" for name, number in about["versions"].items())
+    caches = ", ".join(f"{level} {size}" for level, size in about["caches"].items())
+    lines = [
+        f"{host['cpu']}, {host['cores']} cores, {caches}, load average {about['load_average']:.2f}",
+        f"{host['system']}, Python {host['python']}, {versions}, {about['compiler']}, kernels for {about['target']}",
+    ]
+    for each in measured:
+        reads = ", ".join(f"{gb:.0f} from {mb} MB" for mb, gb in each.gbytes.items())
+        lines.append(f"{each.threads} thread(s): {each.gflops:.0f} GFLOP/s; reads GB/s: {reads}")
+    return "\n".join(lines)
+
+
+def to_json(measured: Sequence[Limits]) -> list[dict[str, Any]]:
+    """Plain values."""
+    return [asdict(each) for each in measured]

@@ -1,0 +1,225 @@
+"""Networks before and after: builds by the command line, latency of a process per engine in turns, load time, floor."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.floor import by_kernel, floors
+from benchmarks.machine import Limits
+from models.networks import Network, network
+from onnxfuse import process
+from onnxfuse.profile import ModelProfile, profile_models
+
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "models" / "build"
+
+_FAMILIES = ("bert", "resnet", "mobilenet")
+NETWORKS: dict[str, tuple[str, ...]] = {
+    "tiny": (*(f"tiny-{f}{form}" for f in _FAMILIES for form in ("", ".decomposed")), "tiny-bert.dynamic"),
+    "demo": tuple(f"demo-{f}{form}" for f in _FAMILIES for form in ("", ".decomposed")),
+    "full": (
+        "bert-base", "bert-base.decomposed", "bert-base.dynamic",
+        "resnet-50", "resnet-50.decomposed", "mobilenet-v2", "mobilenet-v2.decomposed",
+    ),
+}  # fmt: skip
+DYNAMIC = ".dynamic"
+ENGINES = ("runtime", "fused", "bodies", "unfused")  # in the order in which they are measured; see `latencies`
+UNFUSED = ("--strategy", "none", "--min-group", "1")  # generated kernels, one operator each
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long is measured. `seconds` are of runs of one engine; `loads` is how often each model is loaded."""
+
+    threads: tuple[int, ...] = (2,)
+    seconds: float = 5.0
+    loads: int = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A run of `onnxfuse optimize`: wall time of the command, memory of all its processes, and its result."""
+
+    model: Path
+    seconds: float
+    peak_bytes: int
+    result: Mapping[str, Any]
+
+    @property
+    def library(self) -> str:
+        """The library of its kernels."""
+        return str(self.result["output"]["library"])
+
+
+def model_of(name: str) -> Path:
+    """The file of a network, built if it is not there or its builder has changed."""
+    done = process.run((sys.executable, "-m", "models", name, "--out", str(MODELS)), stage="bench", cwd=ROOT)
+    if done.code:
+        raise RuntimeError(f"{name}: {(done.err.strip() or done.out.strip()).splitlines()[-1]}")
+    return MODELS / f"{name}.onnx"
+
+
+def optimize(model: Path, out: Path, cache: Path, *flags: str) -> Built:
+    """What a user's command line makes of `model`. Raises RuntimeError where it fails or fuses nothing."""
+    facts = out.with_suffix(".result.json")
+    command = (sys.executable, "-m", "onnxfuse_cli", "optimize", str(model), str(out), "--overwrite", *flags)
+    done = process.run((*command, "--cache-dir", str(cache), "--json-file", str(facts)), stage="bench")
+    if done.code:
+        raise RuntimeError(f"{model.name}: optimize ended with {done.code}: {done.err.strip().splitlines()[-1]}")
+    result = json.loads(facts.read_text(encoding="utf-8"))
+    if result["output"]["library"] is None:
+        raise RuntimeError(f"{model.name}: nothing was fused")
+    return Built(out, done.seconds, done.peak_bytes, result)
+
+
+def inputs_of(name: str, folder: Path) -> Path:
+    """One set of sensible inputs in a file. A network with symbols gets those of its static twin."""
+    row: Network = network(name.removesuffix(DYNAMIC))
+    path = folder / "inputs.npz"
+    np.savez(path, allow_pickle=False, **row.sample())
+    return path
+
+
+def measure(
+    name: str, folder: Path, effort: Effort, limits: Mapping[int, Limits], say: Callable[[str], None]
+) -> dict[str, Any]:
+    """All figures of one network. What is built stays in `folder`, which must be there and empty."""
+    model = model_of(name)
+    inputs = inputs_of(name, folder)
+    say(f"{name}: optimize, with an empty cache and again")
+    cold = optimize(model, folder / "fused.onnx", folder / "cache")
+    again = optimize(model, folder / "fused.onnx", folder / "cache")
+    say(f"{name}: kernels of one operator each")
+    unfused = optimize(model, folder / "unfused.onnx", folder / "cache", *UNFUSED)
+    say(f"{name}: latency and load time of {len(ENGINES)} engines")
+    loads = load_times(model, cold, effort, inputs)
+    found = [latencies(model, cold, unfused, inputs, count, effort.seconds) for count in effort.threads]
+    for latency in found:
+        latency["floor"] = _against_floor(cold, latency, inputs, limits)
+    return {
+        "network": name,
+        "model_bytes": _bytes(model),
+        "structure": structure(cold.result),
+        "unfused": structure(unfused.result),
+        "latency": found,
+        "load_ms": loads,
+        "optimize": _cost(cold, again, _bytes(model)),
+    }
+
+
+def _cost(cold: Built, again: Built, size: int) -> dict[str, Any]:
+    """Seconds and memory of a build with an empty cache and of the next one; `size` is that of the model's files."""
+    peak = max(cold.peak_bytes, again.peak_bytes)
+    return {
+        "cold_s": cold.seconds,
+        "cached_s": again.seconds,
+        "peak_bytes": peak,
+        "memory_to_file": peak / size,
+        "steps_s": dict(cold.result["seconds"]),
+        "steps_cached_s": dict(again.result["seconds"]),
+    }
+
+
+def _bytes(model: Path) -> int:
+    """Size of a model with its external data."""
+    return sum(path.stat().st_size for path in (model, model.with_name(model.name + ".data")) if path.exists())
+
+
+def structure(result: Mapping[str, Any]) -> dict[str, Any]:
+    """Counts and the verdict of a build."""
+    counts = ("nodes_before", "kernels", "distinct_kernels", "nodes_left", "phases", "phase_bytes")
+    checked = result["verify"] or {}
+    return {name: result[name] for name in counts} | {k: checked.get(k) for k in ("ok", "max_error", "limit")}
+
+
+def latencies(model: Path, fused: Built, unfused: Built, inputs: Path, threads: int, seconds: float) -> dict[str, Any]:
+    """Milliseconds of ONNX Runtime on the original, of ours with its library and without, and of unfused kernels.
+
+    `spread` is how far the original is from itself; `speedup` are ratios of minima to the original's.
+    """
+    profile = profile_models(
+        [model, fused.model, fused.model, unfused.model],
+        libraries=[None, fused.library, None, unfused.library],
+        threads=threads,
+        duration=seconds,
+        inputs=inputs,
+    )
+    times = dict(zip(ENGINES, (asdict(m.latency_ms) | {"runs": m.runs} for m in profile.models), strict=True))
+    speedup = {name: times["runtime"]["min"] / ms["min"] for name, ms in times.items()}
+    medians = {name: times["runtime"]["median"] / ms["median"] for name, ms in times.items()}
+    return {"threads": threads, "ms": times, "speedup": speedup, "of_medians": medians, "spread": profile.spread}
+
+
+def load_times(model: Path, fused: Built, effort: Effort, inputs: Path) -> dict[str, float]:
+    """Least milliseconds to open a session on a file in the page cache, by engine; a new process each time."""
+    found: list[tuple[ModelProfile, ...]] = []
+    for _ in range(effort.loads):
+        profile = profile_models(
+            [model, fused.model, fused.model],
+            libraries=[None, fused.library, None],
+            threads=effort.threads[0],
+            repeats=1,
+            warmup=1,
+            inputs=inputs,
+            a_a=False,
+        )
+        found.append(profile.models)
+    return {name: min(row[i].load_ms for row in found) for i, name in enumerate(ENGINES[:3])}
+
+
+def _against_floor(
+    built: Built, latency: Mapping[str, Any], inputs: Path, limits: Mapping[int, Limits]
+) -> dict[str, Any] | None:
+    """The floor of all kernels at the same number of threads, and each kernel's own time beside its floor."""
+    threads = latency["threads"]
+    found = floors(built.result["groups"], built.model, limits[threads])
+    if found is None:
+        return None
+    profile = profile_models(
+        [built.model], libraries=[built.library], threads=threads, repeats=1, inputs=inputs, a_a=False, per_op=True
+    )
+    times = {op.name: op.time_ms for op in profile.models[0].ops}
+    names = {floor.name for floor in found}
+    least = sum(floor.ms for floor in found)
+    return {
+        "ms": least,
+        "compute_ms": sum(floor.compute_ms for floor in found),
+        "memory_ms": sum(floor.memory_ms for floor in found),
+        "gflop": sum(floor.flops for floor in found) / 1e9,
+        "time_over_floor": latency["ms"]["fused"]["min"] / least,
+        "left_ms": sum(ms for name, ms in times.items() if name not in names),
+        "kernels": by_kernel(found, times),
+    }
+
+
+def symbolic(static: Path, dynamic: Path, effort: Effort) -> list[dict[str, Any]]:
+    """The build with symbols beside the one without, on the same inputs; both are folders that `measure` filled."""
+    models = [folder / "fused.onnx" for folder in (static, dynamic)]
+    libraries = [folder / "libfused.so" for folder in (static, dynamic)]
+    rows = []
+    for threads in effort.threads:
+        profile = profile_models(
+            models, libraries=libraries, threads=threads, duration=effort.seconds, inputs=static / "inputs.npz"
+        )
+        first, second = (m.latency_ms for m in profile.models)
+        rows.append({
+            "threads": threads, "static": asdict(first), "dynamic": asdict(second), "spread": profile.spread,
+            "dynamic_over_static": second.min / first.min, "of_medians": second.median / first.median,
+        })  # fmt: skip
+    return rows
+
+
+def pairs(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Networks that are there both without and with symbols."""
+    return [
+        (name.removesuffix(DYNAMIC), name)
+        for name in names
+        if name.endswith(DYNAMIC) and name.removesuffix(DYNAMIC) in names
+    ]

@@ -1,0 +1,143 @@
+"""The figures of a measurement as tables for people; the same tables stand in docs/performance.md."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks.rendered.run import WORTH
+
+Row = Mapping[str, Any]
+_WORST = 6  # kernels of each network that are shown with their floors
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """A Markdown table that is readable as it stands; all columns but the first are right-aligned."""
+    cells = [tuple(head), *(tuple(map(str, row)) for row in rows)]
+    widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+    lines = [
+        "| "
+        + " | ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+        + " |"
+        for row in cells
+    ]
+    rule = "| " + " | ".join("-" * (w - 1) + ":" if i else "-" * w for i, w in enumerate(widths)) + " |"
+    return "\n".join([lines[0], rule, *lines[1:]])
+
+
+def _ms(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.2f}" if value < 100 else f"{value:.0f}"
+
+
+def _pair(ms: Row) -> str:
+    return f"{_ms(ms['min'])} ({_ms(ms['median'])})"
+
+
+def _times(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def rendered(rows: Iterable[Row]) -> str:
+    """Rendered kernels against hand-written ones."""
+    head = ("case", "threads", "weights", "rendered ms", "twin ms", "twin / rendered", "medians", "A/A", "% of peak",
+            "error", "note")  # fmt: skip
+    lines = []
+    for row in rows:
+        ours, twin = ({k: row[side][f"{k}_ms"] for k in ("min", "median")} for side in ("rendered", "twin"))
+        note = "WRONG" if not row["good"] else f"below {WORTH}" if row["ratio"] < WORTH else ""
+        ratios = (_times(row["ratio"]), _times(row["ratio_of_medians"]), f"{row['spread']:.3f}")
+        facts = (row["case"], row["threads"], row["weights"], _pair(ours), _pair(twin), *ratios)
+        lines.append((*facts, f"{row['percent_of_peak']:.0f}", f"{row['error']:.0e}", note))
+    return table(head, lines)
+
+
+def latency(rows: Sequence[Row]) -> str:
+    """Milliseconds, minimum and median, of every engine, and what was won by minima."""
+    head = ("network", "threads", "ONNX Runtime ms", "fused", "without library", "unfused kernels",
+            "speedup", "of medians", "without library", "fusion adds", "A/A")  # fmt: skip
+    lines = []
+    for row in rows:
+        for each in row["latency"]:
+            ms, won = each["ms"], each["speedup"]
+            times = tuple(_pair(ms[engine]) for engine in ("runtime", "fused", "bodies", "unfused"))
+            ratios = (won["fused"], each["of_medians"]["fused"], won["bodies"], won["fused"] / won["unfused"])
+            lines.append((row["network"], each["threads"], *times, *map(_times, ratios), f"{each['spread']:.3f}"))
+    return table(head, lines)
+
+
+def structure(rows: Sequence[Row]) -> str:
+    """What the builds are made of, and whether they were right."""
+    head = ("network", "nodes", "kernels", "distinct", "nodes left", "phases", "phase MB", "error", "limit", "right")
+    lines = []
+    for row in rows:
+        s = row["structure"]
+        size = "-" if s["phase_bytes"] is None else f"{s['phase_bytes'] / 1e6:.1f}"
+        counts = (s["nodes_before"], s["kernels"], s["distinct_kernels"], s["nodes_left"], s["phases"], size)
+        verdict = "not asked" if s["ok"] is None else "yes" if s["ok"] else "NO"
+        errors = ("-" if s[key] is None else f"{s[key]:.1e}" for key in ("max_error", "limit"))
+        lines.append((row["network"], *counts, *errors, verdict))
+    return table(head, lines)
+
+
+def costs(rows: Sequence[Row]) -> str:
+    """What optimizing and loading cost."""
+    head = ("network", "file MB", "optimize s", "from cache s", "peak MB", "of file", "load ms", "fused", "bodies",
+            "ratio")  # fmt: skip
+    lines = []
+    for row in rows:
+        cost, load, size = row["optimize"], row["load_ms"], row["model_bytes"]
+        built = (f"{cost['cold_s']:.1f}", f"{cost['cached_s']:.1f}", f"{cost['peak_bytes'] / 1e6:.0f}")
+        loads = tuple(f"{load[name]:.0f}" for name in ("runtime", "fused", "bodies"))
+        ratios = (f"{cost['memory_to_file']:.1f}x", *loads, _times(load["bodies"] / load["runtime"]))
+        lines.append((row["network"], f"{size / 1e6:.1f}", *built, *ratios))
+    return table(head, lines)
+
+
+def floor(rows: Sequence[Row]) -> str:
+    """Times of whole networks over their floors."""
+    head = (
+        "network",
+        "threads",
+        "GFLOP",
+        "compute ms",
+        "memory ms",
+        "floor ms",
+        "fused ms",
+        "fused / floor",
+        "other nodes ms",
+    )
+    lines = []
+    for row in rows:
+        for each in row["latency"]:
+            f = each["floor"]
+            if f is not None:
+                parts = (f"{f['gflop']:.2f}", *(_ms(f[key]) for key in ("compute_ms", "memory_ms", "ms")))
+                least = (_ms(each["ms"]["fused"]["min"]), _times(f["time_over_floor"]), _ms(f["left_ms"]))
+                lines.append((row["network"], each["threads"], *parts, *least))
+    return table(head, lines)
+
+
+def kernels(row: Row) -> str:
+    """The kernels of a network that lose most against their floors."""
+    head = ("kernel", "nodes", "floor ms", "ms", "ms / floor")
+    found = next((each["floor"] for each in row["latency"] if each["floor"] is not None), None)
+    if found is None:
+        return ""
+    lines = []
+    for each in found["kernels"][:_WORST]:
+        ratio = _times(each["time_ms"] / each["floor_ms"]) if each["floor_ms"] else "-"
+        ops = " ".join(each["ops"])
+        name = ops if len(ops) <= 60 else f"{ops[:57]}..."
+        lines.append((name, each["nodes"], _ms(each["floor_ms"]), _ms(each["time_ms"]), ratio))
+    return table(head, lines)
+
+
+def symbolic(rows: Mapping[str, Sequence[Row]]) -> str:
+    """Builds with symbols beside builds without."""
+    head = ("network", "threads", "static ms", "symbolic ms", "symbolic / static", "of medians", "A/A")
+    lines = []
+    for name, each in rows.items():
+        for row in each:
+            ratios = (_times(row["dynamic_over_static"]), _times(row["of_medians"]), f"{row['spread']:.3f}")
+            lines.append((name, row["threads"], _pair(row["static"]), _pair(row["dynamic"]), *ratios))
+    return table(head, lines)

@@ -1,0 +1,128 @@
+"""`make bench`: measure the machine, the kernels and the networks, print tables, and write every figure as JSON.
+
+    python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine rendered networks]
+
+How it is measured, and what was found, is written in docs/performance.md. Nothing here fails because of a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
+
+from benchmarks import machine, networks, tables  # noqa: E402
+from benchmarks.machine import Limits  # noqa: E402
+from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
+from onnxfuse.report.document import plain  # noqa: E402
+
+PARTS = ("machine", "rendered", "networks")
+OUT = ROOT / ".cache" / "bench"
+DIGITS = 5  # of the figures in the JSON document
+
+
+def say(line: str) -> None:
+    """Progress, for a person."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def heading(text: str, body: str) -> None:
+    print(f"\n{text}\n\n{body}", flush=True)
+
+
+def wait_for_quiet(most: float, patience: float) -> bool:
+    """Wait until the load average is below `most`, at the longest `patience` seconds; whether it is."""
+    start = time.monotonic()
+    while os.getloadavg()[0] >= most and time.monotonic() - start < patience:
+        time.sleep(5)
+    return os.getloadavg()[0] < most
+
+
+def measure_networks(asked: argparse.Namespace, limits: dict[int, Limits]) -> tuple[list[Any], dict[str, Any]]:
+    """A row per network, and a row per network that is there with and without symbols."""
+    effort = networks.Effort(tuple(asked.threads), *((1.0, 1) if asked.quick else (5.0, 3)))
+    names = asked.network or list(networks.NETWORKS[asked.models])
+    found, symbolic = [], {}
+    OUT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=OUT) as top:
+        folders = {name: Path(top, name) for name in names}
+        for name, folder in folders.items():
+            folder.mkdir()
+            found.append(networks.measure(name, folder, effort, limits, say))
+        for static, dynamic in networks.pairs(names):
+            say(f"{dynamic} beside {static}")
+            symbolic[dynamic] = networks.symbolic(folders[static], folders[dynamic], effort)
+    return found, symbolic
+
+
+def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
+    heading("Latency, minimum (median); speedups are over ONNX Runtime, by minima", tables.latency(found))
+    if symbolic:
+        heading("Symbolic against static builds, same inputs", tables.symbolic(symbolic))
+    heading("What was built", tables.structure(found))
+    heading("What it costs", tables.costs(found))
+    heading("Against the floor", tables.floor(found))
+    for row in found:
+        worst = tables.kernels(row)
+        if worst:
+            heading(f"{row['network']}: kernels that lose most against their floors", worst)
+
+
+def rounded(value: Any) -> Any:
+    """The document with figures of a length that means something."""
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [rounded(each) for each in value]
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", choices=tuple(networks.NETWORKS), help="default: full, with --quick tiny")
+    parser.add_argument(
+        "--network", action="append", default=[], metavar="NAME", help="this one only (may be repeated)"
+    )
+    parser.add_argument("--threads", type=int, nargs="+", default=[2], metavar="N", help="of networks (default: 2)")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--quick", action="store_true", help="short runs: to see that it works")
+    parser.add_argument("--json", type=Path, default=OUT / "bench.json", metavar="FILE", help="every figure")
+    asked = parser.parse_args(argv)
+    asked.models = asked.models or ("tiny" if asked.quick else "full")
+    return asked
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    asked = arguments(argv)
+    begin, seconds = time.monotonic(), 0.3 if asked.quick else 2.0
+    if not asked.quick and not wait_for_quiet(0.5, 60.0):
+        say("bench: other work keeps this machine busy: times will be too long, and ratios too close to 1")
+    about = machine.facts()
+    limits = {count: machine.limits(count, seconds) for count in sorted({1, 2, *asked.threads})}
+    heading("Machine", machine.show(about, list(limits.values())))
+    document: dict[str, Any] = {**about, "quick": asked.quick, "limits": machine.to_json(list(limits.values()))}
+    if "rendered" in asked.parts:
+        say("rendered kernels beside hand-written ones")
+        document["rendered"] = list(rendered_rows((), (1, 2), 0.3 if asked.quick else 4.0, warm=asked.quick))
+        heading("Rendered kernels against hand-written ones, minimum (median)", tables.rendered(document["rendered"]))
+    if "networks" in asked.parts:
+        document["networks"], document["symbolic"] = measure_networks(asked, limits)
+        show_networks(document["networks"], document["symbolic"])
+    document |= {"load_average_after": os.getloadavg()[0], "seconds": time.monotonic() - begin}
+    asked.json.parent.mkdir(parents=True, exist_ok=True)
+    asked.json.write_text(json.dumps(rounded(plain(document)), indent=1) + "\n", encoding="utf-8")
+    say(f"\nall figures: {asked.json} ({document['seconds']:.0f} s)")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
