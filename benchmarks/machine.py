@@ -86,3 +86,8 @@ def show(about: Mapping[str, Any], measured: Sequence[Limits]) -> str:
 def to_json(measured: Sequence[Limits]) -> list[dict[str, Any]]:
     """Plain values."""
     return [asdict(each) for each in measured]
+
+
+def from_json(rows: Sequence[Mapping[str, Any]]) -> list[Limits]:
+    """What `to_json` was given, whose keys JSON made text."""
+    return [Limits(r["threads"], r["gflops"], {int(size): gb for size, gb in r["gbytes"].items()}) for r in rows]

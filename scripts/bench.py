@@ -1,6 +1,7 @@
 """`make bench`: measure the machine, the kernels and the networks, print tables, and write every figure as JSON.
 
     python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine rendered networks]
+    python scripts/bench.py --show benchmarks/results/FILE.json
 
 How it is measured, and what was found, is written in docs/performance.md. Nothing here fails because of a time.
 """
@@ -64,6 +65,14 @@ def measure_networks(asked: argparse.Namespace, limits: dict[int, Limits]) -> tu
     return found, symbolic
 
 
+def show_machine(document: dict[str, Any]) -> None:
+    heading("Machine", machine.show(document, machine.from_json(document["limits"])))
+
+
+def show_rendered(rows: Sequence[Any]) -> None:
+    heading("Rendered kernels against hand-written ones, minimum (median)", tables.rendered(rows))
+
+
 def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
     heading("Latency, minimum (median); speedups are over ONNX Runtime, by minima", tables.latency(found))
     if symbolic:
@@ -95,25 +104,40 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--threads", type=int, nargs="+", default=[2], metavar="N", help="of networks (default: 2)")
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works")
+    parser.add_argument(
+        "--show", type=Path, metavar="FILE", help="print the tables of a JSON document; measure nothing"
+    )
     parser.add_argument("--json", type=Path, default=OUT / "bench.json", metavar="FILE", help="every figure")
     asked = parser.parse_args(argv)
     asked.models = asked.models or ("tiny" if asked.quick else "full")
     return asked
 
 
+def show(document: dict[str, Any]) -> int:
+    """The tables of a measurement."""
+    show_machine(document)
+    if "rendered" in document:
+        show_rendered(document["rendered"])
+    if "networks" in document:
+        show_networks(document["networks"], document["symbolic"])
+    return 0
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     asked = arguments(argv)
+    if asked.show:
+        return show(json.loads(asked.show.read_text(encoding="utf-8")))
     begin, seconds = time.monotonic(), 0.3 if asked.quick else 2.0
     if not asked.quick and not wait_for_quiet(0.5, 60.0):
         say("bench: other work keeps this machine busy: times will be too long, and ratios too close to 1")
     about = machine.facts()
     limits = {count: machine.limits(count, seconds) for count in sorted({1, 2, *asked.threads})}
-    heading("Machine", machine.show(about, list(limits.values())))
     document: dict[str, Any] = {**about, "quick": asked.quick, "limits": machine.to_json(list(limits.values()))}
+    show_machine(document)
     if "rendered" in asked.parts:
         say("rendered kernels beside hand-written ones")
         document["rendered"] = list(rendered_rows((), (1, 2), 0.3 if asked.quick else 4.0, warm=asked.quick))
-        heading("Rendered kernels against hand-written ones, minimum (median)", tables.rendered(document["rendered"]))
+        show_rendered(document["rendered"])
     if "networks" in asked.parts:
         document["networks"], document["symbolic"] = measure_networks(asked, limits)
         show_networks(document["networks"], document["symbolic"])
