@@ -54,7 +54,7 @@ def schedule(
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
     """Values of a phase that later phases read get a place in scratch; their names."""
     read = {read.source for t in later for j in t.jobs for read in j.reads}
-    read |= {read.source for t in later for j in t.jobs if j.tiled for read in (j.tiled.left, j.tiled.right)}
+    read |= {name for t in later for j in t.jobs for name in j.looks_up}
     kept: set[str] = set()
     for job in part.jobs:
         name = job.nest.name

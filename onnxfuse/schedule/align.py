@@ -55,7 +55,7 @@ def together(jobs: Sequence[Job]) -> Together | None:
     renamed: list[Job] = []
     for job in reversed(jobs):
         readers = [r for r in renamed if any(read.source == job.nest.name for read in r.reads)]
-        if renamed and not readers:
+        if renamed and (not readers or any(job.nest.name in r.looks_up for r in renamed)):
             return None
         renamed.insert(0, job.rename(_matched(job, readers)))
     tiles = [j.tiled for j in renamed if j.tiled is not None]

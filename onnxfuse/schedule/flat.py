@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from onnxfuse.config import Target
+from onnxfuse.ir.compose import inside, rebuild
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.align import Together
-from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, work_of
+from onnxfuse.schedule.frame import Frame, flat_in, goal_of, work_of
+from onnxfuse.schedule.jobs import is_output
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.nest import Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
 from onnxfuse.schedule.windows import jammed
 from onnxfuse.schedule.writer import written
 
@@ -17,9 +20,7 @@ from onnxfuse.schedule.writer import written
 def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
     """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
     frame = Frame({}, None, ZERO, 1, places)
-    for job in t.jobs:
-        give_place(job, t, frame, kept)
-    goals = [goal_of(j, frame, flat_in(j.nest.value, frame)) for j in t.jobs]
+    goals = _goals(t, frame, kept)
     axes, values = fused_axes(
         tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
     )
@@ -46,6 +47,24 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         splits.append(Split(lo, hi, axis.extent))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work_of(t), tuple(frame.locals), written(goals, opened))
+
+
+def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
+    """What is stored: outputs and what later phases read. The rest are variables: every job has one element here."""
+    made: dict[str, Scalar] = {}
+    goals: list[Goal] = []
+
+    def known(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Load) or x.source not in made:
+            return None
+        return inside(x.guards, made[x.source], x.otherwise) if x.otherwise is not None else made[x.source]
+
+    for job in t.jobs:
+        name = job.nest.name
+        made[name] = rebuild(job.nest.value, known, lambda i: i)
+        if name in kept or is_output(name):
+            goals.append(goal_of(job, frame, flat_in(made[name], frame)))
+    return goals
 
 
 def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index]) -> Phase:

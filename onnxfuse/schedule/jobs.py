@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import loads, rebuild, substitute_axes
+from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, lower, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
 from onnxfuse.ir.scalar import Guard, Load, Scalar, const
@@ -61,6 +61,14 @@ class Job:
         if self.tiled is None:
             return tuple(loads(self.nest.value))
         return (self.tiled.left, self.tiled.right, *loads(self.tiled.finish))
+
+    @property
+    def looks_up(self) -> frozenset[str]:
+        """Values whose elements are indices of what the job reads."""
+        t = self.tiled
+        parts = (self.nest.value,) if t is None else (t.left, t.right, t.finish)
+        indices = (e for x in parts for e in indices_of(x))
+        return frozenset(a.source for e in indices for a in atoms(e) if isinstance(a, Loaded))
 
     def rename(self, names: Mapping[Axis, Axis]) -> Job:
         """The job with axes renamed."""
