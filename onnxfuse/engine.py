@@ -29,14 +29,18 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 }
 
 
-def options(*, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0) -> ort.SessionOptions:
+def options(
+    *, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0, prepack: bool = True
+) -> ort.SessionOptions:
     """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
 
+    Without `prepack` the runtime makes no second copy of the weights, which a session of few runs has no use for.
     Raises DeviceError when a library cannot be registered.
     """
     made = ort.SessionOptions()
     made.log_severity_level = 4
     made.intra_op_num_threads = threads
+    made.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
     levels = ort.GraphOptimizationLevel
     made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     for library in libraries:

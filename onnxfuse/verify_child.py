@@ -70,11 +70,11 @@ def _reference(
     wanted = feeds.inputs_of(bare)
     plain = True
     try:
-        session = engine.open_session(path, engine.options(libraries=custom, optimize=False))
+        session = engine.open_session(path, engine.options(libraries=custom, optimize=False, prepack=False))
         sets, expected = trial.input_sets(session, wanted, inputs, seed, dims)
     except DeviceError:  # some models run only when the optimizer has removed what has no kernel
         plain = False
-        session = engine.open_session(path, engine.options(libraries=custom))
+        session = engine.open_session(path, engine.options(libraries=custom, prepack=False))
         sets, expected = trial.input_sets(session, wanted, inputs, seed, dims)
     return engine.output_names(session), sets, expected, plain
 
@@ -85,7 +85,7 @@ def _own_distances(
     """By output: optimized against not optimized, and nudged inputs against the inputs, both optimized."""
     nudged = [feeds.nudged(each, seed) for each in sets]
     try:
-        session = engine.open_session(path, engine.options(libraries=custom))
+        session = engine.open_session(path, engine.options(libraries=custom, prepack=False))
         found = [engine.run(session, each) for each in (*sets, *nudged)]
     except DeviceError:  # the reference ran: what is left is the floor
         return [[] for _ in expected[0]]
@@ -100,7 +100,7 @@ def _compared(
 ) -> dict[str, Any]:
     """One way to run the other model: by output its distance from the original, or the message of what went wrong."""
     try:
-        session = engine.open_session(path, engine.options(libraries=libraries, optimize=optimize))
+        session = engine.open_session(path, engine.options(libraries=libraries, optimize=optimize, prepack=False))
         own = engine.output_names(session)
         if len(own) != len(names):
             raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(names)}")

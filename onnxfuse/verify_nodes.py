@@ -18,6 +18,8 @@ from onnxfuse import compare, engine, feed_limits, feeds, trial
 from onnxfuse.errors import DeviceError
 from onnxfuse.trial import Values
 
+Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
+
 DOMAIN = "onnxfuse."  # fused nodes are of a domain that begins so
 _CAPTURED_BYTES = 256 << 20  # how much of the values between nodes is held at a time
 _SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
@@ -57,9 +59,11 @@ def measure(
     nodes = [each for each in proto.graph.node if each.domain.startswith(DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
-    for node, captured in _captured(job, path, nodes, inputs, dims):
+    spreads: dict[str, Spread] = {}
+    for node, captured, expected in _captured(job, path, nodes, inputs, dims):
         note(f"node {node.op_type} {key_of(node)}")
-        results.append({"name": key_of(node), "op_type": node.op_type, **_checked(job, node, captured)})
+        checked = _checked(job, node, captured, expected, spreads)
+        results.append({"name": key_of(node), "op_type": node.op_type, **checked})
     return results
 
 
@@ -70,22 +74,25 @@ def key_of(node: NodeProto) -> str:
 
 def _captured(
     job: Job, path: Path, nodes: Sequence[NodeProto], inputs: str | None, dims: Mapping[str, int]
-) -> Iterator[tuple[NodeProto, list[Values]]]:
-    """Each node with the values of its inputs that are no weights, for every set of model inputs.
+) -> Iterator[tuple[NodeProto, list[Values], compare.Results]]:
+    """Each node with the values of its inputs that are no weights and of its outputs, for every set of model inputs.
 
     The whole model runs once per batch of nodes; batches grow until what they capture reaches `_CAPTURED_BYTES`.
     """
     wanted = {id(node): [n for n in dict.fromkeys(node.input) if n and n not in job.weights] for node in nodes}
-    session = _tapped(path, [name for names in wanted.values() for name in names], job)
+    made = {id(node): [n for n in node.output if n] for node in nodes}
+    session = _tapped(path, [name for part in (wanted, made) for names in part.values() for name in names], job)
     sets, _ = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), inputs, job.seed, dims)
     fed = set(sets[0])
     batch, rest = 1, list(nodes)
     while rest:
         now, rest = rest[:batch], rest[batch:]
-        names = list(dict.fromkeys(n for node in now for n in wanted[id(node)] if n not in fed))
+        touched = (n for node in now for n in (*wanted[id(node)], *made[id(node)]))
+        names = list(dict.fromkeys(n for n in touched if n not in fed))
         runs = [dict(zip(names, engine.run(session, each, names), strict=True)) | each for each in sets]
         for node in now:
-            yield node, [{name: values[name] for name in wanted[id(node)]} for values in runs]
+            captured = [{name: values[name] for name in wanted[id(node)]} for values in runs]
+            yield node, captured, [[values[name] for name in made[id(node)]] for values in runs]
         each_bytes = max(1, sum(values[n].nbytes for values in runs for n in names) // len(now))
         batch = max(1, min(_CAPTURED_BYTES // each_bytes, 2 * batch))
 
@@ -100,19 +107,22 @@ def _tapped(path: Path, names: Sequence[str], job: Job) -> ort.InferenceSession:
     tail = ModelProto(graph=GraphProto(output=extra)).SerializeToString()
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         model = b"".join((mapped, tail))
-    return engine.open_session(model, engine.options(libraries=job.custom, optimize=False))
+    return engine.open_session(model, engine.options(libraries=job.custom, optimize=False, prepack=False))
 
 
-def _checked(job: Job, node: NodeProto, captured: list[Values]) -> dict[str, Any]:
-    """Error and limit of the output that is nearest its limit, or over it by most."""
+def _checked(
+    job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, spreads: dict[str, Spread]
+) -> dict[str, Any]:
+    """Error and limit of the output that is nearest its limit, or over it by most.
+
+    `spreads` remembers how far runs of a body differ from each other: the first node of an operator type tells.
+    """
     model = _single(job, node, captured[0]).SerializeToString()
     try:
-        expected = _run(model, job.custom, False, captured)
-        optimized = _run(model, job.custom, True, captured)
-        nudged = _run(model, job.custom, True, [feeds.nudged(each, job.seed) for each in captured])
+        own = spreads.setdefault(node.op_type, []) or _spread(job, model, captured, expected)
     except DeviceError as problem:
         return {"ok": None, "error": None, "limit": None, "message": f"the body does not run: {problem.message}"}
-    own = [compare.distances(expected, optimized), compare.distances(optimized, nudged)]
+    spreads[node.op_type] = own
     try:
         found = compare.distances(expected, _run(model, (job.library, *job.custom), False, captured))
     except DeviceError as problem:
@@ -127,12 +137,20 @@ def _checked(job: Job, node: NodeProto, captured: list[Values]) -> dict[str, Any
     return {"ok": ok, "error": found[at].error, "limit": limits[at], "message": _words(node, at, found[at], ok)}
 
 
+def _spread(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
+    """Distances among the body's own runs: without optimizations, with them, and with inputs nudged by one rounding."""
+    both = [*captured, *(feeds.nudged(each, job.seed) for each in captured)]
+    runs = _run(model, job.custom, True, both)
+    optimized, nudged = runs[: len(captured)], runs[len(captured) :]
+    return [compare.distances(expected, optimized), compare.distances(optimized, nudged)]
+
+
 def _words(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str:
     return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
 
 
 def _run(model: bytes, libraries: Sequence[str], optimize: bool, sets: list[Values]) -> compare.Results:
-    session = engine.open_session(model, engine.options(libraries=libraries, optimize=optimize))
+    session = engine.open_session(model, engine.options(libraries=libraries, optimize=optimize, prepack=False))
     return [engine.run(session, each) for each in sets]
 
 
