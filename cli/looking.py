@@ -21,9 +21,9 @@ from onnxfuse.errors import ToolchainError, UsageError
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import Source, load, simplify_shapes
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline_groups import facts_of
-from onnxfuse.pipeline_meter import size_of
-from onnxfuse.pipeline_outputs import STREAM
+from onnxfuse.pipeline.groups import facts_of
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.document import host
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain

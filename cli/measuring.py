@@ -12,8 +12,8 @@ from typing import Any
 
 from onnxfuse.cache import file_digest
 from onnxfuse.errors import UsageError
-from onnxfuse.pipeline_meter import size_of
-from onnxfuse.pipeline_outputs import STREAM
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.profile import ModelProfile, Profile, profile_models
 from onnxfuse.session import library_of
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models

@@ -9,7 +9,7 @@ from typing import Any
 
 from onnxfuse.emit.staged import Staged, refuse_existing
 from onnxfuse.errors import OutputError
-from onnxfuse.pipeline_groups import BUG
+from onnxfuse.pipeline.groups import BUG
 from onnxfuse.report.document import envelope, plain
 from onnxfuse.report.result import Result
 

@@ -23,7 +23,7 @@ from typing import Any
 
 from onnxfuse import process
 from onnxfuse.errors import BudgetError, ModelError
-from onnxfuse.pipeline_groups import BUG
+from onnxfuse.pipeline.groups import BUG
 
 COMMAND = (sys.executable, "-m", "onnxfuse_cli", "optimize", "-j", "1")
 

@@ -18,8 +18,8 @@ from onnxfuse.ir.scalar import apply, const
 from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.spec import Definition
 from onnxfuse.pipeline import STEPS, optimize
-from onnxfuse.pipeline_calls import Calls
-from onnxfuse.pipeline_groups import BUG, MOST_ROUNDS
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import BUG, MOST_ROUNDS
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
 from onnxfuse.verify import GroupResult, Verdict
@@ -177,7 +177,7 @@ def test_what_cannot_be_verified_is_written_unless_verification_was_demanded(bui
 
 
 def test_without_a_runtime_nothing_is_verified(built: Callable[..., Result], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onnxfuse.pipeline_finish.find_spec", lambda name: None)
+    monkeypatch.setattr("onnxfuse.pipeline.finish.find_spec", lambda name: None)
     result = built(Calls())
     assert result.verify is not None and result.verify.ok is None and result.kernels == 1
     with pytest.raises(DeviceError, match="onnxruntime is not installed"):

@@ -14,9 +14,9 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel, Tile, statements
 from onnxfuse.load import Source
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.pipeline_calls import Calls
-from onnxfuse.pipeline_groups import MOST_ROUNDS, attempted, checked_plan, refused
-from onnxfuse.pipeline_state import Build, Context, Part, have
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, refused
+from onnxfuse.pipeline.state import Build, Context, Part, have
 
 
 def load(context: Context, calls: Calls, b: Build) -> Build:

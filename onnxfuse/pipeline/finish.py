@@ -16,11 +16,11 @@ from onnxfuse.emit import Library as Stated
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.pipeline_calls import Calls
-from onnxfuse.pipeline_groups import MOST_ROUNDS, described, longest_sums, names_of
-from onnxfuse.pipeline_meter import size_of
-from onnxfuse.pipeline_outputs import Places
-from onnxfuse.pipeline_state import Build, Context, Part, have
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import MOST_ROUNDS, described, longest_sums, names_of
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.outputs import Places
+from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.render.ort_glue import Entry
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import Gain, GroupResult, Model

@@ -16,7 +16,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
-from onnxfuse.pipeline_state import Build, Context, Part
+from onnxfuse.pipeline.state import Build, Context, Part
 from onnxfuse.report.result import GroupResult
 
 BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from onnxfuse.ir.text import text
-from onnxfuse.pipeline_state import Build, have
+from onnxfuse.pipeline.state import Build, have
 
 
 def text_of(step: str, b: Build) -> str:

@@ -11,19 +11,19 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onnxfuse import pipeline_finish as finish
-from onnxfuse import pipeline_steps as first
 from onnxfuse.config import Options, target_named
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.pipeline_calls import Calls
-from onnxfuse.pipeline_groups import described, phase_bytes
-from onnxfuse.pipeline_meter import Meter, size_of
-from onnxfuse.pipeline_outputs import STREAM, Places, deliver, places_of, refuse, workshop
-from onnxfuse.pipeline_state import Build, Context, Tell, check_options, have
-from onnxfuse.pipeline_steps import nodes_left
-from onnxfuse.pipeline_text import text_of
+from onnxfuse.pipeline import finish
+from onnxfuse.pipeline import steps as first
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import described, phase_bytes
+from onnxfuse.pipeline.meter import Meter, size_of
+from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
+from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
+from onnxfuse.pipeline.steps import nodes_left
+from onnxfuse.pipeline.text import text_of
 from onnxfuse.report.result import Model, Output, Refusal, Result, Verified
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]

@@ -16,8 +16,8 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
-from onnxfuse.pipeline_meter import Meter
-from onnxfuse.pipeline_outputs import Places
+from onnxfuse.pipeline.meter import Meter
+from onnxfuse.pipeline.outputs import Places
 from onnxfuse.render.source import Source
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
