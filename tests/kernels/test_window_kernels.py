@@ -6,8 +6,8 @@ import pytest
 
 from onnxfuse.config import TARGETS
 from tests.kernels.compiled import Case, verified
-from tests.kernels.window_cases import CASES
 from tests.kernels.pool_host import compiler
+from tests.kernels.window_cases import CASES
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 

@@ -1,0 +1,174 @@
+"""Cases of elementwise kernels: every function, broadcasting, element types, odd numbers, sizes 0 and 1."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import BOOL, F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
+from onnxfuse.ir.graph import Graph
+from tests.kernels.compiled import Array, Case, Feeds, Sizes
+from tests.rules.build import Build, draw
+
+FLOATS = (F32, F64, F16)
+INTEGERS = (I8, U8, I16, U16, I32, U32, I64, U64)
+UNARY = ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
+         "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Tanh")  # fmt: skip
+POSITIVE = ("Log", "Reciprocal", "Sqrt")
+BINARY = ("Add", "Div", "Max", "Mean", "Min", "Mul", "Pow", "Sub")
+
+
+def unary(op: str, dtype: DType = F32, *shape: int | str, **attrs: Any) -> Graph:
+    b = Build(22)
+    return b.graph(b.node(op, b.input("x", *(shape or (3, 37)), dtype=dtype), **attrs))
+
+
+def binary(op: str, left: Any, right: Any, dtype: DType = F32, **attrs: Any) -> Graph:
+    b = Build(20)
+    x, y = b.input("x", *left, dtype=dtype), b.input("y", *right, dtype=dtype)
+    return b.graph(b.node(op, x, y, **attrs))
+
+
+def positive(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    return {k: (np.abs(v) + 0.1).astype(v.dtype) for k, v in draw(graph, rng, sizes).items()}
+
+
+def whole(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """All numbers of the type for integers (no zeros on the right), halves for floats."""
+    feeds = {}
+    for name, value in draw(graph, rng, sizes).items():
+        if value.dtype.kind in "iu":
+            info = np.iinfo(value.dtype)
+            drawn = rng.integers(info.min, info.max, value.shape, value.dtype, endpoint=True)
+            value = np.where((drawn == 0) & (name != "x"), 1, drawn).astype(value.dtype)
+        elif value.dtype.kind == "f":
+            value = (np.round(value * 4) / 2).astype(value.dtype)
+        feeds[name] = value
+    return feeds
+
+
+def divisors(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Numbers of either sign by 1, 2, 3, -2 and the like."""
+    feeds = whole(graph, rng, sizes)
+    small = rng.integers(1, 5, feeds["y"].shape)
+    signed = np.where(rng.random(small.shape) < 0.5, -small, small) if feeds["y"].dtype.kind in "if" else small
+    return feeds | {"y": signed.astype(feeds["y"].dtype)}
+
+
+def odd(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """NaN, infinities, zeros of both signs, denormal and huge numbers, in every pair where there are two inputs."""
+    row = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e38, -1e38, 1.0, -1.0, 2.5, -2.5, 0.5, 88.0, -104.0])
+    left, right = np.meshgrid(row, row)
+    feeds = draw(graph, rng, sizes)
+    for value, part in zip(feeds.values(), (left, right), strict=False):
+        value.reshape(-1)[:] = part.reshape(-1)[: value.size]
+    return feeds
+
+
+def every_function() -> list[Case]:
+    out = [Case(f"{op}_{t}", unary(op, t)) for op in UNARY for t in FLOATS if t == F32 or op in ("Exp", "Gelu", "Relu", "Tanh")]
+    out += [Case(f"{op}_f32", unary(op), feeds=positive) for op in POSITIVE]
+    out += [Case(f"odd_{op}", unary(op, F32, 16, 16), feeds=odd) for op in (*UNARY, *POSITIVE) if op not in ("Sin", "Cos")]
+    out += [Case(f"{op}_f32_same", binary(op, (3, 37), (3, 37)), feeds=positive if op == "Pow" else draw) for op in BINARY]
+    out += [Case(f"odd_{op}", binary(op, (16, 16), (16, 16)), feeds=odd) for op in BINARY if op != "Pow"]
+    for op in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
+        out.append(Case(f"{op}_f32", binary(op, (5, 33), (33,)), feeds=whole))
+        out.append(Case(f"odd_{op}", binary(op, (16, 16), (16, 16)), feeds=odd))
+    for op in ("And", "Or", "Xor"):
+        out.append(Case(f"{op}_bool", binary(op, (5, 33), (33,), BOOL)))
+    out += [Case("Not_bool", unary("Not", BOOL)), Case("IsNaN_f32", unary("IsNaN", F32, 16, 16), feeds=odd)]
+    out += [Case("Gelu_tanh", unary("Gelu", F32, approximate="tanh")), Case("PRelu_f32", binary("PRelu", (5, 33), (33,)))]
+    return out
+
+
+def broadcasts() -> list[Case]:
+    pairs: tuple[tuple[Any, Any], ...] = (
+        ((3, 1), (1, 37)), ((37,), ()), ((), ()), ((1,), (1, 1)), ((4, 1, 5), (3, 1)), ((2, 3, 4, 5, 2, 3), (4, 1, 2, 1)),
+        ((16,), (7, 1, 16)), ((1, 5, 1, 9), (3, 1, 4, 1)), ((0, 5), (5,)), ((4, 0), (1,)), ((1, 1), (1, 0)),
+    )  # fmt: skip
+    out = [Case(f"broadcast_{k}", binary("Sub", a, b)) for k, (a, b) in enumerate(pairs)]
+    some = ({"A": 3, "B": 37}, {"A": 1, "B": 1}, {"A": 0, "B": 4}, {"A": 130, "B": 16})
+    out.append(Case("broadcast_any_row", binary("Mul", ("A", "B"), ("B",)), some))
+    out.append(Case("broadcast_any_column", binary("Mul", ("A", "B"), ("A", 1)), some))
+    out.append(Case("broadcast_any_inner", binary("Mul", ("A", 1, "B"), ("A", 7, 1)), some))
+    b = Build()
+    x = b.node("Where", b.input("c", 4, 1, dtype=BOOL), b.input("x", 1, 33), b.constant(-1.0))
+    out.append(Case("where_broadcast", b.graph(x)))
+    return out
+
+
+def integers() -> list[Case]:
+    out: list[Case] = []
+
+    def add(name: str, graph: Graph, feeds: Feeds = whole) -> None:
+        out.append(Case(name, graph, feeds=feeds))
+
+    for t in INTEGERS:
+        for op in ("Add", "Sub", "Mul", "Max", "Min"):
+            if op in ("Add", "Mul") or t in (I8, U8, I32, I64):
+                add(f"{op}_{t}", binary(op, (5, 33), (33,), t))
+        add(f"Div_{t}", binary("Div", (5, 33), (33,), t), divisors)
+        if t in (I8, U8, I32, I64):
+            add(f"Mod_{t}", binary("Mod", (5, 33), (33,), t), divisors)
+            add(f"Less_{t}", binary("Less", (5, 33), (33,), t))
+            add(f"Equal_{t}", binary("Equal", (5, 33), (33,), t), draw)
+        if t.kind == "i":
+            add(f"Neg_{t}", unary("Neg", t), draw)
+            add(f"Abs_{t}", unary("Abs", t), draw)
+    add("fmod_i32", binary("Mod", (5, 33), (33,), I32, fmod=1), divisors)
+    add("fmod_f32", binary("Mod", (5, 33), (33,), F32, fmod=1), divisors)
+    return out
+
+
+def casts() -> list[Case]:
+    out = []
+    for have, want in (
+        (F32, I32), (F32, I64), (F32, U8), (F32, F16), (F16, F32), (F32, F64), (F64, F32), (I64, F32), (I32, F16),
+        (U8, F32), (I8, I64), (I64, I8), (I64, I32), (BOOL, F32), (BOOL, I64), (F32, BOOL), (I32, BOOL), (U64, F32),
+        (F64, I64), (I64, F64), (U32, I64), (I16, I32),
+    ):  # fmt: skip
+        feeds: Feeds = positive if have.floating and want.kind == "u" else draw
+        out.append(Case(f"cast_{have}_{want}", unary("Cast", have, to=want.onnx), feeds=feeds))
+    return out
+
+
+def chains() -> list[Case]:
+    out = []
+    b = Build()
+    x, y = b.input("x", 5, 40), b.input("y", 40)
+    small = b.node("Less", x, y)
+    away = b.node("Not", small)
+    out.append(Case("chain_of_truth", b.graph(away, b.node("Where", away, x, y))))
+    b = Build()
+    m = b.node("Unsqueeze", b.input("m", "B", "S", dtype=I64), b.ints(1, 2))
+    y = b.node("Mul", b.node("Sub", b.constant(1.0), b.node("Cast", m, to=1)), b.constant(-10000.0))
+    out.append(Case("chain_of_mask", b.graph(y), ({"B": 2, "S": 7}, {"B": 1, "S": 1}, {"B": 1, "S": 64})))
+    b = Build()
+    x = b.input("x", 7, 33)
+    e = b.node("Exp", x)
+    out.append(Case("chain_two_results", b.graph(e, b.node("Neg", e))))
+    b = Build()
+    x = b.input("x", 7, 33, dtype=F16)
+    y = b.node("Sigmoid", b.node("Add", x, b.constant(b.rng.normal(size=33).astype(np.float16))))
+    out.append(Case("chain_half", b.graph(b.node("Mul", y, x))))
+    b = Build()
+    x = b.node("Clip", b.input("x", 7, 33), b.constant(-0.5), b.constant(0.75))
+    out.append(Case("chain_clip", b.graph(b.node("Sqrt", b.node("Abs", x)))))
+    b = Build()
+    x = b.node("Clip", b.input("x", 9, 9, dtype=I8), b.constant(-3, np.int8), b.constant(3, np.int8))
+    out.append(Case("chain_clip_int8", b.graph(x), feeds=whole))
+    b = Build()
+    x = b.input("x", 2, 6, 5, 5)
+    stats = [b.weights(6), b.weights(6), b.weights(6), b.constant(np.abs(b.rng.normal(size=6)).astype(np.float32) + 0.1)]
+    out.append(Case("chain_batch_norm", b.graph(b.node("Relu", b.node("BatchNormalization", x, *stats)))))
+    b = Build()
+    x = b.node("Pow", b.input("x", 5, 5), b.constant(3.0))
+    out.append(Case("chain_cube", b.graph(b.node("Tanh", b.node("Mul", x, b.constant(0.044715))))))
+    b = Build()
+    y = b.node("Max", b.input("x", 4, 9), b.input("y", 9), b.input("z", 1))
+    out.append(Case("chain_three_operands", b.graph(b.node("Sum", y, y, y))))
+    return out
+
+
+CASES: tuple[Case, ...] = (*every_function(), *broadcasts(), *integers(), *casts(), *chains())
