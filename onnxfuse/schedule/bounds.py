@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnxfuse.ir.compose import indices_of, walk
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import Index, Loaded, atoms, in_range, lower, nonnegative, upper
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, atoms, axes_of, divides, in_range, lower, nonnegative, upper
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]
@@ -17,9 +18,9 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
     """Polynomials over symbols that must not be negative when the kernel is launched; a refusal where there is none."""
     found: dict[Index, None] = {}
     for d in definitions:
-        for source, index, guarded in _reads(d):
+        for source, index, guards in _reads(d):
             for e, extent in zip(index, shapes[source], strict=True):
-                if (e, extent) in guarded or in_range(e, extent):
+                if _inside(e, extent, guards):
                     continue
                 low, high = lower(e), upper(e)
                 if low is None or high is None or not nonnegative(low):
@@ -28,12 +29,31 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
     return tuple(found)
 
 
-def _reads(d: Definition) -> Iterator[tuple[str, Shape, set[tuple[Index, Index]]]]:
-    """Every read of a definition: tensor, index, and the guarded (index, extent) pairs around it."""
+def _inside(e: Index, extent: Index, guards: tuple[Guard, ...]) -> bool:
+    """Whether 0 <= e < extent is proven where these guards hold."""
+    if in_range(e, extent):
+        return True
+    names = [f"%guard{len(guards)}_{at}" for at in range(len(guards))]  # one for each guard and depth
+    bounded = ((_bounded(e, g, names[at]), guards[:at] + guards[at + 1 :]) for at, g in enumerate(guards))
+    return any(made is not None and _inside(made, extent, rest) for made, rest in bounded)
+
+
+def _bounded(e: Index, g: Guard, name: str) -> Index | None:
+    """e with a multiple of a guarded index in it written as an axis that runs over what the guard lets through."""
+    for a in axes_of(g.index):
+        whole, part = coefficient(e, a), coefficient(g.index, a)
+        times = divides(part, whole) if whole is not None and part is not None and part != ZERO else None
+        if times is not None and times != ZERO:
+            return e - g.index * times + Index.of(Axis(name, g.extent)) * times
+    return None
+
+
+def _reads(d: Definition) -> Iterator[tuple[str, Shape, tuple[Guard, ...]]]:
+    """Every read of a definition: tensor, index, and the guards around it."""
     for node in walk(d.value):
         if isinstance(node, Load) and node.index:
-            yield node.source, node.index, {(g.index, g.extent) for g in node.guards}
+            yield node.source, node.index, node.guards
     for e in indices_of(d.value):
         for atom in atoms(e):
             if isinstance(atom, Loaded):
-                yield atom.source, atom.at, set()
+                yield atom.source, atom.at, ()
