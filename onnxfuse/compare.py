@@ -121,13 +121,17 @@ def excess(error: float, limit: float) -> float:
     return error / limit if limit else (np.inf if error else 0.0)
 
 
+LONGEST_PLAIN_SUM = 4096
+
+
 def group_bound(dtype: np.dtype[Any], reduction: int) -> float:
     """The relative L2 error that one kernel may have against its body, for its coarsest type and its longest sum.
 
     Roundings of a sum of n terms grow as sqrt(n); sixteen of them are for what surrounds it (exp, divisions, a mean
-    taken off), and four is for luck.
+    taken off), and four is for luck. Longer sums are made of partial ones: where the runtime adds them up one by one,
+    its result is the worse one, but it is what users compare with, and such a node is better left alone.
     """
-    return 4.0 * EPSILONS[type_name(dtype)] * (16.0 + float(np.sqrt(reduction)))
+    return 4.0 * EPSILONS[type_name(dtype)] * (16.0 + float(np.sqrt(min(reduction, LONGEST_PLAIN_SUM))))
 
 
 def relevant(tensor: Array) -> bool:

@@ -15,7 +15,7 @@ from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Loop, Stmt
 from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar
-from onnxfuse.schedule.nest import Goal, Level
+from onnxfuse.schedule.nest import WIDE, Goal, Level
 from onnxfuse.schedule.writer import Writer, finished, lifted
 
 MOST_TAPS = 32  # a longer window is not unrolled
@@ -27,7 +27,7 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     The result is the axis that the loops take off `rows`, and the statements for one iteration of the others.
     """
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
-    if len(found) != 1 or not rows or goal.also:
+    if len(found) != 1 or not rows or goal.also or found[0].combine not in WIDE:
         return None
     reduce = found[0]
     taps = product([r.extent for r in reduce.ranges]).constant

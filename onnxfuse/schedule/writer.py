@@ -10,13 +10,15 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from onnxfuse.ir.compose import children, cost, indices_of, loads, rebuild, walk
+from onnxfuse.ir.compose import children, cost, indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import transform
+from onnxfuse.ir.indexing import product, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import WIDE, Goal, Level, offsets_of, vector_axis
 
+LONG_SUM = 64  # terms above which a sum is made of partial sums
+PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
 CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that four are carried
 
 
@@ -140,6 +142,11 @@ class Writer:
 
     def _fold(self, x: Reduce, level: int) -> Scalar:
         """A fold at `level`; parts of its body that do not depend on the ranges are placed outside."""
+        if (parts := _in_parts(x, any(loop.kind == "vector" for loop in self.loops[:level]))) is not None:
+            made = self._fold(parts, level)
+            assert isinstance(made, Load)
+            self.known[x] = made.source
+            return made
         names = tuple(self.variable(level) for _ in x.body)
         inside = _range_loops(x, self.loops[:level])
         body, guards = lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
@@ -198,6 +205,23 @@ class Writer:
         for name, x in zip(names, reduces, strict=True):
             self.known[x] = name
         self.at[level].append(Fold(tuple(names), first.combine, first.body[0].dtype, closed))
+
+
+def _in_parts(x: Reduce, in_vector: bool) -> Reduce | None:
+    """A long sum that would be added up one by one, as a sum of partial sums: their errors grow less."""
+    count = product([r.extent for r in x.ranges]).constant
+    if not in_vector or x.combine != "sum" or (count is not None and count <= LONG_SUM):
+        return None
+    if len(x.ranges) > 1:
+        inner = Reduce(x.combine, x.ranges[-1:], x.body, x.dtype)
+        return Reduce(x.combine, x.ranges[:-1], (inner,), x.dtype)
+    part = next((p for p in PARTS if count is not None and count % p == 0), None)
+    if part is None or count is None:
+        return None
+    whole = x.ranges[0]
+    high, low = Axis(f"{whole.name}.1", Index.of(count // part)), Axis(f"{whole.name}.0", Index.of(part))
+    body = tuple(substitute_axes(b, {whole: Index.of(high) * part + low}) for b in x.body)
+    return Reduce(x.combine, (high,), (Reduce(x.combine, (low,), body, x.dtype),), x.dtype)
 
 
 def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], list[Guard]]:
