@@ -48,6 +48,12 @@ def limits(threads: int, seconds: float) -> Limits:
     return Limits(threads, PEAK_FLOPS / float(peak.min()) / 1e9, gbytes)
 
 
+def best(first: Limits, second: Limits) -> Limits:
+    """The better of two measurements of the same threads: other work on the machine only lowers what is reached."""
+    gbytes = {size: max(gb, second.gbytes[size]) for size, gb in first.gbytes.items()}
+    return Limits(first.threads, max(first.gflops, second.gflops), gbytes)
+
+
 def facts() -> dict[str, Any]:
     """What a reader needs to know of the machine and the versions, and how busy the machine is with other work."""
     return {

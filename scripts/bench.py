@@ -48,9 +48,26 @@ def wait_for_quiet(most: float, patience: float) -> bool:
     return os.getloadavg()[0] < most
 
 
-def measure_networks(asked: argparse.Namespace, limits: dict[int, Limits]) -> tuple[list[Any], dict[str, Any]]:
-    """A row per network, and a row per network that is there with and without symbols."""
-    effort = networks.Effort(tuple(asked.threads), *((1.0, 1) if asked.quick else (5.0, 3)))
+def measured_limits(counts: Sequence[int], seconds: float, before: dict[int, Limits]) -> dict[int, Limits]:
+    """What so many threads reach now, or reached before if that was more."""
+    now = {count: machine.limits(count, seconds) for count in counts}
+    return {count: machine.best(before.get(count, each), each) for count, each in now.items()}
+
+
+def summary(row: dict[str, Any]) -> str:
+    """What was won, in a line, while the rest is measured."""
+    won = (
+        f"{each['speedup']['fused']:.2f}x on {each['threads']} threads (A/A {each['spread']:.3f})"
+        for each in row["latency"]
+    )
+    return f"{row['network']}: {', '.join(won)}"
+
+
+def measure_networks(
+    asked: argparse.Namespace, limits: dict[int, Limits]
+) -> tuple[list[Any], dict[str, Any], dict[int, Limits]]:
+    """A row per network, one per network there with and without symbols, and the limits as measured since."""
+    effort = networks.Effort(tuple(asked.threads), *((1.0, 1, 1) if asked.quick else (5.0, 3, 4)))
     names = asked.network or list(networks.NETWORKS[asked.models])
     found, symbolic = [], {}
     OUT.mkdir(parents=True, exist_ok=True)
@@ -58,11 +75,13 @@ def measure_networks(asked: argparse.Namespace, limits: dict[int, Limits]) -> tu
         folders = {name: Path(top, name) for name in names}
         for name, folder in folders.items():
             folder.mkdir()
-            found.append(networks.measure(name, folder, effort, limits, say))
+            found.append(networks.measure(name, folder, effort, say))
+            say(summary(found[-1].row))
+            limits = measured_limits(list(limits), 1.0, limits)
         for static, dynamic in networks.pairs(names):
             say(f"{dynamic} beside {static}")
             symbolic[dynamic] = networks.symbolic(folders[static], folders[dynamic], effort)
-    return found, symbolic
+        return [networks.with_floors(each, limits) for each in found], symbolic, limits
 
 
 def show_machine(document: dict[str, Any]) -> None:
@@ -93,6 +112,11 @@ def rounded(value: Any) -> Any:
     if isinstance(value, list):
         return [rounded(each) for each in value]
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def write(document: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(rounded(plain(document)), indent=1) + "\n", encoding="utf-8")
 
 
 def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -131,19 +155,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not asked.quick and not wait_for_quiet(0.5, 60.0):
         say("bench: other work keeps this machine busy: times will be too long, and ratios too close to 1")
     about = machine.facts()
-    limits = {count: machine.limits(count, seconds) for count in sorted({1, 2, *asked.threads})}
+    limits = measured_limits(sorted({1, 2, *asked.threads}), seconds, {})
     document: dict[str, Any] = {**about, "quick": asked.quick, "limits": machine.to_json(list(limits.values()))}
     show_machine(document)
     if "rendered" in asked.parts:
         say("rendered kernels beside hand-written ones")
         document["rendered"] = list(rendered_rows((), (1, 2), 0.3 if asked.quick else 4.0, warm=asked.quick))
         show_rendered(document["rendered"])
+        write(document, asked.json)
     if "networks" in asked.parts:
-        document["networks"], document["symbolic"] = measure_networks(asked, limits)
+        document["networks"], document["symbolic"], limits = measure_networks(asked, limits)
+        document["limits"] = machine.to_json(list(limits.values()))
+        show_machine(document)
         show_networks(document["networks"], document["symbolic"])
     document |= {"load_average_after": os.getloadavg()[0], "seconds": time.monotonic() - begin}
-    asked.json.parent.mkdir(parents=True, exist_ok=True)
-    asked.json.write_text(json.dumps(rounded(plain(document)), indent=1) + "\n", encoding="utf-8")
+    write(document, asked.json)
     say(f"\nall figures: {asked.json} ({document['seconds']:.0f} s)")
     return 0
 

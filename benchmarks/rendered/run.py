@@ -13,7 +13,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from onnxfuse.build import EXPORTED
 from tests.kernels.pool_host import LoadedKernel, Pool
 
 WORTH = 0.9  # the least part of a hand-written kernel's speed that a rendered one is meant to have
+STEADY = 0.02  # how far two minima of the same kernel may be apart before it is measured on
+PATIENCE = 4
 _BATCH_SECONDS = 0.02
 _MOST_RUNS = 50
 _LEAST_TURNS = 3
@@ -35,17 +37,32 @@ _LEAST_TURNS = 3
 Side = tuple[LoadedKernel, Sequence[Sequence[Array]]]  # a kernel and its sets of inputs
 
 
-def race(pool: Pool, sides: Sequence[Side], seconds: float) -> list[Array]:
-    """Seconds of every run, by side, over about `seconds` of turns. Each turn goes on with the set after the last."""
+def race(
+    pool: Pool, sides: Sequence[Side], seconds: float, steady: Callable[[list[list[Array]]], bool] = lambda times: True
+) -> list[Array]:
+    """Seconds of every run, by side, over about `seconds` of turns; up to PATIENCE times as long until it is `steady`.
+
+    Each turn goes on with the set of inputs after the last one's.
+    """
     counts = [_runs(float(pool.race([kernel], sets[:1], 2).min())) for kernel, sets in sides]
     times: list[list[Array]] = [[] for _ in sides]
     start, turn = time.perf_counter(), 0
-    while turn < _LEAST_TURNS or time.perf_counter() - start < seconds:
+    while (
+        turn < _LEAST_TURNS
+        or (spent := time.perf_counter() - start) < seconds
+        or (spent < PATIENCE * seconds and not steady(times))
+    ):
         for (kernel, sets), count, found in zip(sides, counts, times, strict=True):
             chosen = [sets[(turn * count + run) % len(sets)] for run in range(min(count, len(sets)))]
             found.append(pool.race([kernel], chosen, count)[0, 1:])
         turn += 1
     return [np.concatenate(each) for each in times]
+
+
+def _same(times: list[list[Array]]) -> bool:
+    """Whether the first side and the third, which are one kernel, have the same minimum."""
+    first, third = (min(float(t.min()) for t in times[side]) for side in (0, 2))
+    return abs(first / third - 1.0) <= STEADY
 
 
 def _runs(once: float) -> int:
@@ -72,7 +89,7 @@ def measure(case: Case, made: Rendered, threads: int, seconds: float, stream: bo
             (ours, input_sets(made.inputs, made.weight if stream else None)),
             (peak, [[]]),
         ]
-        times = race(pool, sides, seconds)
+        times = race(pool, sides, seconds, _same)
     best, middle = [float(t.min()) for t in times], [float(np.median(t)) for t in times]
     return {
         "case": case.name, "threads": threads, "weights": "stream" if stream else "warm", "runs": len(times[0]),
