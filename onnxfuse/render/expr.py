@@ -205,10 +205,13 @@ def _apply(x: Apply, c: Context) -> str:
         return f"{_cast8(c)}({texts[0]} {_LOGIC[fn]} {texts[1]})"
     if fn == "not":
         return f"{_cast8(c)}({texts[0]} ^ {_wide('(uint8_t)1', BOOL, c)})"
+    if x.dtype.kind in "iu" and (fn in _INFIX or fn == "neg"):
+        t = computed(x.dtype)
+        return f"{fn}_<{t if c.axis is None else f'vec<{t}>'}>({', '.join(texts)})"
     if fn in _INFIX:
-        return _narrow(f"({texts[0]} {_INFIX[fn]} {texts[1]})", x.dtype, c)
+        return f"({texts[0]} {_INFIX[fn]} {texts[1]})"
     if fn == "neg":
-        return _narrow(f"(-{texts[0]})", x.dtype, c)
+        return f"(-{texts[0]})"
     if fn in ("max", "min"):
         return _extreme(fn, args, texts)
     return f"{fn}_({', '.join(texts)})"
@@ -216,11 +219,6 @@ def _apply(x: Apply, c: Context) -> str:
 
 def _cast8(c: Context) -> str:
     return "(uint8_t)" if c.axis is None else ""
-
-
-def _narrow(text: str, t: DType, c: Context) -> str:
-    """C++ widens small integers in scalar arithmetic; ONNX wraps."""
-    return f"({computed(t)}){text}" if c.axis is None and t.kind in "iu" and t.bits < 32 else text
 
 
 def _extreme(fn: str, args: tuple[Scalar, ...], texts: list[str]) -> str:

@@ -48,9 +48,10 @@ _OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A graph that becomes one kernel. `sizes` are the values of its symbols to try, `last` the images that lie channels
+    """A graph that becomes one kernel.
 
-    last; `feeds` draws inputs other than normal numbers.
+    `sizes` are the values of its symbols to try, `last` the images that lie channels last; `feeds` draws inputs other
+    than normal numbers.
     """
 
     name: str
@@ -142,20 +143,21 @@ def packed(layout: Layout, array: Array) -> Array:
 
 
 @cache
-def expected(case: Case, number: int) -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
-    """The inputs of a case for one of its sizes, and what its rows make of them."""
-    sizes = case.sizes[number]
-    arrays = case.feeds(case.graph, np.random.default_rng(7), sizes)
-    return arrays, reference(case.graph, arrays, sizes)
+def inputs_of(case: Case, number: int) -> dict[str, Array]:
+    """The inputs of a case for one of its sizes."""
+    return case.feeds(case.graph, np.random.default_rng(7), case.sizes[number])
 
 
-def fed(kernel: Kernel, case: Case, arrays: Mapping[str, Array]) -> list[Array]:
+@cache
+def expected(case: Case, number: int) -> dict[str, tuple[Array, Array]]:
+    """What the rows of a case make of its inputs for one of its sizes, and the bounds."""
+    return reference(case.graph, inputs_of(case, number), case.sizes[number])
+
+
+def fed(kernel: Kernel, case: Case, number: int) -> list[Array]:
     """A kernel's inputs in storage order."""
-    known = {
-        **{k: c.load() for k, c in case.graph.constants.items() if any(p.value == k for p in kernel.inputs)},
-        **arrays,
-    }
-    return [packed(p.layout, known[p.value]) for p in kernel.inputs]
+    arrays, weights = inputs_of(case, number), case.graph.constants
+    return [packed(p.layout, arrays[p.value] if p.value in arrays else weights[p.value].load()) for p in kernel.inputs]
 
 
 def identical(a: Array, b: Array) -> bool:
@@ -166,8 +168,7 @@ def identical(a: Array, b: Array) -> bool:
 
 def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel]) -> float:
     """Run a kernel on pools of several sizes; assert equal bytes and right values; the largest part of a bound used."""
-    arrays, wanted = expected(case, number)
-    inputs = fed(kernel, case, arrays)
+    inputs, wanted = fed(kernel, case, number), expected(case, number)
     first, *others = (each.run(*inputs) for each in loaded)
     for other in others:
         assert all(map(identical, first, other)), "threads change the result"

@@ -92,6 +92,25 @@ ONNXFUSE_EACH_ROW(reduce_min_nan, min_nan(a, b))
 
 // ---- arithmetic with the rules of ONNX ----
 
+constexpr uint8_t unsigned_like(int8_t) { return 0; }
+constexpr uint8_t unsigned_like(uint8_t) { return 0; }
+constexpr uint16_t unsigned_like(int16_t) { return 0; }
+constexpr uint16_t unsigned_like(uint16_t) { return 0; }
+constexpr uint32_t unsigned_like(int32_t) { return 0; }
+constexpr uint32_t unsigned_like(uint32_t) { return 0; }
+constexpr uint64_t unsigned_like(int64_t) { return 0; }
+constexpr uint64_t unsigned_like(uint64_t) { return 0; }
+// Integers wrap, which in C++ only unsigned ones do, and those only where they are not widened to int first.
+template <class T, bool Vector> struct wrapping { typedef uint64_t type; };
+template <class T> struct wrapping<T, true> { typedef vec<decltype(unsigned_like((elem<T>)0))> type; };
+#define ONNXFUSE_WRAPS(name, ...) \
+  template <class V> ONNXFUSE_INLINE V name { typedef typename wrapping<V, is_vec<V>>::type U; return (V)(__VA_ARGS__); }
+ONNXFUSE_WRAPS(add_(V a, V b), (U)a + (U)b)
+ONNXFUSE_WRAPS(sub_(V a, V b), (U)a - (U)b)
+ONNXFUSE_WRAPS(mul_(V a, V b), (U)a * (U)b)
+ONNXFUSE_WRAPS(neg_(V a), U{} - (U)a)
+#undef ONNXFUSE_WRAPS
+
 template <class V> ONNXFUSE_INLINE V div_(V a, V b) {
   if constexpr (is_float<elem<V>>) {
     return a / b;

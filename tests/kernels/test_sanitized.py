@@ -1,0 +1,106 @@
+"""All kernels of the case tables under AddressSanitizer and UBSan: no access outside a tensor, nothing undefined."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from onnxfuse.build import Library, Toolchain, build_library, find_toolchain, sanitizer_env
+from onnxfuse.cache import Cache
+from onnxfuse.config import TARGETS, Target
+from onnxfuse.errors import ToolchainError
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.source import Source
+from tests.kernels import contraction_cases, elementwise_cases, movement_cases, row_cases, window_cases
+from tests.kernels.compiled import Case, fed, scheduled, unit_of
+from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import ROOT
+
+TABLES = (contraction_cases, window_cases, row_cases, elementwise_cases, movement_cases)
+HERE = Path(__file__).resolve().parent
+SOME = 8  # of how many cases one is run where time counts
+# Sanitizers do not see masked loads and stores: vectors are of the baseline, short or long.
+SHORT = TARGETS["generic"]
+LONG = replace(TARGETS["x86-64-v4"], flags=("-DONNXFUSE_LANES=16",))
+
+
+@pytest.fixture(scope="module")
+def gcc() -> Toolchain:
+    try:
+        return find_toolchain("gcc")
+    except ToolchainError as problem:
+        pytest.skip(problem.message)
+
+
+def library_of(
+    gcc: Toolchain, target: Target, cases: Sequence[Case], out: Path, change: tuple[str, str] = ("", "")
+) -> Library:
+    """A sanitized library of all cases; its entry point gives their descriptors in order."""
+    names = [case.name for case in cases]
+    externs = "".join(f'extern "C" const onnxfuse::Kernel onnxfuse_{name};\n' for name in names)
+    table = ", ".join(f"&onnxfuse_{name}" for name in names)
+    glue = Source(
+        "glue",
+        f"""#include "host.h"
+{externs}const onnxfuse::Kernel* const kernels[] = {{{table}}};
+extern "C" __attribute__((visibility("default"))) const onnxfuse::Kernel* const* RegisterCustomOps() {{
+  return kernels;
+}}
+""",
+    )
+    text = unit_of(cases, target.name).replace(*change) if change[0] else unit_of(cases, target.name)
+    return build_library([Source("cases", text)], glue, target, gcc, Cache(CACHE), 1, out, sanitize=True)
+
+
+def ran(gcc: Toolchain, target: Target, cases: Sequence[Case], library: Path) -> subprocess.CompletedProcess[str]:
+    """A child that runs every case for all of its sizes."""
+    work = []
+    for case in cases:
+        kernel = scheduled(case, target.name)
+        assert isinstance(kernel, Kernel)
+        work.append([fed(kernel, case, number) for number in range(len(case.sizes))])
+    jobs = library.with_suffix(".pickle")
+    jobs.write_bytes(pickle.dumps(work))
+    command = [sys.executable, str(HERE / "sanitized_child.py"), str(library), str(jobs)]
+    env = {**os.environ, **sanitizer_env(gcc), "OPENBLAS_NUM_THREADS": "1"}
+    return subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+
+
+def assert_clean(gcc: Toolchain, target: Target, cases: Sequence[Case], folder: Path) -> None:
+    library = library_of(gcc, target, cases, folder / "kernels.so")
+    done = ran(gcc, target, cases, library.path)
+    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.stdout == f"{len(cases)} kernels\n"
+
+
+def test_nothing_is_read_or_written_outside(gcc: Toolchain, tmp_path: Path) -> None:
+    assert_clean(gcc, SHORT, [case for module in TABLES for case in module.CASES[::SOME]], tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("module", TABLES, ids=lambda m: m.__name__.rpartition(".")[2].removesuffix("_cases"))
+def test_nothing_at_all_is_read_or_written_outside(gcc: Toolchain, module: ModuleType, tmp_path: Path) -> None:
+    assert_clean(gcc, LONG, module.CASES, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (("store_lanes(out0 + ", "store_lanes(out0 + 1 + "), "AddressSanitizer"),
+        (("load_lanes(in0 + ", "load_lanes(in0 + 40 + "), "AddressSanitizer"),
+    ],
+)
+def test_an_access_outside_is_found(gcc: Toolchain, change: tuple[str, str], said: str, tmp_path: Path) -> None:
+    (case,) = (case for case in elementwise_cases.CASES if case.name == "Relu_float32")
+    library = library_of(gcc, SHORT, [case], tmp_path / "kernels.so", change)
+    done = ran(gcc, SHORT, [case], library.path)
+    assert done.returncode != 0
+    assert said in done.stderr
