@@ -86,7 +86,7 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
     [
         (("optimize", "m.onnx", "--strateg", "none"), ("optimize: ", "--strateg", "--strategy")),
         (("optimize", "m.onnx", "--strategy", "bets"), ("there is no 'bets'; did you mean best?",)),
-        (("optimize", "m.onnx", "--strategy", "xyz"), ("it is one of best, dnnfusion",)),
+        (("optimize", "m.onnx", "--strategy", "xyz"), ("it is one of best, nnvm",)),
         (("optimize", "m.onnx", "--min-group", "two"), ("--min-group",)),
         (("optimize", "m.onnx", "--jobs", "-1"), ("--jobs",)),
         (("optimize", "m.onnx", "--time-budget", "soon"), ("'soon' is no duration",)),
@@ -224,7 +224,7 @@ def test_debug_shows_the_traceback(onnxfuse: Onnxfuse, here: Path):
 
 
 def test_a_bug_of_ours(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onnxfuse.pipeline.deliver", lambda *_: next(iter(())))
+    monkeypatch.setattr("onnxfuse.pipeline.run.deliver", lambda *_: next(iter(())))
     said = onnxfuse("optimize", model, "--no-verify")
     assert said.code == 70 and "internal error: StopIteration" in said.last and "--debug" in said.last
     assert "Traceback" not in said.err

@@ -64,9 +64,9 @@ def test_the_order_of_sources(onnxfuse: Onnxfuse, here: Path, monkeypatch: pytes
     assert value_of(onnxfuse, "dim")[0] == ["a=1", "b=2"]
     assert value_of(onnxfuse, "fast-math") == (True, str(here / "pyproject.toml"))
     assert value_of(onnxfuse, "fast-math", "--no-fast-math") == (False, "flag")
-    monkeypatch.setenv("ONNXFUSE_STRATEGY", "stitch")
-    assert value_of(onnxfuse, "strategy") == ("stitch", "environment")
-    assert value_of(onnxfuse, "strategy", "--strategy", "none") == ("none", "flag")
+    monkeypatch.setenv("ONNXFUSE_STRATEGY", "none")
+    assert value_of(onnxfuse, "strategy") == ("none", "environment")
+    assert value_of(onnxfuse, "strategy", "--strategy", "best") == ("best", "flag")
 
 
 def test_a_file_in_a_folder_above(onnxfuse: Onnxfuse, here: Path, monkeypatch: pytest.MonkeyPatch):
