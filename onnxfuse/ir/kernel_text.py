@@ -1,0 +1,125 @@
+"""A kernel as readable lines, one per statement: equal kernels have equal lines, and every field is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import assert_never
+
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Across,
+    Bind,
+    Buffer,
+    Fold,
+    Kernel,
+    Let,
+    Loop,
+    Pack,
+    Param,
+    Phase,
+    Point,
+    Stmt,
+    Store,
+    Tile,
+    When,
+)
+from onnxfuse.ir.scalar import Guard
+from onnxfuse.ir.text import text
+
+
+def kernel_lines(kernel: Kernel) -> Iterator[str]:
+    """The lines of a kernel: parameters, symbols, conditions, scratch, then its phases."""
+    for role, params in (("input", kernel.inputs), ("output", kernel.outputs)):
+        yield from (f"{role} {_param(p)}" for p in params)
+    for symbol, number, axis in kernel.binds:
+        yield f"{symbol!r} is dimension {axis} of {kernel.inputs[number].name}"
+    yield from (f"requires {e!r} >= 0" for e in kernel.requires)
+    yield from (f"{b.space} {_buffer(b)}" for b in kernel.scratch)
+    for phase in kernel.phases:
+        yield from _phase(phase)
+
+
+def _param(p: Param) -> str:
+    layout = f" stored as {text(p.layout)}" if p.layout.steps else ""
+    return f"{p.name}: {p.dtype}[{_listed(p.shape)}] is {p.value}{layout}"
+
+
+def _buffer(b: Buffer) -> str:
+    return f"{b.name}: {b.dtype}[{b.size!r}]"
+
+
+def _listed(values: Iterable[object]) -> str:
+    return ", ".join(map(repr, values))
+
+
+def _phase(phase: Phase) -> Iterator[str]:
+    splits = ", ".join(f"{s.first!r} to {s.last!r} of {s.extent!r}" for s in phase.splits)
+    yield f"phase over {splits or 'nothing'}, {phase.work!r} ps"
+    yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
+    yield from _body(phase.body)
+
+
+def _body(body: Iterable[Stmt]) -> Iterator[str]:
+    for s in body:
+        yield from (f"  {line}" for line in _statement(s))
+
+
+def _statement(s: Stmt) -> Iterator[str]:
+    match s:
+        case Loop():
+            kind = "" if s.kind == "serial" else f" ({s.kind})"
+            yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
+            yield from _body(s.body)
+        case Fold():
+            ways = f" in {s.ways} ways" if s.ways != 1 else ""
+            part = f" left in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
+            yield f"fold {', '.join(s.targets)}: {s.dtype} by {s.combine}{ways}{part}"
+            yield from _body(s.body)
+        case When():
+            yield f"when {_guards(s.guards)}"
+            yield from _body(s.body)
+        case Bind():
+            most = f", at most {s.most!r}" if s.most is not None else ""
+            yield f"{s.axis!r} = {s.value!r}{most}"
+        case Accumulate():
+            yield f"{', '.join(s.targets)} {s.combine}= {_listed(s.values)}"
+        case Let():
+            yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
+        case Store():
+            yield f"{s.buffer}[{s.offset!r}] = {s.value!r}"
+        case Point() | Tile() | Pack() | Across():
+            yield _call(s)
+        case _:
+            assert_never(s)
+
+
+def _call(s: Point | Tile | Pack | Across) -> str:
+    """A statement that is one call of a header's function."""
+    match s:
+        case Point():
+            over = "".join(f" for {a!r} < {a.extent!r}" for a in s.segments)
+            to = f"{s.table}[{s.at!r} + segment * {s.pitch} + {s.row!r} - ({s.begin!r})]"
+            return f"{to} = address of {s.length!r} at {s.load!r}{over} for {s.row!r} from {s.begin!r} to {s.end!r}"
+        case Tile():
+            ahead = f" ahead {_piece(s.ahead, s.turn, s.turns)}" if s.ahead is not None else ""
+            left = f"{s.kind} {s.a}[{s.a_at!r}]"
+            right = f"{s.b}[{s.b_at!r}]"
+            size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"
+            return f"tile {s.out} = {left} @ {right}, {size}{ahead}"
+        case Pack():
+            rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
+            pitch = s.pitch or "rows"
+            return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}"
+        case Across():
+            return f"across {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
+        case _:
+            assert_never(s)
+
+
+def _piece(at: Index, turn: Index, turns: Index) -> str:
+    return f"{at!r} part {turn!r} of {turns!r}"
+
+
+def _guards(guards: Iterable[Guard]) -> str:
+    return " and ".join(f"0 <= {g.index!r} < {g.extent!r}" for g in guards)
