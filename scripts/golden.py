@@ -1,4 +1,4 @@
-"""Writes the sections of tests/golden/*.case anew and says which files changed; review the diff before you commit it."""
+"""Writes the sections of tests/golden/*.case anew and says which files changed; their diff is to be reviewed."""
 
 from __future__ import annotations
 
