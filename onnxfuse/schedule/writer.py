@@ -166,7 +166,7 @@ class Writer:
     def _inside(
         self, level: int, inside: list[Level], lifted: list[Guard], fill: Callable[[], None]
     ) -> tuple[Stmt, ...]:
-        """What `fill` writes inside more loops below `level`, under the guards; variables of those loops end with them."""
+        """What `fill` writes inside more loops below `level`, under the guards; what they declare ends with them."""
         saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
         self.loops = saved_loops[:level] + inside
         self.at = saved_at[: level + 1] + [[] for _ in inside]

@@ -58,7 +58,9 @@ def divisors(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, 
 
 def odd(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
     """NaN, infinities, zeros of both signs, denormal and huge numbers, in every pair where there are two inputs."""
-    row = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e38, -1e38, 1.0, -1.0, 2.5, -2.5, 0.5, 88.0, -104.0])
+    row = np.array(
+        [np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40, 1e38, -1e38, 1.0, -1.0, 2.5, -2.5, 0.5, 88.0, -104.0]
+    )
     left, right = np.meshgrid(row, row)
     feeds = draw(graph, rng, sizes)
     for value, part in zip(feeds.values(), (left, right), strict=False):
@@ -67,10 +69,19 @@ def odd(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array
 
 
 def every_function() -> list[Case]:
-    out = [Case(f"{op}_{t}", unary(op, t)) for op in UNARY for t in FLOATS if t == F32 or op in ("Exp", "Gelu", "Relu", "Tanh")]
+    out = [
+        Case(f"{op}_{t}", unary(op, t))
+        for op in UNARY
+        for t in FLOATS
+        if t == F32 or op in ("Exp", "Gelu", "Relu", "Tanh")
+    ]
     out += [Case(f"{op}_f32", unary(op), feeds=positive) for op in POSITIVE]
-    out += [Case(f"odd_{op}", unary(op, F32, 16, 16), feeds=odd) for op in (*UNARY, *POSITIVE) if op not in ("Sin", "Cos")]
-    out += [Case(f"{op}_f32_same", binary(op, (3, 37), (3, 37)), feeds=positive if op == "Pow" else draw) for op in BINARY]
+    out += [
+        Case(f"odd_{op}", unary(op, F32, 16, 16), feeds=odd) for op in (*UNARY, *POSITIVE) if op not in ("Sin", "Cos")
+    ]
+    out += [
+        Case(f"{op}_f32_same", binary(op, (3, 37), (3, 37)), feeds=positive if op == "Pow" else draw) for op in BINARY
+    ]
     out += [Case(f"odd_{op}", binary(op, (16, 16), (16, 16)), feeds=odd) for op in BINARY if op != "Pow"]
     for op in ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual"):
         out.append(Case(f"{op}_f32", binary(op, (5, 33), (33,)), feeds=whole))
@@ -78,13 +89,17 @@ def every_function() -> list[Case]:
     for op in ("And", "Or", "Xor"):
         out.append(Case(f"{op}_bool", binary(op, (5, 33), (33,), BOOL)))
     out += [Case("Not_bool", unary("Not", BOOL)), Case("IsNaN_f32", unary("IsNaN", F32, 16, 16), feeds=odd)]
-    out += [Case("Gelu_tanh", unary("Gelu", F32, approximate="tanh")), Case("PRelu_f32", binary("PRelu", (5, 33), (33,)))]
+    out += [
+        Case("Gelu_tanh", unary("Gelu", F32, approximate="tanh")),
+        Case("PRelu_f32", binary("PRelu", (5, 33), (33,))),
+    ]
     return out
 
 
 def broadcasts() -> list[Case]:
     pairs: tuple[tuple[Any, Any], ...] = (
-        ((3, 1), (1, 37)), ((37,), ()), ((), ()), ((1,), (1, 1)), ((4, 1, 5), (3, 1)), ((2, 3, 4, 5, 2, 3), (4, 1, 2, 1)),
+        ((3, 1), (1, 37)), ((37,), ()), ((), ()), ((1,), (1, 1)), ((4, 1, 5), (3, 1)),
+        ((2, 3, 4, 5, 2, 3), (4, 1, 2, 1)),
         ((16,), (7, 1, 16)), ((1, 5, 1, 9), (3, 1, 4, 1)), ((0, 5), (5,)), ((4, 0), (1,)), ((1, 1), (1, 0)),
     )  # fmt: skip
     out = [Case(f"broadcast_{k}", binary("Sub", a, b)) for k, (a, b) in enumerate(pairs)]
@@ -160,7 +175,12 @@ def chains() -> list[Case]:
     out.append(Case("chain_clip_int8", b.graph(x), feeds=whole))
     b = Build()
     x = b.input("x", 2, 6, 5, 5)
-    stats = [b.weights(6), b.weights(6), b.weights(6), b.constant(np.abs(b.rng.normal(size=6)).astype(np.float32) + 0.1)]
+    stats = [
+        b.weights(6),
+        b.weights(6),
+        b.weights(6),
+        b.constant(np.abs(b.rng.normal(size=6)).astype(np.float32) + 0.1),
+    ]
     out.append(Case("chain_batch_norm", b.graph(b.node("Relu", b.node("BatchNormalization", x, *stats)))))
     b = Build()
     x = b.node("Pow", b.input("x", 5, 5), b.constant(3.0))

@@ -132,7 +132,9 @@ def look_ups() -> list[Case]:
     for axis in (0, 1, 2):
         for t in (I64, I32):
             b = Build()
-            add(f"gather_{axis}_{t}", b, b.node("Gather", b.input("x", 4, 5, 6), b.input("i", 3, 2, dtype=t), axis=axis))
+            add(
+                f"gather_{axis}_{t}", b, b.node("Gather", b.input("x", 4, 5, 6), b.input("i", 3, 2, dtype=t), axis=axis)
+            )
     b = Build()
     add("gather_one", b, b.node("Gather", b.input("x", 4, 5, 6), b.input("i", dtype=I64), axis=1))
     b = Build()

@@ -163,7 +163,9 @@ def several() -> list[Case]:
     out.append(Case("hidden_value_read_twice", b.graph(y, z)))
     b = Build(12)
     x = b.input("x", 9, 33)
-    out.append(Case("looked_up_by_place", b.graph(b.node("Gather", b.weights(33, 7), b.node("ArgMax", x, axis=1, keepdims=0)))))
+    out.append(
+        Case("looked_up_by_place", b.graph(b.node("Gather", b.weights(33, 7), b.node("ArgMax", x, axis=1, keepdims=0))))
+    )
     b = Build(12)
     m = b.node("Cast", b.input("x", 20, 33, dtype=BOOL), to=1)
     out.append(Case("share_of_true", b.graph(b.node("ReduceMean", m, axes=(1,), keepdims=0))))

@@ -1,4 +1,4 @@
-"""Kernels of elementwise operators compute what their rows mean, on vectors of every width and with any number of threads."""
+"""Kernels of elementwise operators compute what their rows mean, on vectors of every width and any thread count."""
 
 from __future__ import annotations
 

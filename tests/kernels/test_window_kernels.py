@@ -1,4 +1,4 @@
-"""Kernels of convolutions and pooling compute what their rows mean, on vectors of every width and with any number of threads."""
+"""Kernels of convolutions and pooling compute what their rows mean, on vectors of every width and any thread count."""
 
 from __future__ import annotations
 

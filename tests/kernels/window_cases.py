@@ -1,4 +1,4 @@
-"""Cases of convolutions and pooling, stored plain and channels last: strides, padding, dilation, groups, odd channels."""
+"""Cases of convolutions and pooling, plain and channels last: strides, padding, dilation, groups, odd channels."""
 
 from __future__ import annotations
 

@@ -230,7 +230,7 @@ ONNXFUSE_INLINE vf tanh_(vf x) {
 ONNXFUSE_INLINE vf log_(vf x) {
   vi tiny = lt(x, splat<float>(1.17549435e-38f));
   vf scaled = select(tiny, x * 8388608.0f, x);
-  vi from_root = bits(scaled) - 0x3f3504f3;  // so that the mantissa below is in [sqrt(1/2), sqrt(2))
+  vi from_root = (vi)((vec<uint32_t>)bits(scaled) - 0x3f3504f3u);  // so that the mantissa below is in [sqrt(1/2), sqrt(2))
   vf e = convert<float>((from_root >> 23) - (tiny & 23));
   vf f = bits_as<vf>((from_root & 0x7fffff) + 0x3f3504f3) - 1.0f;
   vf p = splat<float>(0.0697134659f);

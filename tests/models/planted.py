@@ -1,0 +1,54 @@
+"""A renderer with a fault: what one of its kernels stores in its first output is 1 % too much."""
+
+from __future__ import annotations
+
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cpp import render
+from onnxfuse.render.source import Source
+
+HEADER = '#include "tile.h"\n'
+WRONG = """
+namespace onnxfuse {
+template <class T> constexpr T too_much(T v) { return v * 1.01f; }
+template <class T, class V, class L> ONNXFUSE_INLINE void store_lanes_wrong(T* p, V v, L lanes) {
+  store_lanes(p, too_much(v), lanes);
+}
+template <class T, class L, class V, class F> ONNXFUSE_INLINE void put_each_lane_wrong(i64 j, L lanes, V v, F place) {
+  put_each_lane<T>(j, lanes, too_much(v), place);
+}
+template <class T, class V> ONNXFUSE_INLINE void put_wrong(T* p, V v) { put(p, too_much(v)); }
+}  // namespace onnxfuse
+"""
+
+
+class Planted:
+    """Renders kernels, the one that was first seen as number `number` wrong. `name` is its operator, once there is one."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.seen: list[str] = []
+
+    @property
+    def name(self) -> str:
+        return self.seen[self.number]
+
+    def __call__(self, kernel: Kernel, symbol: str, name: str) -> Source:
+        if symbol not in self.seen:
+            self.seen.append(symbol)
+        right = render(kernel, symbol, name)
+        return right if symbol != self.seen[min(self.number, len(self.seen) - 1)] else Source(symbol, wrong(right.text))
+
+
+def wrong(text: str) -> str:
+    """The text of a kernel with all stores to its first output too large; ValueError where it has none of those known."""
+    lines = []
+    for line in text.split("\n"):
+        for call in ("store_lanes(", "put_each_lane<", "put("):
+            if call in line and "(out0 + " in line.replace("return out0 + ", "(out0 + "):
+                line = line.replace(call, f"{call[:-1]}_wrong{call[-1]}")
+                break
+        lines.append(line)
+    made = "\n".join(lines)
+    if made == text:
+        raise ValueError("there is no store to the first output")
+    return made.replace(HEADER, HEADER + WRONG)

@@ -1,0 +1,52 @@
+"""Small networks compute what they did, in all four ways, and as few kernels do it as did when this was written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.build import find_toolchain
+from onnxfuse.compare import FLOORS
+from onnxfuse.errors import ToolchainError
+from tests.models.fused import built, errors
+
+# Kernels, and nodes that stay with the runtime: fewer are better, more need a reason.
+MOST = {
+    "tiny-bert": (13, 0),
+    "tiny-bert.decomposed": (13, 0),
+    "tiny-bert.dynamic": (13, 0),
+    "tiny-bert.dynamic.decomposed": (13, 0),
+    "tiny-resnet": (12, 0),
+    "tiny-resnet.decomposed": (11, 1),
+    "tiny-resnet.dynamic": (12, 0),
+    "tiny-resnet.dynamic.decomposed": (11, 1),
+    "tiny-mobilenet": (15, 0),
+    "tiny-mobilenet.decomposed": (14, 1),
+}
+LONG = ("tiny-resnet.dynamic", "tiny-resnet.dynamic.decomposed", "tiny-bert.dynamic.decomposed")
+ALL = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MOST]
+
+
+def has_compiler() -> bool:
+    try:
+        find_toolchain()
+    except ToolchainError:
+        return False
+    return True
+
+
+needs_compiler = pytest.mark.skipif(not has_compiler(), reason="no C++ compiler")
+pytestmark = needs_compiler
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_network_in_four_ways(name: str, tmp_path: Path) -> None:
+    made = built(name, tmp_path)
+    found = errors(made)
+    assert len(found) == 4
+    assert max(found.values()) <= FLOORS["float32"], found
+    kernels, left = MOST[name]
+    assert 0 < made.result.kernels <= kernels
+    assert made.result.nodes_left <= left
+    assert made.result.nodes_after == made.result.kernels + made.result.nodes_left
