@@ -22,7 +22,7 @@ template <class T, class V> ONNXFUSE_INLINE void put_wrong(T* p, V v) { put(p, t
 
 
 class Planted:
-    """Renders kernels, the one that was first seen as number `number` wrong. `name` is its operator, once there is one."""
+    """Renders kernels, the one that came as number `number` with a fault. `name` is its operator."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -36,11 +36,11 @@ class Planted:
         if symbol not in self.seen:
             self.seen.append(symbol)
         right = render(kernel, symbol, name)
-        return right if symbol != self.seen[min(self.number, len(self.seen) - 1)] else Source(symbol, wrong(right.text))
+        return Source(symbol, wrong(right.text)) if self.seen.index(symbol) == self.number else right
 
 
 def wrong(text: str) -> str:
-    """The text of a kernel with all stores to its first output too large; ValueError where it has none of those known."""
+    """The text of a kernel with all stores to its first output too large; ValueError where there is none."""
     lines = []
     for line in text.split("\n"):
         for call in ("store_lanes(", "put_each_lane<", "put("):
