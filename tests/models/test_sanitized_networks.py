@@ -1,0 +1,76 @@
+"""All kernels of the small networks run in the stock runtime under AddressSanitizer and UBSan: no report."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.build import Library, Toolchain, build_library, find_toolchain, sanitizer_env
+from onnxfuse.compare import FLOORS, distance
+from onnxfuse.config import TARGETS, Target
+from onnxfuse.engine import open_session, options, run
+from onnxfuse.errors import ToolchainError
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.schedule import schedule
+from tests.models.fused import ROOT, built, feeds_of
+
+CHILD = Path(__file__).resolve().with_name("sanitized_child.py")
+GENERIC = TARGETS["generic"]
+NETWORKS = ("tiny-bert.dynamic", "tiny-resnet.decomposed")
+LONG = (
+    "tiny-bert",
+    "tiny-bert.decomposed",
+    "tiny-resnet",
+    "tiny-resnet.dynamic",
+    "tiny-mobilenet",
+    "tiny-mobilenet.decomposed",
+)
+
+
+@pytest.fixture(scope="module")
+def gcc() -> Toolchain:
+    try:
+        return find_toolchain("gcc")
+    except ToolchainError as problem:
+        pytest.skip(problem.message)
+
+
+def short(lowered: Any, layouts: Any, constants: Any, _: Target) -> Kernel | Decision:
+    """Kernels for the baseline: sanitizers do not see the masked loads and stores of wider machines."""
+    return schedule(lowered, layouts, constants, GENERIC)
+
+
+def sanitized(sources: Any, glue: Any, _: Target, *others: Any) -> Library:
+    """A library of such kernels."""
+    return build_library(sources, glue, GENERIC, *others, sanitize=True)
+
+
+CALLS = Calls(schedule=short, build_library=sanitized)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])
+def test_a_network_without_a_report(gcc: Toolchain, name: str, tmp_path: Path) -> None:
+    made = built(name, tmp_path, calls=CALLS, toolchain="gcc")
+    sets = feeds_of(made.row)
+    paths = [tmp_path / f"{number}.npz" for number in range(len(sets))]
+    for path, feeds in zip(paths, sets, strict=True):
+        np.savez(path, **feeds)
+    runs = [f"{made.fused}={made.library}={path}" for path in paths]
+    env = {**os.environ, **sanitizer_env(gcc), "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(CHILD), *runs], env=env, cwd=ROOT, capture_output=True, text=True,
+                          check=False, timeout=600)  # fmt: skip
+    assert done.returncode == 0, done.stderr[-6000:]
+    plain = open_session(str(made.original), options(optimize=False))
+    for path, feeds in zip(paths, sets, strict=True):
+        with np.load(f"{path}.out.npz") as file:
+            found = [file[key] for key in file.files]
+        errors = [distance(a, b).error for a, b in zip(run(plain, feeds), found, strict=True)]
+        assert max(errors) <= FLOORS["float32"]
