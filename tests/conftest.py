@@ -6,5 +6,6 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--update-golden` writes what is, instead of comparing with what was."""
+    """Options of `make golden` and `make fuzz`."""
     parser.addoption("--update-golden", action="store_true", help="write the sections of tests/golden/*.case anew")
+    parser.addoption("--fuzz-examples", type=int, default=200, help="how many random models the slow test tries")

@@ -14,7 +14,7 @@ from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Loop, Stmt
-from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import WIDE, Goal, Level
 from onnxfuse.schedule.writer import Writer, finished, lifted
 
@@ -94,7 +94,7 @@ def _block(goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: L
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
     terms = list(_terms(reduces, vector.axis))
-    guards = terms[0][2]
+    guards = terms[0][2] if terms else []
     if any(g != guards for _, _, g in terms):
         return None
     writer = Writer([vector], at=[[], []], prefix=prefix)
@@ -109,13 +109,19 @@ def _terms(reduces: list[Reduce], vector: Axis) -> Iterator[tuple[int, Scalar, l
         values = {r: Index.of(t) for r, t in zip(inner, taps, strict=True)}
         for u, x in enumerate(reduces):
             term = simplify(substitute_axes(x.body[0], values))
-            if all(isinstance(n, Load) for n in _outside(term)):
+            if not _idle(term, x.combine):
                 bare, guards = lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
                 yield u, bare[0], guards
 
 
-def _outside(x: Scalar) -> list[Scalar]:
-    """The factors of a term: one that became a number is that of a tap in the padding."""
+def _idle(term: Scalar, combine: str) -> bool:
+    """Whether a term adds nothing, as that of a tap in the padding."""
+    parts = _factors(term) if combine == "sum" else [term]
+    nothing = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(combine)
+    return any(isinstance(part, Const) and part.value == nothing for part in parts)
+
+
+def _factors(x: Scalar) -> list[Scalar]:
     if isinstance(x, Apply) and x.fn == "mul":
-        return _outside(x.args[0]) + _outside(x.args[1])
+        return _factors(x.args[0]) + _factors(x.args[1])
     return [x]

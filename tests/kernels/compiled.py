@@ -90,6 +90,11 @@ def scheduled(case: Case, target: str) -> Kernel | Decision | Exception:
         return problem
 
 
+def own_names(text: str, name: str) -> str:
+    """The text of a kernel whose names do not clash with those of others in one translation unit."""
+    return _OWN.sub(rf"\1_{name}", text)
+
+
 def unit_of(cases: Sequence[Case], target: str) -> str:
     """One translation unit with the kernels of all cases, onnxfuse_NAME each, and the register tiles."""
     parts = []
@@ -98,7 +103,7 @@ def unit_of(cases: Sequence[Case], target: str) -> str:
         if isinstance(kernel, Kernel):
             text = render(kernel, case.name, case.name).text
             text = text.replace("parts_of(host->cores, ", f"parts_of(host->cores, {ENOUGH} + ")
-            parts.append(_OWN.sub(rf"\1_{case.name}", text))
+            parts.append(own_names(text, case.name))
     return "\n".join([*parts, tiles_source().text])
 
 

@@ -1,0 +1,90 @@
+"""Random small models compute the same before and after, with and without library, optimized by the runtime or not."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from hypothesis import HealthCheck, Phase, given, note, settings
+from hypothesis import strategies as st
+
+from onnxfuse.build import Library, build_library
+from onnxfuse.config import Options
+from onnxfuse.engine import open_session, options, run
+from onnxfuse.load import load, simplify_shapes
+from onnxfuse.pipeline import optimize
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.render.source import Source
+from tests.fuzz.graphs import Made
+from tests.fuzz.nodes import models
+from tests.kernels.compiled import own_names
+from tests.kernels.rounding import check, reference
+from tests.models.fused import CACHE
+from tests.models.test_networks import needs_compiler
+
+pytestmark = needs_compiler
+FEW = 12
+SLACK = 4.0  # sums that a rewrite takes in another order or form
+LAST = CACHE / "fuzz"  # where the model that is being tried lies, for when it ends this process
+
+
+def in_one_unit(sources: tuple[Source, ...], *others: Any) -> Library:
+    """A library whose kernels are compiled together, which is much quicker."""
+    kernels = [s for s in sources if s.symbol != "tiles"]
+    tiles = [s for s in sources if s.symbol == "tiles"]
+    together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels))
+    return build_library((together, *tiles), *others)
+
+
+def tried(made: Made, folder: Path, **changes: Any) -> None:
+    """Optimize a model and hold it in four ways against its rows in float64, within bounds from the original graph."""
+    original = folder / "m.onnx"
+    onnx.save(made.model, original)
+    result = optimize(original, folder / "fused.onnx", verify=False, gain=False, strict=True, jobs=1,
+                      cache_dir=str(CACHE), calls=Calls(build_library=in_one_unit), **changes)  # fmt: skip
+    graph = simplify_shapes(load(original, Options()))
+    library = result.output.library
+    used = [(library,), ()] if library else [()]
+    ways = [(libraries, optimized) for libraries in used for optimized in (True, False)]
+    fused = str(folder / "fused.onnx")
+    sessions = [open_session(fused, options(libraries=few, optimize=o, threads=2)) for few, o in ways]
+    for sizes in made.sizes:
+        feeds = made.feeds(sizes)
+        wanted = reference(graph, feeds, sizes)
+        for (libraries, optimized), session in zip(ways, sessions, strict=True):
+            note(f"{sizes}, library {bool(libraries)}, optimizations {optimized}")
+            for name, got in zip(graph.outputs, run(session, feeds, list(graph.outputs)), strict=True):
+                have = graph.types[name]
+                assert have is not None
+                value, error = wanted[name]
+                check(got, have.dtype, value, error * SLACK)
+
+
+def attempt(made: Made, least: int) -> None:
+    note(onnx.printer.to_text(made.model))
+    LAST.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        onnx.save(made.model, LAST / "last.onnx")
+        tried(made, Path(folder), min_group=least)
+
+
+COMMON: dict[str, Any] = {
+    "deadline": None,
+    "database": None,
+    "suppress_health_check": [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much],
+}
+
+
+@given(models(), st.integers(1, 2))
+@settings(max_examples=FEW, derandomize=True, phases=[Phase.generate], **COMMON)
+def test_a_few_models(made: Made, least: int) -> None:
+    attempt(made, least)
+
+
+@pytest.mark.slow
+def test_many_models(request: pytest.FixtureRequest) -> None:
+    many = request.config.getoption("--fuzz-examples")
+    settings(max_examples=many, print_blob=True, **COMMON)(given(models(), st.integers(1, 2))(attempt))()
