@@ -15,7 +15,7 @@ from onnxfuse.classify import NodeFacts, node_facts
 from onnxfuse.ir.dtype import BOOL, F32, I64, DType
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
-from onnxfuse.ops import contraction, elementwise, movement, reduction
+from onnxfuse.ops import contraction, elementwise, movement, normalization, reduction
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Row, define, view_of
 
@@ -67,7 +67,11 @@ EXAMPLES: dict[str, Example] = {
     **{r.op: Example((MATRIX, [1])) for r in reduction.ROWS if r.op.startswith("Reduce")},
     "LayerNormalization": Example((MATRIX, ROW, ROW)),
     "RMSNormalization": Example((MATRIX, ROW)),
+    "SimplifiedLayerNormalization": Example((MATRIX, ROW)),
     "InstanceNormalization": Example((IMAGE, (8,), (8,))),
+    "GroupNormalization": Example((IMAGE, (8,), (8,)), {"num_groups": 2}),
+    "MeanVarianceNormalization": Example((IMAGE,)),
+    "LRN": Example((IMAGE,), {"size": 5}),
     "MaxPool": Example((IMAGE,), POOL),
     "AveragePool": Example((IMAGE,), POOL),
     "GlobalAveragePool": Example((IMAGE,)),
@@ -94,8 +98,8 @@ elements are not read (its values only shape the result).
 """
 
 
-def example_graph(op: str) -> Graph:
-    """The example of an operator as a graph of one node."""
+def example_graph(op: str, opset: int) -> Graph:
+    """The example of an operator (by its key) as a graph of one node."""
     e = EXAMPLES.get(op, Example())
     types: dict[str, TensorType | None] = {}
     known: dict[str, tuple[Index, ...]] = {}
@@ -110,13 +114,14 @@ def example_graph(op: str) -> Graph:
         dtype = I64 if op in INDEXED and k == 1 else e.dtype if k == 0 or op not in ("Where", "Clip") else F32
         types[name] = TensorType(dtype, tuple(map(Index.of, given)))
     outputs = ("y", "z")[: e.outputs]
-    node = Node(op, tuple(names), outputs, e.attrs, op)
-    return Graph((node,), tuple(names), outputs, types, {}, known, NEWEST)
+    domain, _, plain = op.rpartition("::")
+    node = Node(plain, tuple(names), outputs, e.attrs, op, domain)
+    return Graph((node,), tuple(names), outputs, types, {}, known, opset)
 
 
-def facts_of(op: str) -> NodeFacts:
+def facts_of(op: str, opset: int) -> NodeFacts:
     """The facts of an operator's example."""
-    graph = example_graph(op)
+    graph = example_graph(op, opset)
     node = graph.nodes[0]
     found = define(ROWS, view_of(graph, node))
     if isinstance(found, Decision):
@@ -126,20 +131,22 @@ def facts_of(op: str) -> NodeFacts:
 
 def line(row: Row) -> str:
     """One line of the table."""
-    found = facts_of(row.op)
+    found = facts_of(row.op, min(row.until, NEWEST))
     edges = ", ".join("-" if t is None else t.label for t in found.edges)
     shown = re.sub(r"\b([yz]):(\w+)", r"\1\2", "; ".join(map(repr, found.definitions))).replace(" - 1*", " - ")
     if len(shown) > LONGEST:
         shown = f"{len(found.definitions)} definitions" if len(found.definitions) > 1 else shown[:LONGEST] + " ..."
-    first = max(row.since, INTRODUCED[row.op])
+    first = max(row.since, 1 if row.own else INTRODUCED[row.op])
     opsets = f"{first}" if row.until > NEWEST else f"{first} to {row.until}"
+    if row.own:
+        opsets = "ONNX Runtime's" if row.until > NEWEST else f"ONNX Runtime's to {row.until}"
     return f"| {row.op} | {opsets} | {found.kind} | {edges} | `{shown}` |"
 
 
 def document() -> str:
     """The whole page."""
     parts = [HEAD]
-    for family in (elementwise, movement, reduction, contraction):
+    for family in (elementwise, movement, reduction, normalization, contraction):
         parts.append(
             f"## {family.__name__.rsplit('.', 1)[-1].capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
         )

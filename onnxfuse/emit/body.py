@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onnxfuse.emit.legal import legal
@@ -46,7 +46,7 @@ class Body:
 def node_text(node: Node) -> str:
     """A node with all its attributes."""
     attrs = ", ".join(f"{k}={_attribute_text(v)}" for k, v in sorted(node.attrs.items()))
-    return f"{', '.join(node.outputs)} = {node.op}({', '.join(node.inputs)}) {{{attrs}}}"
+    return f"{', '.join(node.outputs)} = {node.key}({', '.join(node.inputs)}) {{{attrs}}}"
 
 
 def _attribute_text(value: Attribute | Any) -> str:
@@ -112,15 +112,15 @@ class _Writer:
     # Nodes ------------------------------------------------------------------------------------------------------------
 
     def _node(self, node: Node) -> None:
-        problem = legal(node, self.graph)
+        row = ROWS.find(node, self.graph.opset)
+        problem = legal(node, self.graph) if row is None or not row.own else None
         if problem is not None:
             raise Refused(problem)
-        row = ROWS.find(node, self.graph.opset)
         shaping = row.shape_inputs if row else ()
         attrs = dict(node.attrs)
         inputs: list[str] = []
         for i, value in enumerate(node.inputs):
-            if node.op == "Reshape" and i == 1 and not self._plain(value):
+            if node.key == "Reshape" and i == 1 and not self._plain(value):
                 shape, extra = self._reshape_target(node)
                 attrs = {k: v for k, v in attrs.items() if k != "allowzero"} | extra
                 inputs.append(shape)
@@ -130,7 +130,7 @@ class _Writer:
 
     def _add(self, node: Node, inputs: list[str], attrs: Mapping[str, Attribute]) -> None:
         """The node itself; on bfloat16 between casts where the runtime has no kernel."""
-        half = node.op not in _ANY_HALF and any(self._is_bf16(i) for i in node.inputs)
+        half = node.key not in _ANY_HALF and any(self._is_bf16(i) for i in node.inputs)
         if half:
             inputs = [
                 self.spell.add("Cast", local, to=F32.onnx) if self._is_bf16(value) else local
@@ -146,7 +146,7 @@ class _Writer:
                 casts.append(Node("Cast", (raw,), (made,), {"to": BF16.onnx}))
                 made = raw
             outputs.append(made)
-        self.spell.nodes.append(Node(node.op, tuple(inputs), tuple(outputs), attrs))
+        self.spell.nodes.append(Node(node.op, tuple(inputs), tuple(outputs), attrs, domain=node.domain))
         self.spell.nodes.extend(casts)
 
     def _is_bf16(self, value: str) -> bool:
@@ -241,5 +241,5 @@ def _without_copies(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, 
         if n.op == "Identity" and new.get(n.inputs[0]) == n.outputs[0]:
             continue
         ins, outs = (tuple(new.get(v, v) for v in values) for values in (n.inputs, n.outputs))
-        kept.append(Node(n.op, ins, outs, n.attrs))
+        kept.append(replace(n, inputs=ins, outputs=outs))
     return tuple(kept)

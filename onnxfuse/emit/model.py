@@ -152,6 +152,7 @@ def _call(
 
 def _add_functions(proto: onnx.ModelProto, used: Iterable[Fused], domain: str) -> None:
     """One function per operator; groups that share it are all named in its metadata."""
+    versions = {o.domain: o.version for o in proto.opset_import}
     users: dict[str, list[Fused]] = {}
     for f in used:
         users.setdefault(f.op, []).append(f)
@@ -159,7 +160,8 @@ def _add_functions(proto: onnx.ModelProto, used: Iterable[Fused], domain: str) -
         body = sharing[0].body
         assert all(f.body.text == body.text for f in sharing), f"emit: {op} names two functions"
         function = proto.functions.add(name=op, domain=domain, input=body.inputs, output=body.outputs)
-        function.opset_import.add(domain="", version=body.opset)
+        for other in dict.fromkeys(["", *sorted({n.domain for n in body.nodes if not n.standard})]):
+            function.opset_import.add(domain=other, version=versions.get(other, 1) if other else body.opset)
         function.node.extend(node_proto(n, body.opset) for n in body.nodes)
         set_metadata(function, origin=json.dumps([o for f in sharing for o in f.group.origin]))
 

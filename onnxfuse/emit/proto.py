@@ -52,7 +52,7 @@ def _unchanged(old: onnx.AttributeProto, value: Attribute) -> bool:
 
 def _declared(node: Node, name: str, opset: int) -> int:
     """The attribute type that the operator's schema names, 0 where there is none."""
-    schema = schema_of(node.op, opset) if node.domain in ("", "ai.onnx") else None
+    schema = schema_of(node.op, opset) if node.standard else None
     known = schema.attributes.get(name) if schema is not None else None
     return int(known.type) if known is not None else 0
 

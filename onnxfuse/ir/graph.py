@@ -118,6 +118,16 @@ class Node:
     raw: Any = field(default=None, compare=False, repr=False)
 
     @property
+    def standard(self) -> bool:
+        """Whether its operator is of the default domain."""
+        return self.domain in ("", "ai.onnx")
+
+    @property
+    def key(self) -> str:
+        """Its operator: OP of the default domain, DOMAIN::OP of another."""
+        return self.op if self.standard else f"{self.domain}::{self.op}"
+
+    @property
     def reads(self) -> tuple[str, ...]:
         """Every value it depends on."""
         return tuple(i for i in self.inputs if i) + self.captures

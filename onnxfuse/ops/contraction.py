@@ -6,8 +6,8 @@ from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
-from onnxfuse.ops.reduction import total
 from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.stages import total
 from onnxfuse.ops.window import guarded_load, windows
 
 

@@ -131,26 +131,29 @@ Define = Callable[[View], tuple[Definition, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """An operator of the default domain. `shape_inputs` are inputs whose *values* only shape the result."""
+    """An operator, by its `Node.key`, in opsets `since` to `until` of the default domain.
+
+    `shape_inputs` are inputs whose *values* only shape the result. An operator that is `own` is one of ONNX Runtime's
+    own, which no ONNX schema describes: the runtime takes it in a function body where it takes it in a model.
+    """
 
     op: str
     define: Define
     since: int = 1
     until: int = 10_000
     shape_inputs: tuple[int, ...] = ()
+    own: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All rows by operator name."""
+    """All rows by the key of their operator."""
 
     rows: Mapping[str, tuple[Row, ...]]
 
     def find(self, node: Node, opset: int) -> Row | None:
         """The row that serves a node in this opset."""
-        if node.domain not in ("", "ai.onnx"):
-            return None
-        return next((r for r in self.rows.get(node.op, ()) if r.since <= opset <= r.until), None)
+        return next((r for r in self.rows.get(node.key, ()) if r.since <= opset <= r.until), None)
 
     def near(self, op: str) -> list[str]:
         """Operators with a row whose names look like `op`."""
@@ -178,9 +181,9 @@ INVALID_CALL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueEr
 def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
     """What a node computes, or why that cannot be said."""
     node = view.node
-    if node.domain not in ("", "ai.onnx"):
-        return Decision("E-OPAQUE", (node.name,), f"{node.domain}::{node.op} belongs to another domain")
     row = rows.find(node, view.opset)
+    if row is None and not node.standard:
+        return Decision("E-OPAQUE", (node.name,), f"{node.key} belongs to another domain")
     if row is None:
         what = f"{node.op} of opset {view.opset}" if node.op in rows.rows else node.op
         near = [op for op in rows.near(node.op) if op != node.op]

@@ -1,4 +1,4 @@
-"""Cases of reductions, pooling and normalizations: axes in every spelling, windows that leave the input, old opsets."""
+"""Cases of reductions and pooling: axes in every spelling, windows that leave the input, old opsets."""
 
 from __future__ import annotations
 
@@ -69,65 +69,6 @@ def positions() -> list[Case]:
     return out
 
 
-def softmaxes() -> list[Case]:
-    out = []
-    for op in ("Softmax", "LogSoftmax"):
-        for axis in (0, 1, -1):
-            out.append(Case(op, (data(3, 5, 7, low=-9, high=9),), {"axis": axis}, 13, length=7, factor=STEPS))
-            for opset in (7, 11):
-                x = data(3, 5, 2, low=-9, high=9)
-                out.append(
-                    Case(
-                        op,
-                        (x,),
-                        {"axis": axis if opset > 7 else abs(axis)},
-                        opset,
-                        length=30,
-                        factor=STEPS,
-                        wrong="onnx",
-                    )
-                )
-        out.append(Case(op, (data(3, 5, low=50, high=100),), opset=13, length=5, factor=STEPS))
-        out.append(Case(op, (data(3, 1),), opset=13, factor=STEPS))
-        out.append(Case(op, (data(0, 3),), opset=13, factor=STEPS))
-        out.append(Case(op, (data(2, 3, 4),), opset=11, length=12, factor=STEPS, wrong="onnx"))
-        out += [Case(op, (data(3, 5, dtype=t),), opset=13, length=5, factor=STEPS) for t in ("float64", "float16")]
-        masked = np.array([[0.5, -np.inf, 1.0], [-np.inf, -np.inf, 2.0]], np.float32)
-        out.append(Case(op, (masked,), opset=13, length=3, factor=STEPS, note="masked"))
-    out.append(Case("Softmax", (np.full((2, 3), -np.inf, np.float32),), opset=13, note="all-masked", factor=STEPS))
-    return out
-
-
-def normalizations() -> list[Case]:
-    out = []
-    for axis in (-1, 1, 0, -2):
-        x = data(2, 3, 5, low=-4, high=4)
-        tail = x.shape[axis:]
-        length = int(np.prod(tail))
-        scale, bias = data(*tail, seed=1), data(*tail, seed=2)
-        for given in ((x, scale), (x, scale, bias)):
-            out.append(Case("LayerNormalization", given, {"axis": axis}, 17, length=length, factor=STEPS))
-        out.append(
-            Case("RMSNormalization", (x, scale), {"axis": axis, "epsilon": 1e-3}, 23, length=length, factor=STEPS)
-        )
-    x, scale, bias = data(4, 6), data(6, seed=1), data(6, seed=2)
-    out.append(Case("LayerNormalization", (x, scale, bias), {"epsilon": 0.1}, 17, length=6, factor=STEPS))
-    out.append(Case("LayerNormalization", (data(4, 1), data(1), data(1, seed=1)), {}, 17, factor=STEPS))
-    out.append(Case("LayerNormalization", (data(0, 3), data(3), data(3, seed=1)), {}, 17, factor=STEPS))
-    half = [v.astype(np.float16) for v in (x, scale, bias)]
-    out.append(Case("LayerNormalization", tuple(half), {}, 17, length=6, factor=STEPS))
-    out.append(Case("RMSNormalization", tuple(half[:2]), {}, 23, length=6, factor=STEPS))
-    double = [v.astype(np.float64) for v in (x, scale, bias)]
-    out.append(Case("LayerNormalization", tuple(double), {}, 17, length=6, factor=STEPS, precision="float32"))
-    for shape in ((2, 3, 5), (1, 3, 4, 5), (2, 1, 2, 3, 2), (2, 3, 1)):
-        c, length = shape[1], int(np.prod(shape[2:]))
-        given = (data(*shape), data(c, seed=1), data(c, seed=2))
-        for opset, attrs in ((6, {}), (13, {"epsilon": 1e-2}), (22, {})):
-            factor = STEPS if length > 1 else 400 * STEPS  # x - mean is 0, but not where it is x/s - mean/s
-            out.append(Case("InstanceNormalization", given, attrs, opset, length=length, factor=factor))
-    return out
-
-
 def pools() -> list[Case]:
     out = []
     line, plane, cube = data(2, 3, 11), data(1, 2, 7, 9), data(1, 2, 5, 4, 6)
@@ -185,7 +126,5 @@ def pools() -> list[Case]:
 CASES: tuple[Case, ...] = (
     *reductions(),
     *positions(),
-    *softmaxes(),
-    *normalizations(),
     *pools(),
 )

@@ -1,0 +1,268 @@
+"""Rows of softmax and normalizations: statistics over some axes, and every element seen in their light."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from onnxfuse.ir.compose import inside
+from onnxfuse.ir.dtype import I64, DType, dtype_of
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, modulo
+from onnxfuse.ir.indexing import flatten
+from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, cast, const
+from onnxfuse.ops.reduction import reduced_axes
+from onnxfuse.ops.spec import Define, Definition, Row, View
+from onnxfuse.ops.stages import At, Element, Normal, Stages, here, square, total, wide
+
+
+def softmax_axes(view: View) -> tuple[int, ...]:
+    """The axes that a softmax runs over: one from opset 13, all from `axis` on before."""
+    rank = len(view.shape(0))
+    if view.opset >= 13:
+        return (view.axis(view.attr("axis", -1), rank),)
+    first = view.attr("axis", 1)
+    return tuple(range(first + rank if first < 0 else first, rank))
+
+
+def softmax_like(log: bool) -> Define:
+    """Softmax or LogSoftmax."""
+
+    def define(view: View) -> tuple[Definition, ...]:
+        s = Stages(view)
+        softmax(s, view.shape(0), softmax_axes(view), wide(view), log=log)
+        return tuple(s.made)
+
+    return define
+
+
+def softmax(s: Stages, have: At, over: Sequence[int], x: Element, *, log: bool = False) -> None:
+    """Output 0 as the softmax of x over some axes."""
+    high = s.reduced("%max", have, over, "max", x)
+    power = s.value("%exp", have, lambda at: apply("exp", apply("sub", x(at), high(at))))
+    norm = s.reduced("%sum", have, over, "sum", power)
+    if log:
+        s.output(have, lambda at: apply("sub", apply("sub", x(at), high(at)), apply("log", norm(at))))
+    else:
+        s.output(have, lambda at: apply("div", power(at), norm(at)))
+
+
+def hardmax(view: View) -> tuple[Definition, ...]:
+    """1 at the first of the largest elements along the axes, 0 elsewhere."""
+    have, over, s = view.shape(0), softmax_axes(view), Stages(view)
+    ranges = tuple(Axis(f"{view.out()}%best:r{i}", have[i]) for i in over)
+    along = tuple(have[i] for i in over)
+    spot = FromIndex(flatten(here(ranges), along), I64)
+
+    def best(at: At) -> Scalar:
+        rest, inner = iter(at), iter(here(ranges))
+        full = tuple(next(inner) if i in over else next(rest) for i in range(len(have)))
+        return Reduce("argmax", ranges, (view.load(0, full), spot), I64, 1)
+
+    place = s.value("%best", tuple(e for i, e in enumerate(have) if i not in over), best)
+
+    def is_best(at: At) -> Scalar:
+        mine = FromIndex(flatten(tuple(at[i] for i in over), along), I64)
+        return apply("equal", mine, place(tuple(e for i, e in enumerate(at) if i not in over)))
+
+    s.output(have, is_best)
+    return tuple(s.made)
+
+
+def layer_normalization(view: View) -> tuple[Definition, ...]:
+    """LayerNormalization over the axes from `axis` on; mean and inverse deviation where they are wanted."""
+    s = Stages(view)
+    before = view.has(1) and view.opset < 17  # ONNX Runtime's own operator then, which answers in the type of the scale
+    made = normal_of_tail(s, wide(view), scale=1, bias=2, dtype=view.dtype(1 if before else 0))
+    statistics(s, (1, made.mean), (2, inverse(made)))
+    return tuple(s.made)
+
+
+def rms_normalization(view: View) -> tuple[Definition, ...]:
+    """RMSNormalization: as LayerNormalization without the mean and the bias."""
+    s = Stages(view)
+    normal_of_tail(s, wide(view), scale=1, centred=False)
+    return tuple(s.made)
+
+
+def simplified_layer_normalization(view: View) -> tuple[Definition, ...]:
+    """RMSNormalization under ONNX Runtime's older name; the inverse deviation is output 1."""
+    s = Stages(view)
+    made = normal_of_tail(s, wide(view), scale=1, centred=False, dtype=view.dtype(1))
+    statistics(s, (1, inverse(made)))
+    return tuple(s.made)
+
+
+def normal_of_tail(
+    s: Stages, x: Element, *, scale: int, bias: int | None = None, centred: bool = True, dtype: DType | None = None
+) -> Normal:
+    """Output 0 as x normalized over the axes from `axis` on, times one input and plus another, where they are given."""
+    view = s.view
+    have = view.shape(0)
+    first = view.axis(view.attr("axis", -1), len(have))
+    normal = s.normalized(have, range(first, len(have)), x, view.attr("epsilon", 1e-5), centred=centred)
+    s.output(have, lambda at: _affine(view, normal.value(at), have, at, scale, bias), dtype=dtype)
+    return normal
+
+
+def _affine(view: View, value: Scalar, have: At, at: At, scale: int, bias: int | None) -> Scalar:
+    """value times input `scale` plus input `bias`, both broadcast from the right."""
+    for i, fn in ((scale, "mul"), (bias, "add")):
+        if i is not None and view.has(i):
+            value = apply(fn, value, cast(view.load(i, spread(view.shape(i), have, at)), value.dtype))
+    return value
+
+
+def spread(shape: At, have: At, at: At) -> At:
+    """The index of an operand broadcast to `have` at the index `at`: 0 where it has extent 1."""
+    tail = len(have) - len(shape)
+    return tuple(ZERO if e == ONE and have[tail + i] != ONE else at[tail + i] for i, e in enumerate(shape))
+
+
+def inverse(normal: Normal) -> Element:
+    """1 / deviation."""
+    return lambda at: apply("reciprocal", normal.deviation(at))
+
+
+def statistics(s: Stages, *wanted: tuple[int, Element]) -> None:
+    """Statistics over the axes from `axis` on as outputs, those axes of extent 1."""
+    have, stash = s.view.shape(0), dtype_of(s.view.attr("stash_type", 1))
+    first = s.view.axis(s.view.attr("axis", -1), len(have))
+    for k, value in wanted:
+        s.output((*have[:first], *(ONE,) * (len(have) - first)), value, k=k, dtype=stash)
+
+
+def instance_normalization(view: View) -> tuple[Definition, ...]:
+    """InstanceNormalization: per image and channel."""
+    s, have = Stages(view), view.shape(0)
+    normal = s.normalized(have, range(2, len(have)), wide(view), view.attr("epsilon", 1e-5))
+    s.output(have, lambda at: _per_channel(view, normal.value(at), at[1]))
+    return tuple(s.made)
+
+
+def _per_channel(view: View, value: Scalar, channel: Index) -> Scalar:
+    """value times input 1 plus input 2, both by channel."""
+    scale, bias = (cast(view.load(i, (channel,)), value.dtype) for i in (1, 2))
+    return apply("add", apply("mul", value, scale), bias)
+
+
+def group_normalization(view: View) -> tuple[Definition, ...]:
+    """GroupNormalization: per image and group of channels; scale and bias are by group before opset 21."""
+    s, have, x = Stages(view), view.shape(0), wide(view)
+    groups = view.attr("num_groups", 1)
+    width = divides(Index.of(groups), have[1])
+    if width is None:
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{have[1]!r} channels do not make {groups} groups")
+    grouped = (have[0], Index.of(groups), width, *have[2:])
+    over = range(2, len(grouped))
+    normal = s.normalized(
+        grouped, over, lambda at: x((at[0], at[1] * width + at[2], *at[3:])), view.attr("epsilon", 1e-5)
+    )
+
+    def value(at: At) -> Scalar:
+        group, inside = floor_div(at[1], width), modulo(at[1], width)
+        made = normal.value((at[0], group, inside, *at[2:]))
+        return _per_channel(view, made, at[1] if view.opset >= 21 else group)
+
+    s.output(have, value)
+    return tuple(s.made)
+
+
+def mean_variance_normalization(view: View) -> tuple[Definition, ...]:
+    """MeanVarianceNormalization: (x - mean) / (deviation + 1e-9) over the named axes."""
+    s, have, x = Stages(view), view.shape(0), wide(view)
+    over = tuple(view.axis(a, len(have)) for a in view.attr("axes", (0, 2, 3)))
+    mu = s.mean("%mean", have, over, x)
+
+    def centre(at: At) -> Scalar:
+        return apply("sub", x(at), mu(at))
+
+    variance = s.mean("%var", have, over, lambda at: square(centre(at)))
+
+    def value(at: At) -> Scalar:
+        deviation = apply("sqrt", variance(at))
+        return apply("div", centre(at), apply("add", deviation, const(1e-9, deviation.dtype)))
+
+    s.output(have, value)
+    return tuple(s.made)
+
+
+def lp_normalization(view: View) -> tuple[Definition, ...]:
+    """LpNormalization: x over its L1 or L2 norm along one axis, 0 where that is 0."""
+    s, have, x = Stages(view), view.shape(0), wide(view)
+    over, p = (view.axis(view.attr("axis", -1), len(have)),), view.attr("p", 2)
+    if p not in (1, 2):
+        raise view.refuse("E-NO-KERNEL", f"the norm with p = {p}")
+    lift = (lambda at: apply("abs", x(at))) if p == 1 else (lambda at: square(x(at)))
+    norm = s.reduced("%norm", have, over, "sum", lift, (lambda v: apply("sqrt", v)) if p == 2 else None)
+
+    def value(at: At) -> Scalar:
+        length = norm(at)
+        zero = const(0, length.dtype)
+        return apply("select", apply("equal", length, zero), zero, apply("div", x(at), length))
+
+    s.output(have, value)
+    return tuple(s.made)
+
+
+def lrn(view: View) -> tuple[Definition, ...]:
+    """LRN: x / (bias + alpha/size * sum of squares over near channels) ** beta."""
+    s, have, dtype = Stages(view), view.shape(0), view.dtype(0)
+    size = view.attr("size", 1)
+    near = Axis(f"{view.out()}%square:r", Index.of(size))
+
+    def squares(at: At) -> Scalar:
+        channel = at[1] + near - (size - 1) // 2
+        x = inside((Guard(channel, have[1]),), view.load(0, (at[0], channel, *at[2:])), const(0, dtype))
+        return total("sum", (near,), square(cast(x, dtype.accumulator)))
+
+    around = s.value("%square", have, squares)
+    alpha, beta, bias = (view.attr(k, v) for k, v in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0)))
+
+    def value(at: At) -> Scalar:
+        total_ = around(at)
+        scaled = apply("mul", total_, const(alpha / size, total_.dtype))
+        base = apply("add", const(bias, total_.dtype), scaled)
+        return apply("div", wide(view)(at), apply("pow", base, const(beta, total_.dtype)))
+
+    s.output(have, value)
+    return tuple(s.made)
+
+
+def log_sum_exp(view: View) -> tuple[Definition, ...]:
+    """ReduceLogSumExp: the largest element plus the logarithm of the sum of exponentials of what lies below it."""
+    s, have, x = Stages(view), view.shape(0), wide(view)
+    over = reduced_axes(view, 18, len(have))
+    high = s.reduced("%max", have, over, "max", x)
+
+    def least(at: At) -> Scalar:
+        """The maximum where it is finite: infinities are their own answer."""
+        top = high(at)
+        return apply("select", apply("isinf", top), const(0, top.dtype), top)
+
+    norm = s.reduced("%sum", have, over, "sum", lambda at: apply("exp", apply("sub", x(at), least(at))))
+    keep = view.attr("keepdims", 1)
+    kept = [i for i in range(len(have)) if keep or i not in over]
+
+    def value(at: At) -> Scalar:
+        place = dict(zip(kept, at, strict=True))
+        full = tuple(ZERO if i in over else place[i] for i in range(len(have)))
+        return apply("add", least(full), apply("log", norm(full)))
+
+    s.output(tuple(ONE if i in over else have[i] for i in kept), value)
+    return tuple(s.made)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Softmax", softmax_like(log=False)),
+    Row("LogSoftmax", softmax_like(log=True)),
+    Row("Hardmax", hardmax),
+    Row("ReduceLogSumExp", log_sum_exp, shape_inputs=(1,)),
+    Row("LayerNormalization", layer_normalization, since=17),
+    Row("LayerNormalization", layer_normalization, until=16, own=True),
+    Row("SimplifiedLayerNormalization", simplified_layer_normalization, own=True),
+    Row("RMSNormalization", rms_normalization),
+    Row("InstanceNormalization", instance_normalization),
+    Row("GroupNormalization", group_normalization, since=18),
+    Row("MeanVarianceNormalization", mean_variance_normalization),
+    Row("LpNormalization", lp_normalization),
+    Row("LRN", lrn),
+)
