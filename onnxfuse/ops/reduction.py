@@ -10,7 +10,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import FromIndex, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.movement import axes_of_node
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import Lift, mean_of, square, total
+from onnxfuse.ops.stages import Lift, mean_of, root, square, total
 from onnxfuse.ops.window import Window, guarded_load, windows
 
 
@@ -123,7 +123,7 @@ ROWS: tuple[Row, ...] = (
     reduce_row("ReduceProd", "prod", None, None, 18),
     reduce_row("ReduceSumSquare", "sum", square, None, 18),
     reduce_row("ReduceL1", "sum", lambda x: apply("abs", x), None, 18),
-    reduce_row("ReduceL2", "sum", square, lambda v, n: apply("sqrt", v), 18),
+    reduce_row("ReduceL2", "sum", square, lambda v, n: root(v), 18),
     arg_row("ArgMax", "argmax"),
     arg_row("ArgMin", "argmin"),
     pool_row("MaxPool", "max"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from onnxfuse.ir.dtype import I64, DType
+from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar, apply, cast, const
@@ -36,6 +36,11 @@ def mean_of(value: Scalar, count: Index) -> Scalar:
 def square(x: Scalar) -> Scalar:
     """x * x."""
     return apply("mul", x, x)
+
+
+def root(x: Scalar) -> Scalar:
+    """The square root of x, for integers that of the real number, rounded towards zero."""
+    return cast(apply("sqrt", x if x.dtype.floating else cast(x, F64)), x.dtype)
 
 
 def wide(view: View, i: int = 0) -> Element:

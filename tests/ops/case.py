@@ -26,8 +26,9 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True)
 class Case:
-    """`inputs` may hold None for absent ones. `constants` are positions that the graph knows as initializers, `known`
+    """One call of `op`, named as rows name it.
 
+    `inputs` may hold None for absent ones. `constants` are positions that the graph knows as initializers, `known`
     those whose integers it knows (shape inputs always). `length` is the longest sum behind one element, `factor` how
     many roundings (of `precision`, if not the result's type) each step may cost. `wrong` names a reference ("onnx",
     "runtime") that does not follow the specification here.
@@ -52,6 +53,12 @@ class Case:
         kind = next((str(i.dtype) for i in self.inputs if i is not None), "")
         attrs = ",".join(f"{k}={_short(v)}" for k, v in self.attrs.items())
         return "-".join(filter(None, (self.op, str(self.opset), kind, shapes, attrs, self.note)))
+
+    @property
+    def spelled(self) -> tuple[str, str]:
+        """Domain and operator type."""
+        domain, _, op = self.op.rpartition("::")
+        return domain, op
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -110,7 +117,8 @@ def view(case: Case, extents: Mapping[int, Index] | None = None) -> View:
         if k in shaping and x.ndim <= 1 and np.issubdtype(x.dtype, np.integer):
             known[name] = tuple(Index.of(int(v)) for v in x.reshape(-1))
     attrs = {k: _attribute(v) for k, v in case.attrs.items()}
-    node = Node(case.op, case.names, case.results, attrs, "node")
+    domain, op = case.spelled
+    node = Node(op, case.names, case.results, attrs, "node", domain)
     return View(node, types, constants, known, case.opset)
 
 
@@ -154,7 +162,8 @@ def ours_symbolic(case: Case) -> list[Array] | Decision:
 def model(case: Case, types: Sequence[np.dtype[Any]]) -> onnx.ModelProto:
     """A model of one node; constants are initializers."""
     attrs = {k: numpy_helper.from_array(v) if isinstance(v, np.ndarray) else v for k, v in case.attrs.items()}
-    node = helper.make_node(case.op, case.names, case.results, "node", **attrs)
+    domain, op = case.spelled
+    node = helper.make_node(op, case.names, case.results, "node", domain=domain, **attrs)
     fixed = {case.names[k] for k in case.constants}
     values = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
@@ -167,7 +176,7 @@ def model(case: Case, types: Sequence[np.dtype[Any]]) -> onnx.ModelProto:
     ]
     known = [numpy_helper.from_array(case.arrays[n], n) for n in sorted(fixed)]
     graph = helper.make_graph([node], "case", values, made, known)
-    imports = [helper.make_opsetid("", case.opset)]
+    imports = [helper.make_opsetid("", case.opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
     return helper.make_model(graph, opset_imports=imports, ir_version=10)
 
 
