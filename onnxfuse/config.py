@@ -100,7 +100,7 @@ _V3 = ("avx2", "fma", "f16c")
 
 TARGETS: dict[str, Target] = {
     "x86-64-v4": Target(
-        "x86-64-v4", 16, 14, 2, 48 << 10, 2 << 20, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 12.0
+        "x86-64-v4", 16, 14, 2, 32 << 10, 1 << 20, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 12.0
     ),
     "x86-64-v3": Target("x86-64-v3", 8, 6, 2, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 12.0),
     "generic": Target("generic", 4, 4, 2, 32 << 10, 1 << 19, (), (), 20.0, 8.0),

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from onnxfuse.ir.compose import rebuild
+from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, Mod, atoms, divides, in_range, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
-from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar, const
 
 
 def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
@@ -85,9 +86,14 @@ def holds(guard: Guard) -> bool | None:
 
 
 def simplify(x: Scalar) -> Scalar:
-    """x with guards that always or never hold decided."""
+    """x with guards and comparisons of indices that always or never hold decided, and what hangs on them chosen."""
 
     def go(node: Scalar) -> Scalar | None:
+        if isinstance(node, Apply) and node.dtype == BOOL:
+            return _decided(node)
+        if isinstance(node, Apply) and node.fn == "select":
+            condition = simplify(node.args[0])
+            return simplify(node.args[1 if condition.value else 2]) if isinstance(condition, Const) else None
         if not isinstance(node, Load) or not node.guards:
             return None
         states = [holds(g) for g in node.guards]
@@ -101,3 +107,21 @@ def simplify(x: Scalar) -> Scalar:
         return Load(node.source, node.index, node.dtype, left, otherwise)
 
     return rebuild(x, go, lambda i: i)
+
+
+def _decided(x: Apply) -> Scalar | None:
+    """A conjunction, or a comparison of an index with 0, that is proven to hold or to fail; None for others."""
+    if x.fn == "and":
+        left, right = map(simplify, x.args)
+        for one, other in ((left, right), (right, left)):
+            if isinstance(one, Const):
+                return other if one.value else one
+        return None
+    if x.fn not in ("less", "greater_equal") or not isinstance(x.args[0], FromIndex) or x.args[1] != const(0, I64):
+        return None
+    low, high = lower(x.args[0].index), upper(x.args[0].index)
+    if low is not None and nonnegative(low):
+        return const(x.fn == "greater_equal", BOOL)
+    if high is not None and nonnegative(-high - 1):
+        return const(x.fn == "less", BOOL)
+    return None

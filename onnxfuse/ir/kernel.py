@@ -1,7 +1,7 @@
 """The loop nest that is printed: phases of parallel tasks over buffers, with every access a flat offset.
 
 A kernel is a list of phases. A phase is one parallel loop: its `splits` are divided into contiguous ranges among tasks,
-and `body` runs once per task. Between phases stands a barrier. Eleven kinds of statement exist; nothing here chooses
+and `body` runs once per task. Between phases stands a barrier. Twelve kinds of statement exist; nothing here chooses
 anything: widths, orders, tiles and buffers were decided by `schedule`.
 """
 
@@ -178,7 +178,16 @@ class Across:
     rows: Index
 
 
-Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack | Across
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Elements of a buffer that a later iteration reads are brought near: nothing depends on it."""
+
+    buffer: str
+    offset: Index
+    count: int
+
+
+Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack | Across | Touch
 
 
 @dataclass(frozen=True, slots=True)

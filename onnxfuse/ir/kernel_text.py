@@ -22,6 +22,7 @@ from onnxfuse.ir.kernel import (
     Stmt,
     Store,
     Tile,
+    Touch,
     When,
 )
 from onnxfuse.ir.scalar import Guard
@@ -88,13 +89,13 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
         case Store():
             yield f"{s.buffer}[{s.offset!r}] = {s.value!r}"
-        case Point() | Tile() | Pack() | Across():
+        case Point() | Tile() | Pack() | Across() | Touch():
             yield _call(s)
         case _:
             assert_never(s)
 
 
-def _call(s: Point | Tile | Pack | Across) -> str:
+def _call(s: Point | Tile | Pack | Across | Touch) -> str:
     """A statement that is one call of a header's function."""
     match s:
         case Point():
@@ -113,6 +114,8 @@ def _call(s: Point | Tile | Pack | Across) -> str:
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}"
         case Across():
             return f"across {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
+        case Touch():
+            return f"touch {s.buffer}[{s.offset!r}], {s.count}"
         case _:
             assert_never(s)
 

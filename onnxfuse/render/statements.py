@@ -20,6 +20,7 @@ from onnxfuse.ir.kernel import (
     Stmt,
     Store,
     Tile,
+    Touch,
     When,
     statements,
 )
@@ -77,6 +78,14 @@ class Printer:
                 self.put(f"if ({condition(s.guards)}) {{")
                 self.body(s.body)
                 self.put("}")
+            case Point() | Tile() | Pack() | Across() | Touch():
+                self.call(s)
+            case _:
+                assert_never(s)
+
+    def call(self, s: Point | Tile | Pack | Across | Touch) -> None:
+        """A statement that is a call of a function in a header."""
+        match s:
             case Point():
                 self.point(s)
             case Tile():
@@ -86,6 +95,8 @@ class Printer:
             case Across():
                 rows = f"(int)({index(s.rows)})"
                 self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
+            case Touch():
+                self.put(f"touch<{s.count}>({identifier(s.buffer)} + {index(s.offset, 1)});")
             case _:
                 assert_never(s)
 
@@ -228,12 +239,13 @@ class Printer:
     def pack(self, s: Pack) -> None:
         """Rows packed side by side."""
         row = identifier(s.row.name)
-        first = index(substitute(s.load.index[0], {s.k: ZERO}), 1)
+        where = f"{identifier(s.load.source)} + {index(substitute(s.load.index[0], {s.k: ZERO}), 1)}"
+        where = f"{condition(s.load.guards)} ? {where} : ZEROS" if s.load.guards else where
         self.put("{")
         self.put("  const float* from[PANEL];")
         self.put(
             f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) "
-            f"from[{row} - {index(s.begin, 1)}] = {identifier(s.load.source)} + {first};"
+            f"from[{row} - {index(s.begin, 1)}] = {where};"
         )
         rows = f"(int)({index(s.end - s.begin)})"
         self.put(

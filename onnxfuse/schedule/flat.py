@@ -12,9 +12,12 @@ from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.jobs import is_output
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, offsets_of, order_of, strided
+from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.windows import jammed
 from onnxfuse.schedule.writer import written
+
+LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
 def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
@@ -25,7 +28,8 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
     )
     goals = [g.substituted(values) for g in goals]
-    loops = free_loops(goals[-1], axes)
+    signs = signs_of(goals)
+    loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
     window = (
         jammed(goals[0], [level for level in loops if level is not vector], vector, target.rows + 2)
@@ -38,6 +42,13 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     if window is not None:
         return _window_phase(t, frame, window[1], m, digits)
     goals = [g.substituted(digits) for g in goals]
+    points = cut_at(vector.axis, signs) if vector is not None and rows else None
+    work = work_of(t)
+    if vector is not None:
+        lanes = sum(strided(vector.axis, [g.offset, *offsets_of(g.value)]) for g in goals)
+        work = work + product([a.extent for a in axes]) * LANE * lanes
+    if vector is not None and points is not None and len(points) > 2:
+        return _cut_phase(work, frame, cut(goals, vector.axis, points), m)
     opened: list[Level] = []
     splits: list[Split] = []
     for axis, kind, letter in ((m, "serial", "r"), (vector.axis if vector else None, "vector", "c")):
@@ -46,7 +57,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
         splits.append(Split(lo, hi, axis.extent))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
-    return Phase(tuple(splits), work_of(t), tuple(frame.locals), written(goals, opened))
+    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened))
 
 
 def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
@@ -65,6 +76,16 @@ def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
         if name in kept or is_output(name):
             goals.append(goal_of(job, frame, flat_in(made[name], frame)))
     return goals
+
+
+def _cut_phase(work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis) -> Phase:
+    """Rows whose vector loop is cut into parts: with and without padding."""
+    body: list[Stmt] = []
+    for number, (axis, goals) in enumerate(parts):
+        body += written(goals, [Level(axis, "vector")], f"p{number}")
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
+    return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))
 
 
 def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index]) -> Phase:

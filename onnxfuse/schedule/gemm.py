@@ -6,21 +6,24 @@ packed copy of their rows; others (convolutions among them) go through row point
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
-from onnxfuse.ir.indexing import product, unflatten
+from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job, Tiled
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.rows import TABLE, C, epilogue, left_load, right_offset, tile_window
+from onnxfuse.schedule.tiles import TABLE, C, epilogue, left_load, right_offset, tile_window
 
 PACKED = "packed"
 POINTERS = 2048  # entries of a table of row pointers, at most
+READ = 250  # picoseconds to read a weight that is in no cache
+USUAL = 128  # rows, where nothing is known of them
+MANY = 16  # tiles that can be shared evenly among cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +49,8 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
     segments = product([s.extent for s in t.segments]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
+    guess = product([a.extent for a in t.rows if a.extent.constant is not None]).constant or 1
+    guess = m if m is not None else guess if guess > 1 else USUAL
     tall = target.rows
     if m is not None:
         tall = max(1, -(-m // -(-m // target.rows)))
@@ -53,20 +58,26 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     weights = k * n * 4
     row_bytes = 4 * (k if segments == 1 else k // segments)
     block = max(1, target.l2_bytes * 3 // 4 // (row_bytes * tall))
-    count = -(-m // tall) if m is not None else 10
-    columns_first = (
-        weights > target.l2_bytes // 8 and -(-n // target.panel) >= 4 and weights > row_bytes * (m or 128) // 4
-    )
+    count = -(-guess // tall)
+    panel_count = -(-n // target.panel)
+    stays = weights <= target.l2_bytes // 2 and weights <= row_bytes * guess and count >= MANY
+    columns_first = not stays and panel_count >= 4
     if not columns_first:
-        block = min(block, max(1, count // 8))
+        block = 1 if stays else min(block, max(1, count // 8))
     elif m is not None:
         block = min(block, count)
-    packed = segments == 1 and (m is None or m > 1) and k >= 256 and n >= 256 and columns_first
+    packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or _crosses(t, tall))
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
     return Shape(
-        rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 2
+        rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 16
     )
+
+
+def _crosses(t: Tiled, tall: int) -> bool:
+    """Whether tiles cross the rows of an image, so that their rows do not lie at one distance from each other."""
+    width = t.rows[-1].extent.constant if t.rows else None
+    return len(t.rows) > 1 and (width is None or width % tall != 0)
 
 
 def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
@@ -87,12 +98,16 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
 def _pack_phase(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis) -> Phase:
     """Rows of each tile side by side, so that the tile's loads are one stream."""
     at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    k = Axis("k", s.depth)
-    start = left_load(t.left, t.ranges, (), frame)
-    load = type(start)(start.source, (start.index[0] + k,), start.dtype)
-    pack = Pack(PACKED, Index.of(first) * s.depth, m, Index.of(first), Index.of(Axis("m1", s.rows + 1)), k, load)
-    body = (*tile_window(at, s.tiles, s.rows, first), pack)
-    loop = Loop(at, Index.of(lo), Index.of(hi), "serial", body)
+    k = Axis("k", t.length)
+    start = left_load(t.left, t.ranges, t.segments, frame)
+    load = replace(start, index=(start.index[0] + k,))
+    end = Index.of(Axis("m1", s.rows + 1))
+    segment = flatten(tuple(map(Index.of, t.segments)), tuple(a.extent for a in t.segments))
+    to = Index.of(first) * s.depth + segment * t.length * (end - first)
+    made: tuple[Stmt, ...] = (Pack(PACKED, to, m, Index.of(first), end, k, load),)
+    for a in reversed(t.segments):
+        made = (Loop(a, ZERO, a.extent, "serial", made),)
+    loop = Loop(at, Index.of(lo), Index.of(hi), "serial", (*tile_window(at, s.tiles, s.rows, first), *made))
     return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
 
 
@@ -139,7 +154,11 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         Index.of(t1) - t0,
     )
     inner = Loop(
-        at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *epilogue(job, frame, panel, target.panel, m, end))
+        at,
+        Index.of(t0),
+        Index.of(t1),
+        "serial",
+        (*window, tile, *epilogue(job, frame, panel, target.panel, m, end, touch=True)),
     )
     over_panels = Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
     bounds = (Bind(t0, Index.of(rb) * s.block), Bind(t1, Index.of(rb) * s.block + s.block, s.tiles))
@@ -149,5 +168,5 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         if s.columns_first
         else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
     )
-    work = s.rows * s.depth * product([a.extent for a in tiled.columns]) * 10
+    work = (s.rows * 10 + READ) * s.depth * product([a.extent for a in tiled.columns])
     return Phase(splits, work if work != ZERO else ONE, tuple(frame.locals), (loop,))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
+from math import inf
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
@@ -22,6 +23,8 @@ from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import order_of
+
+ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +201,8 @@ def _left(c: Contraction, done: Prepared) -> Load:
         offset = done.places[left.source].offset(left.index)
         zero = left.otherwise is None or left.otherwise == const(0, F32)
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
-        if pieces is not None and (pieces[1].constant is None or (pieces[1].constant or 0) >= 8):
+        longest = ZERO_ROW if left.guards else inf
+        if pieces is not None and (pieces[1].constant is None or 8 <= pieces[1].constant <= longest):
             return left
         if left.guards and len(left.index) >= 3:
             return _padded(c, left, done)

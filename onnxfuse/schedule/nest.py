@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
@@ -43,17 +43,16 @@ def offsets_of(x: Scalar) -> list[Index]:
     return [n.index[0] for n in walk(x) if isinstance(n, Load) and n.index]
 
 
+def strided(axis: Axis, offsets: Sequence[Index]) -> int:
+    """How many accesses a vector along an axis would make lane by lane."""
+    return sum(coefficient(e, axis) not in (ZERO, ONE) for e in offsets)
+
+
 def _fitness(axis: Axis, offsets: Sequence[Index]) -> tuple[int, int, int]:
     """How well an axis vectorises: few strided accesses, then many contiguous ones, then its extent."""
-    bad = good = 0
-    for e in offsets:
-        stride = coefficient(e, axis)
-        if stride == ONE:
-            good += 1
-        elif stride is None or stride != ZERO:
-            bad += 1
+    good = sum(coefficient(e, axis) == ONE for e in offsets)
     extent = axis.extent.constant
-    return (-bad, good, min(extent if extent is not None else 256, 64))
+    return (-strided(axis, offsets), good, min(extent if extent is not None else 256, 64))
 
 
 def vector_axis(axes: Sequence[Axis], offsets: Sequence[Index], guards: Sequence[Guard] = ()) -> Axis | None:
@@ -106,14 +105,17 @@ def order_of(axes: Sequence[Axis], store: Index | None) -> list[Axis]:
     return sorted(axes, key=stride, reverse=True)
 
 
-def free_loops(goal: Goal, axes: tuple[Axis, ...]) -> list[Level]:
-    """Loops over free axes in stored order, the best one vectorised, unless a reduction inside vectorises better."""
+def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) -> list[Level]:
+    """Loops over free axes in stored order, the best one vectorised, unless a reduction inside vectorises better.
+
+    `apart` are axes along which guards do no harm, as their loops are cut where guards change.
+    """
     order = order_of(axes, goal.offset)
     loads = offsets_of(goal.value)
     guards = [g for n in walk(goal.value) if isinstance(n, Load) for g in n.guards]
     ranges = [r for n in walk(goal.value) if isinstance(n, Reduce) for r in n.ranges if n.combine in WIDE]
     offsets = [*loads, goal.offset]
-    best = vector_axis(order, offsets, guards)
+    best = vector_axis(order, offsets, [g for g in guards if not all(a in apart for a in axes_of(g.index))])
     if best is not None and ranges:
         inner = vector_axis(ranges, loads, guards)
         if inner is not None and _fitness(inner, loads)[:2] > _fitness(best, offsets)[:2]:

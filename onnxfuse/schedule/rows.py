@@ -23,10 +23,8 @@ from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, inner_a
 from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
+from onnxfuse.schedule.tiles import TABLE, C, epilogue, index_axes, left_load, right_offset, tile_window
 from onnxfuse.schedule.writer import written
-
-C = "acc"  # the register tile's buffer
-TABLE = "rows"  # row pointers
 
 
 def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
@@ -108,15 +106,6 @@ def _row_loops(
     at, lo, hi = Axis("t", tiles), Axis("t0", tiles), Axis("t1", tiles + 1)
     window = tile_window(at, tiles, m.extent, first)
     return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
-
-
-def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
-    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height."""
-    last = Axis("m1", rows + 1)
-    return (
-        Bind(first, floor_div(Index.of(at) * rows, tiles)),
-        Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
-    )
 
 
 def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
@@ -244,7 +233,7 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
     if not any(b.name == TABLE for b in frame.locals):
         frame.local(TABLE, Index.of(segments * frame.tall), I64, "pointers")
         frame.local(C, Index.of(width * frame.tall))
-    panel = next(a for a in _axes(tiled.right.index) if a.name.endswith("_p"))
+    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
     at = right_offset(tiled.right, tiled.ranges, frame)
     tile = Tile(
         C,
@@ -261,49 +250,3 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
     )
     body = (tile, *epilogue(job, frame, panel, width, row, end))
     return (point, Loop(panel, ZERO, panel.extent, "serial", body))
-
-
-def _axes(index: tuple[Index, ...]) -> list[Axis]:
-    return [a for e in index for m, _ in e.terms for a in m if isinstance(a, Axis)]
-
-
-def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
-    """The first element of each contiguous piece of the left side."""
-    start = {r: ZERO for r in ranges if r not in segments}
-    got = flat(substitute_axes(substitute_axes(left, frame.shared), start), frame.places)
-    assert isinstance(got, Load)
-    return got
-
-
-def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
-    """Where a panel of the right side begins."""
-    lane = next(a for a in _axes(right.index) if a.name.endswith("_j"))
-    start = dict.fromkeys((*ranges, lane), ZERO)
-    index = tuple(substitute(substitute(e, frame.shared), start) for e in right.index)
-    return frame.places[right.source].offset(index)
-
-
-def epilogue(job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index) -> tuple[Stmt, ...]:
-    """What is done with a finished tile: the rest of the value's expression, vectors along its columns."""
-    tiled = job.tiled
-    assert tiled is not None
-    columns = product([a.extent for a in tiled.columns])
-    lane = Axis("j", Index.of(width))
-    column = Index.of(panel) * width + lane
-    values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
-    here = Load(C, ((Index.of(row) - frame.first) * width + lane,), F32)
-    finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
-    value = flat_in(
-        substitute_axes(finish, values),
-        Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}),
-    )
-    dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
-    place = frame.places[job.nest.name]
-    whole = (columns.constant or 1) % width == 0 and columns.constant is not None
-    stop = Axis("jn", Index.of(width + 1))
-    bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
-    lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
-    return (
-        *bind,
-        *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]),
-    )

@@ -90,6 +90,12 @@ ONNXFUSE_EACH_ROW(reduce_max_nan, max_nan(a, b))
 ONNXFUSE_EACH_ROW(reduce_min_nan, min_nan(a, b))
 #undef ONNXFUSE_EACH_ROW
 
+// Count elements from p on, brought to L2 while something else is computed.
+template <int Count, class T> ONNXFUSE_INLINE void touch(const T* p) {
+#pragma GCC unroll 8
+  for (int i = 0; i < Count; i += (int)(64 / sizeof(T))) prefetch_l2(p + i);
+}
+
 // ---- arithmetic with the rules of ONNX ----
 
 constexpr uint8_t unsigned_like(int8_t) { return 0; }

@@ -1,0 +1,50 @@
+"""Vector loops cut where guards begin and cease to hold, so that no lane is tested: padding apart from the inside."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.scalar import FromIndex, Load
+from onnxfuse.schedule.nest import Goal
+
+MOST = 6  # pieces of one loop
+
+
+def signs_of(goals: Sequence[Goal]) -> list[Index]:
+    """Every index whose sign decides what the goals' values are: of their guards and comparisons."""
+    nodes = [n for goal in goals for n in walk(goal.value)]
+    compared = [n.index for n in nodes if isinstance(n, FromIndex)]
+    return [
+        *compared,
+        *(e for n in nodes if isinstance(n, Load) for g in n.guards for e in (g.index, g.index - g.extent)),
+    ]
+
+
+def cut_at(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
+    """Where a loop over `axis` is to be cut, its ends included; None where a sign changes in another way."""
+    extent = axis.extent.constant
+    if extent is None:
+        return None
+    found = {0, extent}
+    for e in signs:
+        if axis in axes_of(e):
+            rest = substitute(e, {axis: ZERO}).constant
+            if coefficient(e, axis) != ONE or rest is None:
+                return None
+            found |= {-rest} if 0 < -rest < extent else set()
+    return tuple(sorted(found)) if len(found) <= MOST + 1 else None
+
+
+def cut(goals: Sequence[Goal], axis: Axis, points: Sequence[int]) -> list[tuple[Axis, list[Goal]]]:
+    """The goals over each piece of an axis, with the guards that are decided there left out."""
+    made = []
+    for number, (begin, end) in enumerate(pairwise(points)):
+        piece = Axis(f"{axis.name}.{number}", Index.of(end - begin))
+        moved = [g.substituted({axis: Index.of(piece) + begin}) for g in goals]
+        made.append((piece, [Goal(g.buffer, g.offset, simplify(g.value), g.also) for g in moved]))
+    return made

@@ -1,0 +1,91 @@
+"""What phases with register tiles are made of: windows of rows, a tile's operands, and what is done with its sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfuse.ir.compose import loads, rebuild, substitute_axes
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, Stmt, Touch
+from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.schedule.frame import Frame, flat_in
+from onnxfuse.schedule.jobs import Job
+from onnxfuse.schedule.memory import Place, flat
+from onnxfuse.schedule.nest import Goal, Level
+from onnxfuse.schedule.writer import written
+
+C = "acc"  # the register tile's buffer
+TABLE = "rows"  # row pointers
+
+
+def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
+    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height."""
+    last = Axis("m1", rows + 1)
+    return (
+        Bind(first, floor_div(Index.of(at) * rows, tiles)),
+        Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
+    )
+
+
+def index_axes(index: tuple[Index, ...]) -> list[Axis]:
+    """The axes that an index is a sum of."""
+    return [a for e in index for m, _ in e.terms for a in m if isinstance(a, Axis)]
+
+
+def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
+    """The first element of each contiguous piece of the left side."""
+    start = {r: ZERO for r in ranges if r not in segments}
+    got = flat(substitute_axes(substitute_axes(left, frame.shared), start), frame.places)
+    assert isinstance(got, Load)
+    return got
+
+
+def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
+    """Where a panel of the right side begins."""
+    lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
+    start = dict.fromkeys((*ranges, lane), ZERO)
+    index = tuple(substitute(substitute(e, frame.shared), start) for e in right.index)
+    return frame.places[right.source].offset(index)
+
+
+def _touched(value: Scalar, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
+    """What the tile below reads of each tensor that runs with the lanes and changes with the row."""
+    for load in loads(value):
+        at = load.index[0]
+        if load.source != C and coefficient(at, lane) == ONE and row in axes_of(at):
+            yield Touch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
+
+
+def epilogue(
+    job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index, touch: bool = False
+) -> tuple[Stmt, ...]:
+    """What is done with a finished tile: the rest of the value's expression, vectors along its columns.
+
+    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile.
+    """
+    tiled = job.tiled
+    assert tiled is not None
+    columns = product([a.extent for a in tiled.columns])
+    lane = Axis("j", Index.of(width))
+    column = Index.of(panel) * width + lane
+    values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
+    here = Load(C, ((Index.of(row) - frame.first) * width + lane,), F32)
+    finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
+    value = flat_in(
+        substitute_axes(finish, values),
+        Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}),
+    )
+    dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
+    place = frame.places[job.nest.name]
+    whole = (columns.constant or 1) % width == 0 and columns.constant is not None
+    stop = Axis("jn", Index.of(width + 1))
+    bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
+    lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
+    ahead = tuple(_touched(value, lane, row, frame.tall, width)) if touch else ()
+    return (
+        *bind,
+        *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
+        *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]),
+    )
