@@ -10,13 +10,17 @@ PYTHON ?= $(shell for p in $(CANDIDATES); do $$p -c '$(NEW_ENOUGH)' 2>/dev/null 
 VENV := .venv
 PY := $(VENV)/bin/python
 CORPUS ?=
+EXAMPLES ?= 200
+RUNTIMES ?=
+REVISION ?= HEAD
 
 # Compiled kernels stay inside the project, and so does what zig builds for itself once (20 s).
 export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
 export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/.cache/zig
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup toolchain demo test check lint type layers test-fast bench models corpus clean
+.PHONY: help setup toolchain demo test check lint type layers test-fast slow fuzz sanitize runtimes golden replay docs \
+  bench models corpus fresh clean
 
 help: ## Show this list
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,6 +46,28 @@ layers: setup ## Who may import whom
 test-fast: setup ## The tests that need no compiler
 	@$(PY) -m pytest -n auto --ignore=tests/build --ignore=tests/kernels --ignore=tests/models --ignore=tests/cli
 
+slow: setup ## The tests that take too long for every change
+	@$(PY) -m pytest -q -m slow
+
+fuzz: setup ## Random small models through the whole pipeline: EXAMPLES=200 of them (5 s each)
+	@$(PY) -m pytest -q -m slow tests/fuzz --fuzz-examples "$(EXAMPLES)" --hypothesis-show-statistics
+
+sanitize: setup ## All kernels, and small networks, under the address and undefined-behaviour sanitizers (needs gcc)
+	@$(PY) -m pytest -q -rs -m "slow or not slow" tests/kernels/test_sanitized.py tests/models/test_sanitized_networks.py
+
+runtimes: setup ## Small networks in the oldest ONNX Runtime too, or in RUNTIMES="1.18.1 1.22.0" (downloads them)
+	@$(PY) scripts/runtimes.py $(RUNTIMES)
+
+golden: setup ## Write the sections of tests/golden/*.case anew; their diff is to be reviewed
+	@$(PY) scripts/golden.py
+
+replay: setup ## Which kernels changed since REVISION=HEAD; none may, where no change is meant
+	@$(PY) scripts/replay.py "$(REVISION)"
+
+docs: setup ## Write docs/operators.md and docs/rules.md anew, from the program
+	@$(PY) scripts/operators.py
+	@$(PY) scripts/rules.py
+
 bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
 	@$(PY) scripts/bench.py
 
@@ -51,6 +77,9 @@ models: $(VENV)/.cpu $(VENV)/.models ## Build the real networks at full size int
 corpus: $(VENV)/.cpu toolchain ## Optimize and compare every model below CORPUS=DIR
 	@test -n "$(CORPUS)" || { echo "make corpus CORPUS=DIR: name a folder of .onnx files" >&2; exit 2; }
 	@$(PY) scripts/corpus.py "$(CORPUS)"
+
+fresh: ## Both commands of the README in an empty home, without a compiler (15 min, downloads everything)
+	@scripts/fresh.sh
 
 setup: $(VENV)/.cpu $(VENV)/.test toolchain ## The environment alone (the other targets do this themselves)
 

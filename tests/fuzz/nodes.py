@@ -1,93 +1,156 @@
-"""The nodes that random models are made of: each adds one, or nothing where no value suits it."""
+"""Elementwise nodes and nodes that move elements: each adds one, or nothing where no value suits it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import e as EULER
-from math import prod
 
 import numpy as np
 from hypothesis import strategies as st
 
 from tests.fuzz.graphs import (
     BOOL,
+    DOUBLE,
     EXTENTS,
     FLOAT,
+    HALF,
+    INT32,
     INT64,
-    LARGEST,
-    MOST,
-    SYMBOLS,
-    Draw,
-    Extent,
-    Made,
+    WHOLE,
     Maker,
     Shape,
     Value,
     broadcasts,
 )
 
-Step = Callable[[Maker], None]
-BOUNDED = {"Sigmoid": 1.0, "Tanh": 1.0, "Erf": 1.0, "Softsign": 1.0, "HardSigmoid": 1.0}
-KEEPING = ("Relu", "Neg", "Abs", "LeakyRelu", "Elu", "HardSwish", "Gelu", "Identity", "Softplus", "Mish")
+BOUNDED = {"Sigmoid": 1.0, "Tanh": 1.0, "Erf": 1.0, "Softsign": 1.0, "HardSigmoid": 1.0, "Sin": 1.0, "Cos": 1.0}
+KEEPING = {
+    "Relu": 1, "Neg": 1, "Abs": 1, "LeakyRelu": 1, "Elu": 1, "Selu": 1, "Identity": 1, "Softplus": 1,
+    "HardSwish": 14, "Mish": 18, "Gelu": 20,
+}  # fmt: skip
+STEPPED = ("Floor", "Ceil", "Sign")
 
 
 def unary(m: Maker) -> None:
     v = m.one(m.floats())
-    op = m.one([*BOUNDED, *KEEPING, "Exp", "Sqrt", "Clip"])
+    op = m.one([*BOUNDED, *(name for name, since in KEEPING.items() if m.opset >= since), "Exp", "Sqrt", "Clip"])
     if op in BOUNDED:
-        m.node(op, [v.name], (v.shape, FLOAT, BOUNDED[op]))
+        m.node(op, [v.name], (v.shape, v.dtype, BOUNDED[op]))
     elif op == "Exp":
-        if v.most <= 6:
-            m.node(op, [v.name], (v.shape, FLOAT, EULER**v.most))
+        if EULER**v.most <= m.limit:
+            m.node(op, [v.name], (v.shape, v.dtype, EULER**v.most))
     elif op == "Sqrt":
-        (a,) = m.node("Abs", [v.name], (v.shape, FLOAT, v.most))
-        m.node(op, [a.name], (v.shape, FLOAT, max(1.0, v.most**0.5)))
+        (a,) = m.node("Abs", [v.name], (v.shape, v.dtype, v.most))
+        m.node(op, [a.name], (v.shape, v.dtype, max(1.0, v.most**0.5)))
     elif op == "Clip":
-        low, high = m.constant(np.array(-0.5, np.float32)), m.constant(np.array(1.5, np.float32))
-        m.node(op, [v.name, low, high], (v.shape, FLOAT, 1.5))
+        clip(m, v)
+    elif 2 * v.most + 1 <= m.limit:
+        m.node(op, [v.name], (v.shape, v.dtype, 2 * v.most + 1))
+
+
+def clip(m: Maker, v: Value) -> None:
+    kind = np.dtype({FLOAT: np.float32, DOUBLE: np.float64, HALF: np.float16}[v.dtype])
+    if m.opset < 11:
+        m.node("Clip", [v.name], (v.shape, v.dtype, 1.5), min=-0.5, max=1.5)
     else:
-        m.node(op, [v.name], (v.shape, FLOAT, v.most + 1))
+        low = m.constant(np.array(-0.5, kind)) if m.chance() else ""
+        m.node("Clip", [v.name, low, m.constant(np.array(1.5, kind))], (v.shape, v.dtype, max(v.most, 1.5)))
 
 
 def binary(m: Maker) -> None:
-    v = m.one([x for x in m.values if x.dtype in (FLOAT, INT64)])
+    v = m.one([x for x in m.values if x.dtype == m.real or x.dtype in WHOLE])
     other = m.like(v)
     name, most = (other.name, other.most) if isinstance(other, Value) else (other, 5.0)
-    op = m.one(("Add", "Sub", "Mul", "Max", "Min") if v.dtype == FLOAT else ("Add", "Sub", "Mul"))
+    op = m.one(("Add", "Sub", "Mul", "Max", "Min") if v.dtype == m.real else ("Add", "Sub", "Mul"))
     size = v.most * most if op == "Mul" else v.most + most
-    if size <= MOST:
+    if size <= m.limit:
         inputs = [v.name, name] if m.chance() else [name, v.name]
-        m.node(op, inputs, (v.shape, v.dtype, size))
+        if op in ("Max", "Min") and m.chance():
+            inputs.append(m.weights())
+        m.node(op, inputs, (v.shape, v.dtype, max(size, 3.0)))
 
 
 def divide(m: Maker) -> None:
     v, w = m.one(m.floats()), m.one(m.floats())
-    if broadcasts(w.shape, v.shape) or broadcasts(v.shape, w.shape):
+    fits = broadcasts(w.shape, v.shape) or broadcasts(v.shape, w.shape)
+    if fits and 2 * v.most <= m.limit and w.most + 0.5 <= m.limit:
         shape = v.shape if broadcasts(w.shape, v.shape) else w.shape
-        (a,) = m.node("Abs", [w.name], (w.shape, FLOAT, w.most))
-        (p,) = m.node("Add", [a.name, m.constant(np.array(0.5, np.float32))], (w.shape, FLOAT, w.most + 0.5))
-        m.node("Div", [v.name, p.name], (shape, FLOAT, v.most * 2))
+        (a,) = m.node("Abs", [w.name], (w.shape, w.dtype, w.most))
+        half = m.constant(np.asarray(m.drawn(scale=0.0) + 0.5, m.drawn().dtype))
+        (p,) = m.node("Add", [a.name, half], (w.shape, w.dtype, w.most + 0.5))
+        if m.chance():
+            m.node("Div", [v.name, p.name], (shape, v.dtype, v.most * 2))
+        else:
+            (r,) = m.node("Reciprocal", [p.name], (w.shape, w.dtype, 2.0))
+            m.node("Mul", [v.name, r.name], (shape, v.dtype, v.most * 2))
+
+
+def power(m: Maker) -> None:
+    v = m.one(m.floats())
+    exponent = m.one((2.0, 3.0, 0.5))
+    if v.most**exponent <= m.limit:
+        (a,) = m.node("Abs", [v.name], (v.shape, v.dtype, v.most))
+        n = m.constant(np.asarray(exponent, m.drawn().dtype))
+        m.node("Pow", [a.name, n], (v.shape, v.dtype, max(1.0, v.most**exponent)))
 
 
 def compare(m: Maker) -> None:
     """A comparison of what has not been rounded, and a choice by it."""
-    exact = [v for v in m.inputs if v.dtype == FLOAT]
-    if exact:
+    if not (exact := m.exact()):
+        return
+    v = m.one(exact)
+    op = m.one(("Less", "Greater", "GreaterOrEqual", "LessOrEqual") if m.opset >= 12 else ("Less", "Greater"))
+    (c,) = m.node(op, [v.name, m.weights()], (v.shape, BOOL, 1))
+    if m.chance():
+        (c,) = m.node("Not", [c.name], (v.shape, BOOL, 1))
+    if m.chance():
+        m.node("Where", [c.name, v.name, m.weights()], (v.shape, v.dtype, v.most + 3))
+    elif m.chance():
+        m.node("Cast", [c.name], (v.shape, v.dtype, 1.0), to=v.dtype)
+
+
+def choose(m: Maker) -> None:
+    """A choice by truth values, or truth values of two."""
+    if not (truths := [v for v in m.values if v.dtype == BOOL]):
+        return
+    c = m.one(truths)
+    if m.chance():
+        other = m.like(c)
+        name = other.name if isinstance(other, Value) else other
+        m.node(m.one(("And", "Or", "Xor")), [c.name, name], (c.shape, BOOL, 1))
+    elif fitting := [v for v in m.floats() if broadcasts(c.shape, v.shape)]:
+        v = m.one(fitting)
+        inputs = [v.name, m.weights()] if m.chance() else [m.weights(), v.name]
+        m.node("Where", [c.name, *inputs], (v.shape, v.dtype, v.most + 3))
+
+
+def step(m: Maker) -> None:
+    """A function with steps, of what has not been rounded."""
+    if exact := m.exact():
         v = m.one(exact)
-        (c,) = m.node(m.one(("Less", "GreaterOrEqual")), [v.name, m.weights()], (v.shape, BOOL, 1))
-        if m.chance():
-            (c,) = m.node("Not", [c.name], (v.shape, BOOL, 1))
-        if m.chance():
-            m.node("Where", [c.name, v.name, m.weights()], (v.shape, FLOAT, v.most + 3))
-        else:
-            m.node("Cast", [c.name], (v.shape, FLOAT, 1.0), to=FLOAT)
+        m.node(m.one(STEPPED), [v.name], (v.shape, v.dtype, v.most + 1))
 
 
 def cast(m: Maker) -> None:
-    whole = [v for v in m.values if v.dtype == INT64]
-    if whole:
-        v = m.one(whole)
-        m.node("Cast", [v.name], (v.shape, FLOAT, v.most), to=FLOAT)
+    """Whole numbers as real ones; real ones in another type and back."""
+    v = m.one([x for x in m.values if x.dtype != BOOL])
+    if v.dtype in WHOLE:
+        to = m.one((m.real, m.real, INT32, INT64))
+        m.node("Cast", [v.name], (v.shape, to, v.most), to=to)
+    else:
+        between = m.one((FLOAT, DOUBLE, HALF))
+        (b,) = m.node("Cast", [v.name], (v.shape, between, v.most), to=between)
+        m.node("Cast", [b.name], (v.shape, v.dtype, v.most + 1), to=v.dtype)
+
+
+def whole(m: Maker) -> None:
+    """Arithmetic of whole numbers that has no counterpart among real ones."""
+    if found := [v for v in m.values if v.dtype in WHOLE]:
+        v = m.one(found)
+        by = m.constant(np.array(m.one((2, 3, 7)), np.int32 if v.dtype == INT32 else np.int64))
+        if m.chance() and m.opset >= 10:
+            m.node("Mod", [v.name, by], (v.shape, v.dtype, 7))
+        else:
+            m.node("Div", [v.name, by], (v.shape, v.dtype, v.most))
 
 
 # Movement -------------------------------------------------------------------------------------------------------------
@@ -110,9 +173,45 @@ def reshape(m: Maker) -> None:
         shape = (*v.shape[:at], here * following, *v.shape[at + 2 :])
     else:
         return
-    if sum(isinstance(x, str) for x in shape) <= 1:
+    if sum(isinstance(x, str) for x in shape) <= 1 and not m.chance():
         wanted = m.ints(*(-1 if isinstance(x, str) else x for x in shape))
-        m.node("Reshape", [v.name, wanted], (shape, v.dtype, v.most))
+    elif shape[:at] == v.shape[:at] and at:
+        wanted = extents(m, v, at, shape[at:])
+    else:
+        return
+    m.node("Reshape", [v.name, wanted], (shape, v.dtype, v.most))
+
+
+def extents(m: Maker, v: Value, count: int, rest: Shape) -> str:
+    """The first extents of a value as the model itself finds them out, and then fixed ones or a rest."""
+    (s,) = m.node("Shape", [v.name], ((len(v.shape),), INT64, 40))
+    parts = []
+    for i in range(count):
+        (g,) = m.node("Gather", [s.name, m.ints(i)], ((1,), INT64, 40), axis=0)
+        parts.append(g.name)
+    parts.append(m.ints(*(-1 if isinstance(x, str) else x for x in rest)))
+    (whole,) = m.node("Concat", parts, ((count + len(rest),), INT64, 40), axis=0)
+    m.hide(s.name, *parts, whole.name)
+    return whole.name
+
+
+def flatten(m: Maker) -> None:
+    v = m.one([x for x in m.values if len(x.shape) >= 2 and all(isinstance(e, int) for e in x.shape[1:])] or m.values)
+    if len(v.shape) >= 2 and all(isinstance(e, int) for e in v.shape[1:]):
+        rest = 1
+        for e in v.shape[1:]:
+            rest *= e if isinstance(e, int) else 1
+        m.node("Flatten", [v.name], ((v.shape[0], rest), v.dtype, v.most))
+
+
+def expand(m: Maker) -> None:
+    """A value stretched to the extents of another."""
+    v = m.one(m.values)
+    if fitting := [w for w in m.values if w is not v and w.shape and broadcasts(v.shape, w.shape)]:
+        w = m.one(fitting)
+        (s,) = m.node("Shape", [w.name], ((len(w.shape),), INT64, 40))
+        m.hide(s.name)
+        m.node("Expand", [v.name, s.name], (w.shape, v.dtype, v.most))
 
 
 def unit_axes(m: Maker) -> None:
@@ -120,10 +219,10 @@ def unit_axes(m: Maker) -> None:
     ones = [i for i, x in enumerate(v.shape) if x == 1]
     if ones and m.chance():
         at = m.one(ones)
-        m.node("Squeeze", [v.name, m.ints(at)], ((*v.shape[:at], *v.shape[at + 1 :]), v.dtype, v.most))
+        m.node_with("Squeeze", [v.name], ((*v.shape[:at], *v.shape[at + 1 :]), v.dtype, v.most), 13, "axes", [at])
     elif len(v.shape) < 4:
         at = m.draw(st.integers(0, len(v.shape)))
-        m.node("Unsqueeze", [v.name, m.ints(at)], ((*v.shape[:at], 1, *v.shape[at:]), v.dtype, v.most))
+        m.node_with("Unsqueeze", [v.name], ((*v.shape[:at], 1, *v.shape[at:]), v.dtype, v.most), 13, "axes", [at])
 
 
 def fixed_axes(v: Value, least: int = 2) -> list[int]:
@@ -138,11 +237,14 @@ def cut(m: Maker) -> None:
         assert isinstance(have, int)
         first = m.draw(st.integers(0, have - 1))
         last = m.draw(st.integers(first + 1, have))
-        step = m.one((1, 1, 2, -1))
+        step = m.one((1, 1, 2, -1)) if m.opset >= 10 else 1
         ends = (first, last) if step > 0 else (last - 1, first - 1 if first else -have - 1)
         count = -(-(last - first) // abs(step))
-        inputs = [v.name, m.ints(ends[0]), m.ints(ends[1]), m.ints(at), m.ints(step)]
-        m.node("Slice", inputs, ((*v.shape[:at], count, *v.shape[at + 1 :]), v.dtype, v.most))
+        made = ((*v.shape[:at], count, *v.shape[at + 1 :]), v.dtype, v.most)
+        if m.opset < 10:
+            m.node("Slice", [v.name], made, starts=[ends[0]], ends=[ends[1]], axes=[at])
+        else:
+            m.node("Slice", [v.name, m.ints(ends[0]), m.ints(ends[1]), m.ints(at), m.ints(step)], made)
 
 
 def split(m: Maker) -> None:
@@ -153,7 +255,10 @@ def split(m: Maker) -> None:
         assert isinstance(have, int)
         first = m.draw(st.integers(1, have - 1))
         parts = [((*v.shape[:at], n, *v.shape[at + 1 :]), v.dtype, v.most) for n in (first, have - first)]
-        m.node("Split", [v.name, m.ints(first, have - first)], *parts, axis=at)
+        if m.opset < 13:
+            m.node("Split", [v.name], *parts, axis=at, split=[first, have - first])
+        else:
+            m.node("Split", [v.name, m.ints(first, have - first)], *parts, axis=at)
 
 
 def concat(m: Maker) -> None:
@@ -176,7 +281,7 @@ def pad(m: Maker) -> None:
     amounts = [(m.one((0, 0, 1, 2)), m.one((0, 1))) if isinstance(x, int) else (0, 0) for x in v.shape]
     shape = tuple(x + a + b if isinstance(x, int) else x for x, (a, b) in zip(v.shape, amounts, strict=True))
     pads = [a for a, _ in amounts] + [b for _, b in amounts]
-    m.node("Pad", [v.name, m.ints(*pads)], (shape, FLOAT, v.most))
+    m.node_with("Pad", [v.name], (shape, v.dtype, v.most), 11, "pads", pads)
 
 
 def gather(m: Maker) -> None:
@@ -186,11 +291,11 @@ def gather(m: Maker) -> None:
         have = v.shape[at]
         assert isinstance(have, int)
         if m.chance() and len(m.inputs) < 5:
-            indices = m.input((m.one(EXTENTS[:4]),), INT64, have - 1)
+            indices = m.input((m.one(EXTENTS[:4]),), m.one(WHOLE), have - 1)
             name, shape = indices.name, indices.shape
         else:
             shape = (m.draw(st.integers(1, 3)),)
-            name = m.constant(m.rng.integers(-have, have, shape))
+            name = m.constant(m.rng.integers(-have if m.opset >= 11 else 0, have, shape))
         m.node("Gather", [v.name, name], ((*v.shape[:at], *shape, *v.shape[at + 1 :]), v.dtype, v.most), axis=at)
 
 
@@ -200,154 +305,3 @@ def tile(m: Maker) -> None:
     shape = tuple(x * 2 if i == at and isinstance(x, int) else x for i, x in enumerate(v.shape))
     repeats = m.ints(*(2 if i == at else 1 for i in range(len(v.shape))))
     m.node("Tile", [v.name, repeats], (shape, v.dtype, v.most))
-
-
-# Reductions and products ----------------------------------------------------------------------------------------------
-
-
-def reduction(m: Maker) -> None:
-    v = m.one(m.floats(1))
-    op = m.one(("ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceL2"))
-    count = m.draw(st.integers(1, len(v.shape)))
-    axes = sorted(m.draw(st.permutations(range(len(v.shape))))[:count])
-    keep = m.draw(st.integers(0, 1))
-    shape = tuple(1 if i in axes else x for i, x in enumerate(v.shape) if keep or i not in axes)
-    length = prod(x if isinstance(x, int) else 40 for i, x in enumerate(v.shape) if i in axes)
-    most = v.most * (length if op in ("ReduceSum", "ReduceL2") else 1)
-    if most <= MOST:
-        m.node(op, [v.name, m.ints(*axes)], (shape, FLOAT, most), keepdims=keep)
-
-
-def normal(m: Maker) -> None:
-    v = m.one(m.floats(1, 50.0))
-    op = m.one(("Softmax", "LogSoftmax", "LayerNormalization"))
-    last = v.shape[-1]
-    if op == "LayerNormalization":
-        if isinstance(last, int):
-            m.node(op, [v.name, m.weights(last), m.weights(last)], (v.shape, FLOAT, 30.0), axis=-1, epsilon=1e-2)
-    else:
-        axis = m.draw(st.integers(-len(v.shape), len(v.shape) - 1))
-        m.node(op, [v.name], (v.shape, FLOAT, 1.0 if op == "Softmax" else 2 * v.most + 4), axis=axis)
-
-
-def matmul(m: Maker) -> None:
-    v = m.one([x for x in m.floats(2) if isinstance(x.shape[-1], int)] or m.floats())
-    if len(v.shape) < 2 or not isinstance(k := v.shape[-1], int):
-        return
-    n = m.one(EXTENTS)
-    if v.most * k * 3 / k**0.5 <= MOST and v.size // k * n <= LARGEST:
-        w = m.weights(k, n, scale=k**-0.5)
-        (y,) = m.node("MatMul", [v.name, w], ((*v.shape[:-1], n), FLOAT, v.most * 3 * k**0.5))
-        if m.chance():
-            m.node("Add", [y.name, m.weights(n)], (y.shape, FLOAT, y.most + 3))
-
-
-def product(m: Maker) -> None:
-    """Two values, the second turned where that makes it fit."""
-    v = m.one(m.floats(2) or m.floats())
-    ends = (v.shape[:-2], v.shape[-1:])
-    fitting = [w for w in m.floats(2) if (w.shape[:-2], w.shape[-1:]) == ends]
-    if len(v.shape) >= 2 and fitting:
-        w = m.one(fitting)
-        perm = (*range(len(w.shape) - 2), len(w.shape) - 1, len(w.shape) - 2)
-        turned = (*w.shape[:-2], w.shape[-1], w.shape[-2])
-        (t,) = m.node("Transpose", [w.name], (turned, FLOAT, w.most), perm=perm)
-        length = v.shape[-1] if isinstance(v.shape[-1], int) else 40
-        most = v.most * w.most * length
-        shape = (*v.shape[:-1], w.shape[-2])
-        if most <= MOST and Value("", shape).size <= LARGEST:
-            m.node("MatMul", [v.name, t.name], (shape, FLOAT, most))
-
-
-# Images ---------------------------------------------------------------------------------------------------------------
-
-
-def image(m: Maker) -> Value | None:
-    """A value that is an image, made of an input where there is none."""
-    found = [v for v in m.floats(4) if len(v.shape) == 4 and all(isinstance(x, int) for x in v.shape[1:])]
-    if not found and len(m.inputs) < 4:
-        batch: Extent = m.one((1, 1, 2, "N"))
-        return m.input((batch, m.one((1, 3, 8, 16, 19)), m.one((5, 8, 11)), m.one((5, 8, 9))))
-    return m.one(found) if found else None
-
-
-def conv(m: Maker) -> None:
-    v = image(m)
-    if v is None:
-        return
-    channels, height, width = (x for x in v.shape[1:] if isinstance(x, int))
-    size = m.one((1, 3))
-    low, stride = m.one((0, size // 2)), m.one((1, 1, 2))
-    out = [(x + 2 * low - size) // stride + 1 for x in (height, width)]
-    group = m.one((1, channels))
-    filters = channels if group > 1 else m.one((1, 4, 8, 16, 19))
-    each = channels // group * size * size
-    most = v.most * 3 * each**0.5 + 3
-    if min(height, width) + 2 * low < size or most > MOST:
-        return
-    inputs = [v.name, m.weights(filters, channels // group, size, size, scale=each**-0.5)]
-    if m.chance():
-        inputs.append(m.weights(filters))
-    (y,) = m.node("Conv", inputs, ((v.shape[0], filters, *out), FLOAT, most), group=group, pads=[low] * 4,
-                  strides=[stride] * 2, kernel_shape=[size] * 2)  # fmt: skip
-    if m.chance():
-        spread = [m.weights(filters), m.weights(filters), m.weights(filters, scale=0.1)]
-        variance = m.constant(np.abs(m.rng.normal(size=filters)).astype(np.float32) + 0.5)
-        m.node("BatchNormalization", [y.name, *spread, variance], (y.shape, FLOAT, y.most * 6 + 6))
-
-
-def pool(m: Maker) -> None:
-    v = image(m)
-    if v is None:
-        return
-    height, width = (x for x in v.shape[2:] if isinstance(x, int))
-    op = m.one(("MaxPool", "AveragePool", "GlobalAveragePool"))
-    if op == "GlobalAveragePool":
-        m.node(op, [v.name], ((*v.shape[:2], 1, 1), FLOAT, v.most))
-        return
-    size, stride, low = m.one((2, 3)), m.one((1, 2)), m.one((0, 1))
-    if min(height, width) + 2 * low < size:
-        return
-    out = [(x + 2 * low - size) // stride + 1 for x in (height, width)]
-    more = {"count_include_pad": 1} if op == "AveragePool" and m.chance() else {}
-    m.node(op, [v.name], ((*v.shape[:2], *out), FLOAT, v.most), kernel_shape=[size] * 2, strides=[stride] * 2,
-           pads=[low] * 4, **more)  # fmt: skip
-
-
-STEPS: tuple[Step, ...] = (
-    unary, unary, binary, binary, divide, compare, cast, transpose, reshape, unit_axes, cut, split, concat, pad, gather,
-    tile, reduction, reduction, normal, matmul, matmul, product, conv, conv, pool,
-)  # fmt: skip
-
-
-@st.composite
-def models(draw: Draw) -> Made:
-    """Models of up to nine steps over one to five inputs."""
-    m = Maker(draw)
-    m.rng = np.random.default_rng(draw(st.integers(0, 2**16)))
-    extents = st.sampled_from((*EXTENTS, *EXTENTS, *SYMBOLS))
-    for _ in range(draw(st.integers(1, 2))):
-        shape = draw(st.lists(extents, max_size=4).map(tuple).filter(lambda s: Value("", s).size <= 4000))
-        m.input(shape)
-    if draw(st.integers(0, 3)) == 0:
-        m.input(draw(st.sampled_from([(5,), (3, 8), ("N", 7)])), INT64, 4)
-    for step in draw(st.lists(st.sampled_from(STEPS), min_size=1, max_size=9)):
-        if suits(step, m):
-            step(m)
-        m.values = [v for v in m.values if v.size <= LARGEST]
-    if not m.nodes:
-        unary(m)
-    return m.finished()
-
-
-def suits(step: Step, m: Maker) -> bool:
-    """Whether there is a value that a step can begin with."""
-    ranks = {"transpose": 2, "reshape": 1, "concat": 1}
-    if step.__name__ in ranks:
-        return any(len(v.shape) >= ranks[step.__name__] for v in m.values)
-    needs = {"pad": 1, "reduction": 1, "normal": 1, "matmul": 0, "product": 0}
-    if step is tile:
-        return any(fixed_axes(v, 1) for v in m.values)
-    if step is normal:
-        return bool(m.floats(1, 50.0))
-    return bool(m.floats(needs.get(step.__name__, 0)))

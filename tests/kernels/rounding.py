@@ -22,7 +22,7 @@ from onnxfuse.ops.spec import Definition, define, view_of
 Array = np.ndarray[Any, Any]
 Symbols = Mapping[str, int]
 
-ERROR = "%error"
+ERROR, EXACT = "%error", "%exact"  # beside the name of a tensor: how far it may be off, and zeros
 SECOND_ORDER = 2.0  # what the analysis leaves out, and sums that are taken in another order
 ULPS = 8.0  # roundings that one call of a transcendental function may cost
 MOST_UNDECIDED = 0.2  # share of elements that may hang on a comparison of nearly equal numbers
@@ -41,10 +41,10 @@ def reference(graph: Graph, arrays: Mapping[str, Array], symbols: Symbols) -> di
     values |= {name: _wide_array(a) for name, a in arrays.items()}
     for node in graph.nodes:
         found = define(ROWS, view_of(graph, node))
-        assert not isinstance(found, Decision), found
-        for d in found:
+        for d in found if not isinstance(found, Decision) else ():  # without a row: a shape that nobody reads
             bad = Definition(d.name + ERROR, d.axes, _Errors(values).of(d.value))
-            values |= meaning((Definition(d.name, d.axes, wide(d.value)), bad), values, symbols)
+            exact = (Definition(d.name, d.axes, wide(d.value)),)
+            values |= meaning((*exact, bad) if bad.value != NONE else exact, values, symbols)
     silent = {o: np.zeros(values[o].shape) for o in graph.outputs}
     return {o: (values[o], values.get(o + ERROR, silent[o])) for o in graph.outputs}
 
@@ -136,7 +136,7 @@ def _rounding(x: Scalar, times: float = 1.0) -> Scalar:
 class _Errors:
     """The error of scalars over tensors some of which have an error tensor beside them."""
 
-    def __init__(self, values: Mapping[str, Array]) -> None:
+    def __init__(self, values: dict[str, Array]) -> None:
         self.values = values
 
     def of(self, x: Scalar) -> Scalar:
@@ -153,10 +153,13 @@ class _Errors:
 
     def _load(self, x: Load) -> Scalar:
         beyond = NONE if x.otherwise is None else self.of(x.otherwise)
-        if x.source + ERROR not in self.values:
-            assert beyond == NONE, "an exact tensor with an inexact rim"
-            return NONE
-        return Load(x.source + ERROR, x.index, F64, x.guards, beyond if x.guards else None)
+        error = x.source + ERROR
+        if error not in self.values:
+            if not x.guards or beyond == NONE:
+                return NONE
+            error = x.source + EXACT  # inside; its rim is not
+            self.values[error] = np.zeros(self.values[x.source].shape)
+        return Load(error, x.index, F64, x.guards, beyond if x.guards else None)
 
     def _reduce(self, x: Reduce) -> Scalar:
         errors = [self.of(b) for b in x.body]
