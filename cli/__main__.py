@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -23,7 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and leave the process with its exit code."""
     if "_ONNXFUSE_COMPLETE" in os.environ:  # the shell asks what could come next
         onnxfuse.main(prog_name="onnxfuse")
-    signal.signal(signal.SIGTERM, _terminated)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
+            signal.signal(number, _terminated)
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 
@@ -90,7 +93,7 @@ def _usage(problem: click.ClickException) -> UsageError:
 
 def _writing(problem: OSError) -> bool:
     """Whether an error of the operating system is about what is written: a full disk, a read-only file system."""
-    return problem.errno in (28, 30, 122)
+    return problem.errno in (errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EFBIG)
 
 
 def _terminated(number: int, frame: FrameType | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -28,6 +27,7 @@ from onnxfuse.report.document import host
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
 
+from . import show
 from .flags import name_of
 from .results import Answer, document
 from .show import bytes_text, table
@@ -105,7 +105,7 @@ def inspect(name: str) -> Answer:
         with Path(name).open("rb") as file:
             if file.read(4) == b"\x7fELF":
                 return _library(Path(name))
-    graph = load(sys.stdin.buffer.read() if name == STREAM else name, Options())
+    graph = load(show.given() if name == STREAM else name, Options())
     source: Source = graph.source
     operators = _operators(graph)
     weights = sum(c.bytes for c in graph.constants.values())

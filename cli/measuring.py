@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from onnxfuse.profile import ModelProfile, Profile, profile_models
 from onnxfuse.session import library_of
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
 
+from . import show
 from .results import document
 from .show import Screen, milliseconds, table
 
@@ -100,7 +100,7 @@ def _files(verb: str, names: Sequence[str], folder: str) -> list[Path]:
     paths = [Path(folder, "stdin.onnx") if name == STREAM else Path(name) for name in names]
     for name, path in zip(names, paths, strict=True):
         if name == STREAM:
-            path.write_bytes(sys.stdin.buffer.read())
+            path.write_bytes(show.given())
         elif not path.is_file():
             raise UsageError(f"{verb}: there is no file {name}", hint="check the spelling")
     return paths

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxfuse.config import Options
 from onnxfuse.emit.staged import Staged, refuse_existing
-from onnxfuse.errors import OutputError
+from onnxfuse.errors import OutputError, UsageError
 from onnxfuse.pipeline.groups import BUG
+from onnxfuse.pipeline.outputs import STREAM, places_of
 from onnxfuse.report.document import envelope, plain
 from onnxfuse.report.result import Result
 
@@ -30,13 +33,21 @@ def document(command: str, **fields: Any) -> dict[str, Any]:
 
 
 class Keeper:
-    """The file of `--json-file`, which is refused before the work when it may not be written."""
+    """The file of `--json-file`, which is refused before the work when it may not be written.
 
-    def __init__(self, path: str | None, *, overwrite: bool) -> None:
+    `others` are files that the verb reads or writes, none of which it may be.
+    """
+
+    def __init__(self, path: str | None, *, overwrite: bool, others: Iterable[Path | str | None] = ()) -> None:
         self.path = Path(path) if path is not None else None
         self.overwrite = overwrite
-        if self.path is not None:
-            refuse_existing([self.path], overwrite=overwrite)
+        if self.path is None:
+            return
+        if path == STREAM:
+            raise UsageError("usage: --json-file wants a file", hint="--json prints to standard output")
+        if os.path.realpath(self.path) in {os.path.realpath(each) for each in others if each is not None}:
+            raise UsageError(f"usage: --json-file {path} is a file of the models too", hint="name another")
+        refuse_existing([self.path], overwrite=overwrite)
 
     def write(self, value: Mapping[str, Any]) -> None:
         """Write the document in one step. Raises OutputError."""
@@ -45,10 +56,18 @@ class Keeper:
         with Staged(overwrite=self.overwrite) as staged:
             temporary = staged.stage(self.path)
             try:
-                temporary.write_text(show.json_text(value), encoding="utf-8")
+                temporary.write_text(show.json_text(value), encoding="utf-8", errors="replace")
             except OSError as problem:
                 raise OutputError(f"write: {self.path} cannot be written: {problem.strerror}") from None
             staged.commit()
+
+
+def files_of(model: str, options: Options) -> list[Path | str | None]:
+    """What `optimize` reads and writes. Raises UsageError for names that clash."""
+    if options.dry_run or options.stop_after is not None:
+        return [model]
+    places = places_of(None if model == STREAM else Path(model), options)
+    return [model, places.model, places.data, places.library, places.manifest]
 
 
 def answer(found: Answer, as_json: bool, keep: Keeper) -> None:

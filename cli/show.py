@@ -1,4 +1,4 @@
-"""Every character that the command line prints: data to stdout, all that is said to a person to stderr."""
+"""Standard streams: data to stdout, all that is said to a person to stderr, a model from stdin; nothing else prints."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import IO, Any, BinaryIO
 
-from onnxfuse.errors import OnnxFuseError
+from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
 
 _STYLES = {"good": "32", "bad": "31;1", "faint": "2"}
 
@@ -45,7 +45,7 @@ class Screen:
 def screen(*, quiet: bool = False, verbose: bool = False) -> Screen:
     """The screen of this process; NO_COLOR, CI and TERM=dumb make any terminal a plain one."""
     plain = any(os.environ.get(name) for name in ("NO_COLOR", "CI")) or os.environ.get("TERM") == "dumb"
-    return Screen(quiet, verbose, sys.stderr.isatty() and not plain)
+    return Screen(quiet, verbose, sys.stderr is not None and sys.stderr.isatty() and not plain)
 
 
 def prepare_streams() -> None:
@@ -55,14 +55,40 @@ def prepare_streams() -> None:
             stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # replaced streams may lack it
 
 
-def _put(stream: IO[str], text: str) -> None:
-    stream.write(text + "\n")
-    stream.flush()
+def _put(stream: IO[str] | None, text: str) -> None:
+    if stream is not None:
+        stream.write(text + "\n")
+        stream.flush()
 
 
 def data(text: str) -> None:
-    """A line of the answer, to stdout."""
-    _put(sys.stdout, text)
+    """A line of the answer, to stdout. Raises OutputError, and BrokenPipeError when nobody reads on."""
+    if sys.stdout is None:
+        raise OutputError("write: standard output is closed", hint="open it, or use --json-file")
+    try:
+        _put(sys.stdout, text)
+    except BrokenPipeError:
+        raise
+    except OSError as problem:
+        abandon_stdout()
+        raise OutputError(f"write: standard output cannot be written: {problem.strerror or problem}") from None
+
+
+def binary() -> BinaryIO:
+    """Where a model goes that is written to stdout. Raises OutputError."""
+    if sys.stdout is None:
+        raise OutputError("write: standard output is closed", hint="name a file")
+    return sys.stdout.buffer
+
+
+def given() -> bytes:
+    """All that standard input holds. Raises UsageError."""
+    if sys.stdin is None:
+        raise UsageError("read: standard input is closed", hint="name a file")
+    try:
+        return sys.stdin.buffer.read()
+    except OSError as problem:
+        raise UsageError(f"read: standard input cannot be read: {problem.strerror or problem}") from None
 
 
 def aside(text: str) -> None:

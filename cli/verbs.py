@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -84,12 +83,12 @@ def optimize(
 
     screen = show.screen(quiet=quiet, verbose=verbose)
     options = _options(values, out, screen)
-    keep = results.Keeper(json_file, overwrite=options.overwrite)
+    keep = results.Keeper(json_file, overwrite=options.overwrite, others=results.files_of(model, options))
     texts: list[str] = []
-    stream = sys.stdout.buffer if options.output == _STREAM else None
-    if as_json and stream is not None:
+    if as_json and options.output == _STREAM:
         raise UsageError("optimize: --json and -o - both write to standard output", hint="use --json-file")
-    source = sys.stdin.buffer.read() if model == _STREAM else model
+    stream = show.binary() if options.output == _STREAM else None
+    source = show.given() if model == _STREAM else model
     with show.progress(screen) as tell:
         result = run(source, options=options, tell=tell, stream=stream, show=texts.append, strict=_debug())
     for text in texts:
@@ -143,7 +142,7 @@ def profile(models: tuple[str, ...], as_json: bool, json_file: str | None, **val
     from . import measuring, results
 
     screen = show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
-    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"))
+    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"), others=models)
     found = measuring.profile(screen, models, **values)
     keep.write(found.document)
     if as_json:
@@ -166,7 +165,7 @@ def verify(a: str, b: str, as_json: bool, json_file: str | None, **values: Any) 
     from . import measuring, results
 
     screen = show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
-    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"))
+    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"), others=(a, b))
     found = measuring.verify(screen, a, b, **values)
     keep.write(found.document)
     if as_json:
@@ -187,7 +186,8 @@ def inspect(model: str, as_json: bool, json_file: str | None, **values: Any) -> 
     from . import looking, results
 
     show.screen(quiet=values["quiet"], verbose=values["verbose"])
-    results.answer(looking.inspect(model), as_json, results.Keeper(json_file, overwrite=values["overwrite"]))
+    keep = results.Keeper(json_file, overwrite=values["overwrite"], others=(model,))
+    results.answer(looking.inspect(model), as_json, keep)
 
 
 @verb()
@@ -200,8 +200,8 @@ def explain(model: str, node: str | None, as_json: bool, json_file: str | None, 
     from . import looking, results
 
     show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
-    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"))
-    source = sys.stdin.buffer.read() if model == _STREAM else model
+    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"), others=(model,))
+    source = show.given() if model == _STREAM else model
     results.answer(looking.explain(source, node, Options(**values), strict=_debug()), as_json, keep)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
@@ -34,7 +36,9 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     """The library of all kernels, in the folder where outputs are made."""
     if b.copy:
         return b
-    options = context.options
+    options, cache = context.options, cache_of(context)
+    if cache is None and not options.no_cache:
+        b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
     toolchain = calls.find_toolchain(options.toolchain)
     entries = [Entry(b.sources[op].symbol) for op in dict.fromkeys(p.op for p in b.parts)]
     glue = calls.registration(b.domain, entries, context.target.features)
@@ -43,7 +47,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
         glue,
         context.target,
         toolchain,
-        cache_of(context),
+        cache,
         options.jobs,
         context.folder / have(context.places).library.name,
         context.meter.left,
@@ -54,11 +58,15 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
 
 
 def cache_of(context: Context) -> Cache | None:
-    """The cache of compiled kernels, None where it is not wanted."""
+    """The cache of compiled kernels, None where it is not wanted or the usual folder cannot be written."""
     if context.options.no_cache:
         return None
-    named = context.options.cache_dir
-    return Cache(Path(named) if named else default_cache_dir())
+    if named := context.options.cache_dir:
+        return Cache(Path(named))
+    usual = default_cache_dir()
+    with suppress(OSError):
+        usual.mkdir(parents=True, exist_ok=True)
+    return Cache(usual) if os.access(usual, os.W_OK | os.X_OK) else None
 
 
 def check_library(b: Build) -> None:

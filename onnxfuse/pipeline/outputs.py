@@ -60,28 +60,37 @@ def places_of(model: Path | None, options: Options) -> Places:
             raise UsageError("optimize: -o - needs --lib", hint="the library cannot go to standard output too")
         library = Path(options.lib)
         name = f"{library.name.removeprefix('lib').removesuffix('.so')}.onnx"
-        return _checked(Places(None, library, Path(options.manifest) if options.manifest else None, name))
+        return _checked(Places(None, library, Path(options.manifest) if options.manifest else None, name), model)
     path = Path(out) if out is not None else _default(model)
+    if not path.name:
+        raise UsageError("optimize: OUT has no name", hint="name the file to write")
     stem = path.name.removesuffix(".onnx")
     library = Path(options.lib) if options.lib else path.with_name(f"lib{stem}.so")
     manifest = Path(options.manifest) if options.manifest else path.with_name(f"{stem}.fuse.json")
-    return _checked(Places(path, library, manifest, path.name))
+    return _checked(Places(path, library, manifest, path.name), model)
 
 
 def _default(model: Path | None) -> Path:
     assert model is not None
+    if not model.name:
+        raise UsageError("optimize: MODEL has no name", hint="name the .onnx file to read")
     return model.with_name(f"{model.name.removesuffix('.onnx')}.fused.onnx")
 
 
-def _checked(places: Places) -> Places:
+def _checked(places: Places, source: Path | None) -> Places:
+    """The places, each another file, whatever its name; the model alone may replace the one that was read."""
     named = {"the model": places.model, "its data": places.data, "the library": places.library}
     named["the manifest"] = places.manifest
-    seen: dict[Path, str] = {}
+    seen: dict[str, str] = {} if source is None else {os.path.realpath(source): "the model to read"}
     for what, path in named.items():
-        if path is not None:
-            other = seen.setdefault(path.absolute(), what)
-            if other != what:
-                raise UsageError(f"optimize: {what} and {other} are both {path}", hint="name them apart")
+        if path is None:
+            continue
+        if any("\ud800" <= c <= "\udfff" for c in str(path)):  # Python's stand-ins for bytes that are no text
+            raise UsageError(f"optimize: the name of {what} is not UTF-8: {path}", hint="choose another")
+        other = seen.get(os.path.realpath(path))
+        if other is not None and not (path is places.model and other == "the model to read"):
+            raise UsageError(f"optimize: {what} and {other} are both {path}", hint="name them apart")
+        seen[os.path.realpath(path)] = what
     return places
 
 

@@ -99,6 +99,18 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("optimize", "m.onnx", "-o", "-"), ("-o - needs --lib",)),
         (("optimize", "m.onnx", "-o", "-", "--lib", "l.so", "--json"), ("--json and -o - both write",)),
         (("optimize", "m.onnx", "o.onnx", "--lib", "o.onnx"), ("the library and the model are both o.onnx",)),
+        (("optimize", "m.onnx", "o.onnx", "--lib", "./m.onnx", "--overwrite"), ("the library and the model to read",)),
+        (("optimize", "m.onnx", "-o", "-", "--lib", "m.onnx", "--overwrite"), ("the library and the model to read",)),
+        (("optimize", "m.onnx", "--json-file", "m.fused.onnx"), ("m.fused.onnx is a file of the models",)),
+        (
+            ("inspect", "m.onnx", "--json-file", "m.onnx", "--overwrite"),
+            ("m.onnx is a file of the models",),
+        ),
+        (("inspect", "m.onnx", "--json-file", "-"), ("--json-file wants a file", "--json")),
+        (("optimize", "m.onnx", ""), ("OUT has no name",)),
+        (("optimize", "m.onnx", "."), ("OUT has no name",)),
+        (("optimize", ""), ("MODEL has no name",)),
+        (("optimize", "m.onnx", "\udcff.onnx"), ("the name of the model is not UTF-8",)),
         (("optimize",), ("Missing argument", "onnxfuse optimize --help")),
         (("optimise", "m.onnx"), ("there is no verb optimise", "did you mean optimize?")),
         (("--bogus",), ("--bogus",)),
@@ -197,7 +209,7 @@ def test_too_little_memory(onnxfuse: Onnxfuse, model: Path, here: Path):
     assert files(here) == {"m.onnx"}
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption(model: Path, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals):
     compiler(here, "sleep 60", monkeypatch)
     command = [sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx"]
