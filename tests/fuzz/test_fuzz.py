@@ -81,7 +81,12 @@ def attempt(made: Made, changes: dict[str, Any]) -> None:
     LAST.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         onnx.save(made.model, LAST / "last.onnx")
-        tried(made, Path(folder), **changes)
+        try:
+            tried(made, Path(folder), **changes)
+        except AssertionError:
+            (LAST / "last.onnx").replace(LAST / "failed.onnx")  # the smallest one in the end
+            (LAST / "failed.txt").write_text(f"{changes}, seed {made.seed}\n", encoding="utf-8")
+            raise
 
 
 COMMON: dict[str, Any] = {
