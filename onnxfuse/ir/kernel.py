@@ -132,10 +132,12 @@ class Tile:
     """A register tile of a contraction: out[row * width + column] = sum over k of a[row, k] * b[k * width + column].
 
     `a` is a pointer table (`rows`: segments of `length` elements each) or a packed block a[k * rows + row] (`packed`).
-    `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows.
+    `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
+    `out` holds where `more` is not 0.
     """
 
     out: str
+    out_at: Index
     rows: Index
     most: int
     kind: str  # rows | packed
@@ -149,6 +151,7 @@ class Tile:
     ahead: Index | None = None  # offset in b of the panel to prefetch while this tile runs: the part of tile
     turn: Index = ZERO  # `turn`
     turns: Index = ZERO  # of `turns`
+    more: Index = ZERO
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
-from onnxfuse.ir.index import Index
+from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
@@ -107,7 +107,9 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             left = f"{s.kind} {s.a}[{s.a_at!r}]"
             right = f"{s.b}[{s.b_at!r}]"
             size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"
-            return f"tile {s.out} = {left} @ {right}, {size}{ahead}"
+            plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
+            at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
+            return f"tile {s.out}{at} ={plus} {left} @ {right}, {size}{ahead}"
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
             pitch = s.pitch or "rows"

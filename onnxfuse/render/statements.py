@@ -218,7 +218,8 @@ class Printer:
 
     def tile(self, s: Tile) -> None:
         """A call of the register tile."""
-        a, b, out = (identifier(n) for n in (s.a, s.b, s.out))
+        a, b = identifier(s.a), identifier(s.b)
+        out = f"{identifier(s.out)} + {index(s.out_at, 1)}" if s.out_at != ZERO else identifier(s.out)
         depth = s.length * s.segments
         ahead = (
             f"ahead_of({b} + {index(s.ahead, 1)}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
@@ -228,7 +229,7 @@ class Printer:
         if s.kind == "packed":
             self.put(
                 f"tile_packed((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {index(depth)}, "
-                f"{b} + {index(s.b_at, 1)}, {out}, {ahead});"
+                f"{b} + {index(s.b_at, 1)}, {out}, {index(s.more)} != 0, {ahead});"
             )
         else:
             self.put(

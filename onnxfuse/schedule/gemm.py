@@ -20,6 +20,8 @@ from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.tiles import TABLE, C, epilogue, left_load, right_offset, tile_window
 
 PACKED = "packed"
+SUMS = "partial"
+SHORTEST = 256  # steps of a part of the depth, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
 READ = 250  # picoseconds to read a weight that is in no cache
 USUAL = 128  # rows, where nothing is known of them
@@ -40,6 +42,7 @@ class Shape:
     packed: bool
     columns_first: bool  # tasks share the panels rather than the rows
     streams: bool  # weights are larger than a cache, so the next panel is prefetched
+    chunks: int  # parts of the depth, taken one after the other over all columns
 
 
 def shape_of(t: Tiled, target: Target) -> Shape:
@@ -69,9 +72,19 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or _crosses(t, tall))
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
-    return Shape(
-        rows, depth, panels, tall, tiles, block, segments, packed, columns_first, weights > target.l2_bytes // 16
-    )
+    chunks = _chunks(k, 4 * tall * count, target) if packed and depth.constant is not None else 1
+    if chunks > 1:
+        block = max(1, target.l2_bytes // 2 // (4 * k // chunks * tall))
+    streams = weights > target.l2_bytes // 16
+    return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, streams, chunks)
+
+
+def _chunks(depth: int, step_bytes: int, target: Target) -> int:
+    """Parts of the depth of which one of all rows, `step_bytes` for each step, stays in half of L2."""
+    if depth * step_bytes <= target.l2_bytes // 2:
+        return 1
+    parts = (n for n in range(2, depth // SHORTEST + 1) if depth % n == 0)
+    return next((n for n in parts if depth // n * step_bytes <= target.l2_bytes // 2), 1)
 
 
 def _crosses(t: Tiled, tall: int) -> bool:
@@ -92,7 +105,10 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
     main = _main_phase(job, s, frame, m, first, target)
     if not s.packed:
         return (main,), ()
-    return (_pack_phase(tiled, s, frame, m, first), main), (Buffer(PACKED, F32, s.rows * s.depth, "scratch"),)
+    scratch = [Buffer(PACKED, F32, s.rows * s.depth, "scratch")]
+    if s.chunks > 1:
+        scratch.append(Buffer(SUMS, F32, s.rows * s.panels * target.panel, "scratch"))
+    return (_pack_phase(tiled, s, frame, m, first), main), tuple(scratch)
 
 
 def _pack_phase(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis) -> Phase:
@@ -136,33 +152,42 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here)
         head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
         frame.local(TABLE, Index.of(entries * s.block), I64, "pointers")
-    frame.local(C, Index.of(target.panel * s.tall))
-    tile = Tile(
-        C,
-        end - Index.of(first),
-        s.tall,
-        PACKED if s.packed else "rows",
-        PACKED if s.packed else TABLE,
-        Index.of(first) * s.depth if s.packed else here,
-        1 if s.packed else s.segments,
-        s.depth if s.packed else tiled.length,
-        frame.places[tiled.right.source].buffer,
-        b_at,
-        target.panel,
-        b_at + s.depth * target.panel if s.streams else None,
-        Index.of(at) - t0,
-        Index.of(t1) - t0,
-    )
-    inner = Loop(
-        at,
-        Index.of(t0),
-        Index.of(t1),
-        "serial",
-        (*window, tile, *epilogue(job, frame, panel, target.panel, m, end, touch=True)),
-    )
-    over_panels = Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
+    if s.chunks == 1:
+        frame.local(C, Index.of(target.panel * s.tall))
+    sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.rows + first) * target.panel)
+    part = s.depth if s.chunks == 1 else Index.of((s.depth.constant or 0) // s.chunks)
+
+    def over_panels(chunk: Index, after: tuple[Stmt, ...]) -> Stmt:
+        """One part of the depth over all columns and the rows of the block, and what comes `after` each tile."""
+        skipped = chunk * part
+        right = b_at + skipped * target.panel
+        tile = Tile(
+            *sums,
+            end - Index.of(first),
+            s.tall,
+            "packed" if s.packed else "rows",
+            PACKED if s.packed else TABLE,
+            Index.of(first) * s.depth + skipped * (end - first) if s.packed else here,
+            1 if s.packed else s.segments,
+            part if s.packed else tiled.length,
+            frame.places[tiled.right.source].buffer,
+            right,
+            target.panel,
+            right + s.depth * target.panel if s.streams else None,
+            Index.of(at) - t0,
+            Index.of(t1) - t0,
+            chunk,
+        )
+        inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *after))
+        return Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
+
+    finish = epilogue(job, frame, panel, target.panel, m, end, sums, touch=True)
+    loops = [over_panels(Index.of(s.chunks - 1), finish)]
+    if s.chunks > 1:
+        chunk = Axis("kc", Index.of(s.chunks - 1))
+        loops.insert(0, Loop(chunk, ZERO, chunk.extent, "serial", (over_panels(Index.of(chunk), ()),)))
     bounds = (Bind(t0, Index.of(rb) * s.block), Bind(t1, Index.of(rb) * s.block + s.block, s.tiles))
-    loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *head, over_panels))
+    loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *head, *loops))
     splits = (
         (Split(p0, p1, s.panels), Split(b0, b1, blocks))
         if s.columns_first

@@ -237,6 +237,7 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
     at = right_offset(tiled.right, tiled.ranges, frame)
     tile = Tile(
         C,
+        ZERO,
         end - frame.first,
         frame.tall,
         "rows",

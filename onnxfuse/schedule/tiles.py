@@ -50,18 +50,25 @@ def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
     return frame.places[right.source].offset(index)
 
 
-def _touched(value: Scalar, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
+def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
     """What the tile below reads of each tensor that runs with the lanes and changes with the row."""
     for load in loads(value):
         at = load.index[0]
-        if load.source != C and coefficient(at, lane) == ONE and row in axes_of(at):
+        if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
             yield Touch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
 
 
 def epilogue(
-    job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index, touch: bool = False
+    job: Job,
+    frame: Frame,
+    panel: Axis,
+    width: int,
+    row: Axis,
+    end: Index,
+    sums: tuple[str, Index] = (C, ZERO),
+    touch: bool = False,
 ) -> tuple[Stmt, ...]:
-    """What is done with a finished tile: the rest of the value's expression, vectors along its columns.
+    """What is done with a finished tile, whose `sums` are there: the rest of the expression, vectors along its columns.
 
     With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile.
     """
@@ -71,11 +78,18 @@ def epilogue(
     lane = Axis("j", Index.of(width))
     column = Index.of(panel) * width + lane
     values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
-    here = Load(C, ((Index.of(row) - frame.first) * width + lane,), F32)
+    here = Load(sums[0], (sums[1] + (Index.of(row) - frame.first) * width + lane,), F32)
     finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
+    places = frame.places | {sums[0]: Place(sums[0], F32, lambda i: i[0])}
     value = flat_in(
         substitute_axes(finish, values),
-        Frame(frame.shared, frame.row, frame.first, frame.tall, frame.places | {C: Place(C, F32, lambda i: i[0])}),
+        Frame(
+            frame.shared,
+            frame.row,
+            frame.first,
+            frame.tall,
+            places,
+        ),
     )
     dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
     place = frame.places[job.nest.name]
@@ -83,7 +97,7 @@ def epilogue(
     stop = Axis("jn", Index.of(width + 1))
     bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
     lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
-    ahead = tuple(_touched(value, lane, row, frame.tall, width)) if touch else ()
+    ahead = tuple(_touched(value, sums[0], lane, row, frame.tall, width)) if touch else ()
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),

@@ -23,8 +23,8 @@ struct Ahead {
 // out[i * PANEL + j] = sum over segments s and steps k < length of table[s * pitch + i][k] * b[(s * length + k) * PANEL + j].
 void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead);
 
-// out[i * PANEL + j] = sum over k < depth of a[k * rows + i] * b[k * PANEL + j].
-void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, Ahead ahead);
+// out[i * PANEL + j] = sum over k < depth of a[k * rows + i] * b[k * PANEL + j], added to what is there with `more`.
+void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead);
 
 // out[k * pitch + i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < pitch.
 void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out);

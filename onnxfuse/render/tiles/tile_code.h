@@ -65,10 +65,13 @@ void rows_tile(const float* const* table, i64 pitch, i64 segments, i64 length, c
   finish<Rows>(sum, out);
 }
 
-template <int Rows> void packed_tile(const float* a, i64 depth, const float* b, float* out, Ahead ahead) {
+template <int Rows> void packed_tile(const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead) {
   vf sum[Rows][2];
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
+  for (int i = 0; i < Rows; i++) {
+    sum[i][0] = more ? load(out + i * PANEL) : vf{};
+    sum[i][1] = more ? load(out + i * PANEL + LANES) : vf{};
+  }
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
 #pragma GCC unroll 1
   for (i64 k = 0; k < depth; k++) {
@@ -93,8 +96,8 @@ void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64
   with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); });
 }
 
-void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, Ahead ahead) {
-  with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, ahead); });
+void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead) {
+  with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, more, ahead); });
 }
 
 void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out) {
