@@ -113,7 +113,8 @@ class When:
 class Point:
     """Row pointers: table[segment * pitch + row - begin] is where `load` finds its segment, zeros where a guard fails.
 
-    `segments` are the ranges that lead from one contiguous piece of `length` elements to the next.
+    `segments` are the ranges that lead from one contiguous piece of `length` elements to the next. Where rows are
+    `even`, only four entries are made: of the first three rows and of the last.
     """
 
     table: str
@@ -125,13 +126,15 @@ class Point:
     load: Load
     length: Index
     at: Index = ZERO  # first entry of the table
+    even: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """A register tile of a contraction: out[row * width + column] = sum over k of a[row, k] * b[k * width + column].
 
-    `a` is a pointer table (`rows`: segments of `length` elements each) or a packed block a[k * rows + row] (`packed`).
+    `a` is a pointer table (`rows`: segments of `length` elements each), one of even rows (`even`: all rows but the
+    first and the last lie at one distance from each other) or a packed block a[k * rows + row] (`packed`).
     `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
     `out` holds where `more` is not 0.
     """
@@ -140,7 +143,7 @@ class Tile:
     out_at: Index
     rows: Index
     most: int
-    kind: str  # rows | packed
+    kind: str  # rows | even | packed
     a: str
     a_at: Index
     segments: int

@@ -99,7 +99,7 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
     """A statement that is one call of a header's function."""
     match s:
         case Point():
-            over = "".join(f" for {a!r} < {a.extent!r}" for a in s.segments)
+            over = "".join(f" for {a!r} < {a.extent!r}" for a in s.segments) + (" (even)" if s.even else "")
             to = f"{s.table}[{s.at!r} + segment * {s.pitch} + {s.row!r} - ({s.begin!r})]"
             return f"{to} = address of {s.length!r} at {s.load!r}{over} for {s.row!r} from {s.begin!r} to {s.end!r}"
         case Tile():

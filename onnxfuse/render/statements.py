@@ -28,6 +28,8 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
 
+EVEN = 4  # entries of one segment in a table of even rows
+
 _MERGE = {"sum": "({0} + {1})", "prod": "({0} * {1})", "max": "max_nan({0}, {1})", "min": "min_nan({0}, {1})"}
 _ACROSS = {"sum": "reduce_add", "prod": "reduce_mul", "max": "reduce_max_nan", "min": "reduce_min_nan"}
 
@@ -199,8 +201,19 @@ class Printer:
 
     def point(self, s: Point) -> None:
         """Row pointers of a tile."""
-        row, table = identifier(s.row.name), identifier(s.table)
-        self.put(f"for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) {{")
+        row = identifier(s.row.name)
+        if not s.even:
+            self.put(f"for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) {{")
+            self.pointers(s, s.row - s.begin, s.pitch)
+            return
+        for entry, at in enumerate((s.begin, s.begin + 1, s.begin + 2, s.end - 1)):
+            self.put("{")
+            self.put(f"  const i64 {row} = {index(at)};")
+            self.pointers(s, Index.of(entry), EVEN)
+
+    def pointers(self, s: Point, entry: Index, pitch: int) -> None:
+        """Pointers of one row, in a block that is open."""
+        table = identifier(s.table)
         self.depth += 1
         segment = Index.of(0)
         for a in s.segments:
@@ -208,7 +221,7 @@ class Printer:
                 f"for (i64 {identifier(a.name)} = 0; {identifier(a.name)} < {index(a.extent)}; {identifier(a.name)}++)"
             )
             segment = segment * a.extent + a
-        at = s.at + segment * s.pitch + s.row - s.begin
+        at = s.at + segment * pitch + entry
         where = f"{identifier(s.load.source)} + {index(s.load.index[0], 1)}"
         self.put(
             f"  {table}[{index(at)}] = {f'{condition(s.load.guards)} ? {where} : ZEROS' if s.load.guards else where};"
@@ -233,7 +246,8 @@ class Printer:
             )
         else:
             self.put(
-                f"tile_rows((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
+                f"tile_{s.kind}((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, "
+                f"{f'{s.most}, ' if s.kind == 'rows' else ''}{s.segments}, "
                 f"{index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
             )
 

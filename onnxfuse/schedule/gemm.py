@@ -7,6 +7,7 @@ packed copy of their rows; others (convolutions among them) go through row point
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import F32, I64
@@ -17,7 +18,8 @@ from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job, Tiled
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.tiles import TABLE, C, epilogue, left_load, right_offset, tile_window
+from onnxfuse.schedule.nest import walks_as_one
+from onnxfuse.schedule.tiles import EVEN, TABLE, C, epilogue, even_rows, left_load, right_offset, tile_window
 
 PACKED = "packed"
 SUMS = "partial"
@@ -45,8 +47,8 @@ class Shape:
     chunks: int  # parts of the depth, taken one after the other over all columns
 
 
-def shape_of(t: Tiled, target: Target) -> Shape:
-    """Decide tile height, row blocks and the order of the splits from sizes."""
+def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
+    """Decide tile height, row blocks and the order of the splits from sizes; the left side is read at `offset`."""
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
@@ -54,9 +56,7 @@ def shape_of(t: Tiled, target: Target) -> Shape:
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     guess = product([a.extent for a in t.rows if a.extent.constant is not None]).constant or 1
     guess = m if m is not None else guess if guess > 1 else USUAL
-    tall = target.rows
-    if m is not None:
-        tall = max(1, -(-m // -(-m // target.rows)))
+    tall, crosses = _tall(t, offset, target)
     tiles = floor_div(rows + (tall - 1), Index.of(tall))
     weights = k * n * 4
     row_bytes = 4 * (k if segments == 1 else k // segments)
@@ -69,7 +69,7 @@ def shape_of(t: Tiled, target: Target) -> Shape:
         block = 1 if stays else min(block, max(1, count // 8))
     elif m is not None:
         block = min(block, count)
-    packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or _crosses(t, tall))
+    packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or crosses)
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
     chunks = _chunks(k, 4 * tall * count, target) if packed and depth.constant is not None else 1
@@ -87,10 +87,25 @@ def _chunks(depth: int, step_bytes: int, target: Target) -> int:
     return next((n for n in parts if depth // n * step_bytes <= target.l2_bytes // 2), 1)
 
 
-def _crosses(t: Tiled, tall: int) -> bool:
-    """Whether tiles cross the rows of an image, so that their rows do not lie at one distance from each other."""
-    width = t.rows[-1].extent.constant if t.rows else None
-    return len(t.rows) > 1 and (width is None or width % tall != 0)
+def _tall(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
+    """Rows of a tile, and whether tiles cross the lines of an image, so that their rows do not lie evenly.
+
+    Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where
+    a line can be.
+    """
+    width, rows = t.rows[-1].extent.constant if t.rows else 1, product([a.extent for a in t.rows]).constant
+    if t.left.guards or not all(walks_as_one(offset, high, low) for high, low in pairwise(t.rows)):
+        heights = range(target.rows, target.rows // 2, -1)
+        line = next((h for h in heights if width is not None and width % h == 0), None)
+        if line is not None:
+            return line, False
+        return _balanced(rows, target), True
+    return _balanced(rows, target), False
+
+
+def _balanced(rows: int | None, target: Target) -> int:
+    """Rows of a tile such that the last one is not much shorter."""
+    return target.rows if rows is None else max(1, -(-rows // -(-rows // target.rows)))
 
 
 def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
@@ -98,7 +113,7 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
     job = t.jobs[0]
     tiled = job.tiled
     assert tiled is not None
-    s = shape_of(tiled, target)
+    s = shape_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
     m, first = Axis("m", s.rows), Axis("m0", s.rows)
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
     frame = Frame(dict(zip(tiled.rows, digits, strict=True)), m, Index.of(first), s.tall, places)
@@ -144,12 +159,13 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     window = tile_window(at, s.tiles, s.rows, first)
     end = Index.of(Axis("m1", s.rows + 1))
     b_at = right_offset(tiled.right, tiled.ranges, frame)
-    entries = s.segments * s.tall
+    load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
+    even = even_rows(tiled, load, m, s.tall, frame.places)
+    entries = s.segments * (EVEN if even else s.tall)
     here = (Index.of(at) - t0) * entries
     head: tuple[Stmt, ...] = ()
     if not s.packed:
-        load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-        point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here)
+        point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here, even)
         head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
         frame.local(TABLE, Index.of(entries * s.block), I64, "pointers")
     if s.chunks == 1:
@@ -165,7 +181,7 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
             *sums,
             end - Index.of(first),
             s.tall,
-            "packed" if s.packed else "rows",
+            "packed" if s.packed else "even" if even else "rows",
             PACKED if s.packed else TABLE,
             Index.of(first) * s.depth + skipped * (end - first) if s.packed else here,
             1 if s.packed else s.segments,

@@ -70,7 +70,7 @@ def fused_axes(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[tuple[
     at = len(out) - 2
     while at >= 0:
         high, low = out[at], out[at + 1]
-        if all(_walks_as_one(e, high, low) for e in indices):
+        if all(walks_as_one(e, high, low) for e in indices):
             one = Axis(f"{high.name}*{low.name.rsplit(':', 1)[-1]}", high.extent * low.extent)
             split = {high: Index.of(one) // low.extent, low: Index.of(one) % low.extent}
             values = {a: transform(v, lambda x, s=split: s.get(x)) for a, v in values.items()} | split  # type: ignore[misc]  # bound as a default
@@ -85,7 +85,8 @@ def indices_to_fuse(goal: Goal) -> list[Index]:
     return [goal.offset, *indices_of(goal.value), *(o for _, o in goal.also.values())]
 
 
-def _walks_as_one(e: Index, high: Axis, low: Axis) -> bool:
+def walks_as_one(e: Index, high: Axis, low: Axis) -> bool:
+    """Whether an index goes on from the end of one axis to the next step of the one above as within it."""
     outer, inner = coefficient(e, high), coefficient(e, low)
     return outer is not None and inner is not None and outer == inner * low.extent
 

@@ -18,12 +18,23 @@ from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule import across
 from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.fetch import fetched
 from onnxfuse.schedule.flat import flat_phase
 from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
 from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
-from onnxfuse.schedule.tiles import TABLE, C, epilogue, index_axes, left_load, right_offset, tile_window
+from onnxfuse.schedule.tiles import (
+    EVEN,
+    TABLE,
+    C,
+    epilogue,
+    even_rows,
+    index_axes,
+    left_load,
+    right_offset,
+    tile_window,
+)
 from onnxfuse.schedule.writer import written
 
 
@@ -47,6 +58,8 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Tar
     )
     frame.aliases = in_place(t.jobs, kept)
     before, inside = _stages(t, frame, kept, target)
+    if frame.row is not None and frame.tall <= target.lanes and not any(j.tiled is not None for j in t.jobs):
+        inside = fetched(inside, frame.row, frame.tall, target.lanes)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
     if t.batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
@@ -220,6 +233,8 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
     end = Index.of(Axis("m1", row.extent + 1)) if frame.row is not None else ONE
     width = target.panel
     segments = product([s.extent for s in tiled.segments]).constant or 1
+    load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
+    even = frame.row is not None and even_rows(tiled, load, row, frame.tall, frame.places)
     point = Point(
         TABLE,
         row,
@@ -227,11 +242,12 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
         end,
         frame.tall,
         tiled.segments,
-        left_load(tiled.left, tiled.ranges, tiled.segments, frame),
+        load,
         tiled.length,
+        even=even,
     )
     if not any(b.name == TABLE for b in frame.locals):
-        frame.local(TABLE, Index.of(segments * frame.tall), I64, "pointers")
+        frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), I64, "pointers")
         frame.local(C, Index.of(width * frame.tall))
     panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
     at = right_offset(tiled.right, tiled.ranges, frame)
@@ -240,7 +256,7 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
         ZERO,
         end - frame.first,
         frame.tall,
-        "rows",
+        "even" if even else "rows",
         TABLE,
         ZERO,
         segments,

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Stmt, Touch
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.frame import Frame, flat_in
-from onnxfuse.schedule.jobs import Job
+from onnxfuse.schedule.jobs import Job, Tiled
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level
 from onnxfuse.schedule.writer import written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
+EVEN = 4  # of them in a segment of even rows
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
@@ -40,6 +41,35 @@ def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], 
     got = flat(substitute_axes(substitute_axes(left, frame.shared), start), frame.places)
     assert isinstance(got, Load)
     return got
+
+
+def even_rows(t: Tiled, load: Load, row: Axis, tall: int, places: Mapping[str, Place]) -> bool:
+    """Whether in every tile all rows but the first and the last are proven to lie at one distance from each other.
+
+    `load` is the left side in the flat axis `row`, of which a tile takes at most `tall`.
+    """
+    if not load.guards and coefficient(load.index[0], row) is not None:
+        return True
+    if not t.rows:
+        return False
+    x = t.rows[-1]
+    lines = x.extent.constant is not None and x.extent.constant % tall == 0  # a tile is a part of one
+    affine = coefficient(places[t.left.source].offset(t.left.index), x) is not None
+    return lines and affine and all(_padded_at_ends(g, x) for g in t.left.guards)
+
+
+def _padded_at_ends(g: Guard, x: Axis) -> bool:
+    """Whether a guard, for every tap, holds or fails on a whole line or fails on its first and last element only."""
+    step, width = coefficient(g.index, x), x.extent.constant or 0
+    if step == ZERO:
+        return True
+    rest = substitute(g.index, {x: ZERO})
+    if step is None or step.constant is None or step.constant < 0:
+        return False
+    first, last = lower(rest), upper(rest)
+    if first is None or last is None:
+        return False
+    return nonnegative(first + step) and nonnegative(g.extent - 1 - last - step * (width - 2))
 
 
 def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:

@@ -178,13 +178,15 @@ struct Parts {
   i64 tasks() const { return outer * inner; }
 };
 
-// Tasks of about 10 us of `picoseconds` each, as many for every core and at most 4; the first axis is divided first.
+// Tasks of about 10 us of `picoseconds` each, as many for every core and at most 16. The first axis is divided first, into
+// equal parts where it is short; the second only where that gives less than 4 tasks a core, since they may repeat work.
 ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
   if (first <= 0 || second <= 0) return Parts{0, 0};
-  i64 wanted = picoseconds / 10000000, most = 4 * (i64)cores;
+  i64 wanted = picoseconds / 10000000, most = 16 * (i64)cores;
   wanted = cores == 1 || wanted < 2 ? 1 : least((wanted + cores - 1) / cores * cores, most);
-  i64 outer = least(wanted, first), inner = least((wanted + outer - 1) / outer, second);
-  return Parts{outer, inner};
+  i64 outer = least(wanted, first);
+  if (outer > 1 && first % outer && first <= most) outer = first;
+  return Parts{outer, outer >= 4 * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
 }
 
 ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts) { return extent * part / parts; }

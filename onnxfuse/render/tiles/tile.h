@@ -23,6 +23,10 @@ struct Ahead {
 // out[i * PANEL + j] = sum over segments s and steps k < length of table[s * pitch + i][k] * b[(s * length + k) * PANEL + j].
 void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead);
 
+// The same where all rows but the first and the last lie at one distance from each other: a segment has four entries in the
+// table, those of the first three rows and of the last.
+void tile_even(int rows, const float* const* table, i64 segments, i64 length, const float* b, float* out, Ahead ahead);
+
 // out[i * PANEL + j] = sum over k < depth of a[k * rows + i] * b[k * PANEL + j], added to what is there with `more`.
 void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead);
 

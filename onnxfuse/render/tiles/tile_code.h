@@ -31,36 +31,41 @@ template <int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) 
   }
 }
 
-// Rows between the first and the last that lie at one distance from each other are addressed from every third one. The first
-// and the last have pointers of their own, since at the edges of an image they are padding.
+// Rows between the first and the last are addressed from every third one. The first and the last have pointers of their own,
+// since at the edges of an image they are padding.
 template <int Rows>
-void rows_tile(const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
+void even_tile(const float* const* table, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
   constexpr int LAST = Rows - 1, BASES = Rows > 2 ? Rows / 3 : 0;
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
-  for (i64 s = 0; s < segments; s++, table += pitch) {
-    const i64 stride = Rows > 3 ? table[2] - table[1] : 0;
-    bool even = true;
+  for (i64 s = 0; s < segments; s++, table += 4) {
+    const float *first = table[0], *last = table[3], *p[BASES + 1];
+    const i64 stride = table[2] - table[1];
 #pragma GCC unroll 16
-    for (int i = 3; i < LAST; i++) even &= table[i] - table[i - 1] == stride;
-    if (__builtin_expect(even, 1)) {
-      const float *first = table[0], *last = table[LAST], *p[BASES + 1];
-#pragma GCC unroll 16
-      for (int i = 0; i < BASES; i++) p[i] = table[3 * i + 1];
+    for (int i = 0; i < BASES; i++) p[i] = table[1] + 3 * i * stride;
 #pragma GCC unroll 1
-      for (i64 k = 0; k < length; k++) {
-        ONNXFUSE_STEP(i == 0 ? *first : i == LAST ? *last : p[(i - 1) / 3][((i - 1) % 3) * stride])
-        first++;
-        last++;
+    for (i64 k = 0; k < length; k++) {
+      ONNXFUSE_STEP(i == 0 ? *first : i == LAST ? *last : p[(i - 1) / 3][((i - 1) % 3) * stride])
+      first++;
+      last++;
 #pragma GCC unroll 16
-        for (int i = 0; i < BASES; i++) p[i]++;
-      }
-    } else {
-#pragma GCC unroll 1
-      for (i64 k = 0; k < length; k++) ONNXFUSE_STEP(table[i][k])
+      for (int i = 0; i < BASES; i++) p[i]++;
     }
+  }
+  finish<Rows>(sum, out);
+}
+
+template <int Rows>
+void rows_tile(const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
+  vf sum[Rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
+  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
+  for (i64 s = 0; s < segments; s++, table += pitch) {
+#pragma GCC unroll 1
+    for (i64 k = 0; k < length; k++) ONNXFUSE_STEP(table[i][k])
   }
   finish<Rows>(sum, out);
 }
@@ -94,6 +99,10 @@ template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
 
 void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
   with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); });
+}
+
+void tile_even(int rows, const float* const* table, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
+  with_rows<TALL>(rows, [&](auto n) { even_tile<decltype(n)::value>(table, segments, length, b, out, ahead); });
 }
 
 void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead) {

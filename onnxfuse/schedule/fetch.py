@@ -1,0 +1,65 @@
+"""Rows of memory fetched while the row before them is computed: each tensor where it is read last or written first.
+
+Passes over one row wait for memory in the first of them only; the later ones, which compute, have it to spare.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from onnxfuse.ir.compose import loads
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.kernel import Accumulate, Fold, Let, Loop, Stmt, Store, Touch
+from onnxfuse.ir.scalar import Scalar
+
+LONG = 256  # elements of a row worth it
+
+
+def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
+    """Statements of one row (or window of rows) that also touch what they use `ahead` rows on."""
+    wanted: dict[str, tuple[Loop, Touch]] = {}
+    for loop in _vector_loops(stmts):
+        if (loop.end - loop.begin).constant is not None and (loop.end - loop.begin).constant < LONG:
+            continue
+        for buffer, at, stored in _accesses(loop.body):
+            if not buffer.startswith(("in", "out")) or coefficient(at, loop.axis) != ONE or row not in axes_of(at):
+                continue
+            if stored and buffer in wanted:
+                continue
+            wanted[buffer] = (loop, Touch(buffer, substitute(at, {row: Index.of(row) + ahead}), lanes))
+    return _with(stmts, list(wanted.values()))
+
+
+def _vector_loops(stmts: tuple[Stmt, ...]) -> Iterator[Loop]:
+    for s in stmts:
+        if isinstance(s, Loop) and s.kind == "vector":
+            yield s
+        elif isinstance(s, (Loop, Fold)):
+            yield from _vector_loops(s.body)
+
+
+def _accesses(stmts: tuple[Stmt, ...]) -> Iterator[tuple[str, Index, bool]]:
+    """Buffer and offset of every load and store, and whether it is a store."""
+    for s in stmts:
+        values: tuple[Scalar, ...] = ()
+        if isinstance(s, Store):
+            yield s.buffer, s.offset, True
+            values = (s.value,)
+        elif isinstance(s, Let):
+            values = (s.value,)
+        elif isinstance(s, Accumulate):
+            values = s.values
+        yield from ((x.source, x.index[0], False) for v in values for x in loads(v) if x.index and not x.guards)
+
+
+def _with(stmts: tuple[Stmt, ...], wanted: list[tuple[Loop, Touch]]) -> tuple[Stmt, ...]:
+    made: list[Stmt] = []
+    for s in stmts:
+        if isinstance(s, (Loop, Fold)):
+            touches = tuple(touch for loop, touch in wanted if loop is s)
+            made.append(replace(s, body=(*touches, *_with(s.body, wanted))))
+        else:
+            made.append(s)
+    return tuple(made)
