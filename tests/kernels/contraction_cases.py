@@ -49,6 +49,8 @@ def products() -> list[Case]:
     out = [Case(f"gemm_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in SHAPES]
     out += [Case(f"gemm_{a}", gemm(19, 70, 45, after=a)) for a in ("bias", "gelu", "erf", "relu_both", "norm")]
     out += [Case(f"gemm_any_{a}", gemm("M", 70, 45, after=a), ANY_ROWS) for a in ("gelu", "norm", "relu_both")]
+    out += [Case(f"gemm_deep_{m}", gemm(m, 6144, 260, after="norm")) for m in (43, "M")]  # taken in parts of its depth
+    out[-1] = Case(out[-1].name, out[-1].graph, ({"M": 3}, {"M": 50}))
     out.append(Case("gemm_any_wide", gemm("M", 260, 270, after="gelu"), ANY_ROWS))
     out += [Case(f"gemm_{t}", gemm(5, 20, 33, after="bias", dtype=t)) for t in (F64, F16)]
     out += [Case(f"empty_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in ((0, 5, 40), (4, 0, 40), (4, 5, 0))]

@@ -52,6 +52,14 @@ def convolutions() -> list[Case]:
     three = {"pads": pads(1)}
     return [
         conv("conv3_even", (1, 32, 14, 14), (32, 32, 3, 3), **three, after="residual"),
+        conv("conv3_lines", (2, 16, 5, 28), (40, 16, 3, 3), **three, after="residual"),  # tiles are parts of lines
+        conv("conv3_lines_any", ("N", 16, 3, 20), (40, 16, 3, 3), **three, sizes=({"N": 1}, {"N": 3})),
+        conv("conv5_lines", (1, 16, 6, 14), (40, 16, 5, 5), pads=pads(2)),  # two of a tile's rows are padding
+        conv("conv3_lines_apart", (1, 16, 6, 28), (40, 16, 3, 3), pads=pads(2), dilations=(2, 2)),
+        conv("conv3_lines_strided", (1, 16, 9, 28), (40, 16, 3, 3), pads=pads(1), strides=(2, 2)),
+        conv("conv1_lines_strided", (1, 16, 9, 28), (40, 16, 1, 1), strides=(2, 2)),
+        conv("conv3_packed", (1, 72, 7, 7), (264, 72, 3, 3), **three, after="residual"),  # lines shorter than tiles
+        conv("conv3_packed_parts", (2, 160, 7, 7), (260, 160, 3, 3), **three, strides=(2, 1)),
         conv("conv3_odd", (1, 5, 9, 9), (11, 5, 3, 3), **three, after="residual"),
         conv("conv3_odd_plain", (1, 5, 9, 9), (11, 5, 3, 3), **three, after="residual", last=""),
         conv("conv3_plain_in", (1, 5, 9, 9), (11, 5, 3, 3), **three, last="y"),

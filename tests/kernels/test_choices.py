@@ -1,0 +1,80 @@
+"""What the schedule chooses for shapes that stand for many: tiles, packed operands, where loops are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.config import TARGETS
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.kernel import Kernel, Loop, Tile, Touch, statements
+from onnxfuse.schedule.pieces import cut_at
+from tests.kernels.compiled import Case, kernel_of
+from tests.kernels.contraction_cases import CASES as CONTRACTIONS
+from tests.kernels.window_cases import CASES as WINDOWS
+
+TARGET = TARGETS["x86-64-v4"]
+TABLE: dict[str, Case] = {c.name: c for c in (*CONTRACTIONS, *WINDOWS)}
+
+
+def kernel(name: str) -> Kernel:
+    made = kernel_of(TABLE[name], TARGET)
+    assert not isinstance(made, Decision)
+    return made
+
+
+def tiles(name: str) -> list[Tile]:
+    return [s for phase in kernel(name).phases for s in statements(phase.body) if isinstance(s, Tile)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("conv3_lines", "even"),
+        ("conv3_lines_any", "even"),
+        ("conv3_lines_strided", "even"),
+        ("conv1_lines_strided", "even"),
+        ("conv5_lines", "rows"),  # two pixels of padding at an edge
+        ("conv3_lines_apart", "rows"),
+        ("conv3_packed", "packed"),
+        ("conv3_packed_parts", "packed"),
+        ("gemm_17_31_37", "even"),
+        ("gemm_deep_43", "packed"),
+    ],
+)
+def test_the_left_side_of_a_tile(name: str, kind: str):
+    assert {t.kind for t in tiles(name)} == {kind}
+
+
+@pytest.mark.parametrize("name", ["gemm_deep_43", "gemm_deep_M"])
+def test_deep_sums_are_taken_in_parts_that_add_up(name: str):
+    first, last = tiles(name)
+    assert any(b.name == first.out for b in kernel(name).scratch)
+    assert first.length == last.length
+    assert last.more.constant is not None
+    assert first.length * (last.more + 1) == Index.of(6144)
+
+
+def test_rows_that_are_read_after_a_tile_are_touched_before():
+    body = [s for phase in kernel("conv3_lines").phases for s in statements(phase.body)]
+    assert [s.buffer for s in body if isinstance(s, Touch)] == ["in3"]
+
+
+@pytest.mark.parametrize(
+    ("signs", "points"),
+    [
+        ([], (0, 20)),
+        ([(1, -3), (1, -17)], (0, 3, 17, 20)),
+        ([(1, 0), (1, -20), (1, 5)], (0, 20)),
+        ([(2, -3)], None),  # changes its sign between elements of a stride
+    ],
+)
+def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ...] | None):
+    axis = Axis("x", Index.of(20))
+    assert cut_at(axis, [Index.of(axis) * step + at for step, at in signs]) == points
+
+
+def test_a_padded_copy_has_a_loop_for_each_piece():
+    copy = kernel("conv3_plain_in").phases[0]
+    vectors = [s for s in statements(copy.body) if isinstance(s, Loop) and s.kind == "vector"]
+    assert [v.axis.extent.constant for v in vectors] == [1, 9, 1]
