@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from onnxfuse.config import Target
-from onnxfuse.ir.compose import inside, rebuild
+from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.indexing import product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.jobs import is_output
@@ -17,6 +19,7 @@ from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.windows import jammed
 from onnxfuse.schedule.writer import written
 
+NARROW = 4  # vectors of a strip at least
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
@@ -31,16 +34,18 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     signs = signs_of(goals)
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
+    strip = _strip(goals[0], loops, target) if vector is not None and len(goals) == 1 else None
+    within = Level(vector.axis, "vector", *map(Index.of, strip.ends)) if vector is not None and strip else vector
     window = (
-        jammed(goals[0], [level for level in loops if level is not vector], vector, target.rows + 2)
-        if vector is not None and len(goals) == 1
+        jammed(goals[0], [level for level in loops if level is not vector], within, target.rows + 2)
+        if within is not None and len(goals) == 1
         else None
     )
     rows = [level.axis for level in loops if level is not vector and (window is None or level.axis != window[0])]
     m = Axis("m", product([a.extent for a in rows]))
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
     if window is not None:
-        return _window_phase(t, frame, window[1], m, digits)
+        return _window_phase(t, frame, window[1], m, digits, strip)
     goals = [g.substituted(digits) for g in goals]
     points = cut_at(vector.axis, signs) if vector is not None and rows else None
     work = work_of(t)
@@ -88,9 +93,50 @@ def _cut_phase(work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], 
     return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))
 
 
-def _window_phase(t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index]) -> Phase:
-    """Jammed window loops, once for each of the flat remaining rows."""
+def _window_phase(
+    t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
+) -> Phase:
+    """Jammed window loops, once for each of the flat remaining rows, strip by strip."""
     binds = tuple(Bind(a, e) for a, e in digits.items())
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
-    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
-    return Phase((Split(lo, hi, m.extent),), work_of(t), tuple(frame.locals), (loop,))
+    loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
+    splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
+    if strip is not None:
+        at, first, last = Axis("c", strip.count), Axis("c0", strip.count), Axis("c1", strip.count + 1)
+        begin, end = strip.ends
+        ends = (
+            Bind(begin, Index.of(at) * strip.width),
+            Bind(end, Index.of(at) * strip.width + strip.width, strip.extent),
+        )
+        loop = Loop(at, Index.of(first), Index.of(last), "serial", (*ends, loop))
+        splits = (Split(first, last, strip.count), *splits)
+    return Phase(splits, work_of(t), tuple(frame.locals), (loop,))
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A part of the vector axis for which all lines of a window stay in L1, so that each is read from L2 once."""
+
+    extent: Index
+    width: int
+    count: Index
+
+    @property
+    def ends(self) -> tuple[Axis, Axis]:
+        """The begin and the end of the strip at hand."""
+        return Axis("strip0", self.extent), Axis("strip1", self.extent + 1)
+
+
+def _strip(goal: Goal, loops: list[Level], target: Target) -> Strip | None:
+    """Strips for a window over lines, where a line as a whole is too long and a strip is not too narrow."""
+    found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
+    channels, line = loops[-1].axis.extent.constant, loops[-2].axis.extent.constant if len(loops) > 1 else None
+    lines = found[0].ranges[0].extent.constant if len(found) == 1 else None
+    if channels is None or line is None or lines is None or lines < 2:
+        return None
+    widest = target.l1_bytes // 2 // (4 * lines * line) // target.lanes * target.lanes
+    if widest >= channels or widest < NARROW * target.lanes:
+        return None
+    count = -(-channels // widest)
+    width = -(-channels // count // target.lanes) * target.lanes
+    return Strip(loops[-1].axis.extent, width, Index.of(-(-channels // width)))
