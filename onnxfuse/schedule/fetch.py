@@ -1,4 +1,4 @@
-"""Rows of memory fetched while the row before them is computed: each tensor where it is read last or written first.
+"""Rows of memory fetched while the row before them is computed, each tensor where it is read last.
 
 Passes over one row wait for memory in the first of them only; the later ones, which compute, have it to spare.
 """
@@ -12,7 +12,7 @@ from onnxfuse.ir.compose import loads
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import Accumulate, Fold, Let, Loop, Stmt, Store, Touch
-from onnxfuse.ir.scalar import Scalar
+from onnxfuse.ir.scalar import Load, Scalar
 
 LONG = 256  # elements of a row worth it
 
@@ -23,12 +23,10 @@ def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple
     for loop in _vector_loops(stmts):
         if (loop.end - loop.begin).constant is not None and (loop.end - loop.begin).constant < LONG:
             continue
-        for buffer, at, stored in _accesses(loop.body):
-            if not buffer.startswith(("in", "out")) or coefficient(at, loop.axis) != ONE or row not in axes_of(at):
-                continue
-            if stored and buffer in wanted:
-                continue
-            wanted[buffer] = (loop, Touch(buffer, substitute(at, {row: Index.of(row) + ahead}), lanes))
+        for load in _loads(loop.body):
+            at = load.index[0]
+            if load.source.startswith("in") and coefficient(at, loop.axis) == ONE and row in axes_of(at):
+                wanted[load.source] = (loop, Touch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))
     return _with(stmts, list(wanted.values()))
 
 
@@ -40,18 +38,14 @@ def _vector_loops(stmts: tuple[Stmt, ...]) -> Iterator[Loop]:
             yield from _vector_loops(s.body)
 
 
-def _accesses(stmts: tuple[Stmt, ...]) -> Iterator[tuple[str, Index, bool]]:
-    """Buffer and offset of every load and store, and whether it is a store."""
+def _loads(stmts: tuple[Stmt, ...]) -> Iterator[Load]:
     for s in stmts:
         values: tuple[Scalar, ...] = ()
-        if isinstance(s, Store):
-            yield s.buffer, s.offset, True
-            values = (s.value,)
-        elif isinstance(s, Let):
+        if isinstance(s, (Store, Let)):
             values = (s.value,)
         elif isinstance(s, Accumulate):
             values = s.values
-        yield from ((x.source, x.index[0], False) for v in values for x in loads(v) if x.index and not x.guards)
+        yield from (x for v in values for x in loads(v) if x.index and not x.guards)
 
 
 def _with(stmts: tuple[Stmt, ...], wanted: list[tuple[Loop, Touch]]) -> tuple[Stmt, ...]:
