@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
-from math import inf
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
@@ -201,14 +200,20 @@ def _left(c: Contraction, done: Prepared) -> Load:
         offset = done.places[left.source].offset(left.index)
         zero = left.otherwise is None or left.otherwise == const(0, F32)
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
-        longest = ZERO_ROW if left.guards else inf
-        if pieces is not None and (pieces[1].constant is None or 8 <= pieces[1].constant <= longest):
+        if pieces is not None and _readable(pieces[1].constant, bool(left.guards)):
             return left
         if left.guards and len(left.index) >= 3:
             return _padded(c, left, done)
         if pieces is not None and not left.guards:
             return left
     return _in_rows(c, left, done)
+
+
+def _readable(length: int | None, guarded: bool) -> bool:
+    """Whether pieces are long enough for a tile, and short enough for the row of zeros where they are guarded."""
+    if length is None:
+        return not guarded
+    return 8 <= length and (not guarded or length <= ZERO_ROW)
 
 
 def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
