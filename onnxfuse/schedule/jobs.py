@@ -213,7 +213,7 @@ def _readable(length: int | None, guarded: bool) -> bool:
     """Whether pieces are long enough for a tile, and short enough for the row of zeros where they are guarded."""
     if length is None:
         return not guarded
-    return 8 <= length and (not guarded or length <= ZERO_ROW)
+    return length >= 8 and (not guarded or length <= ZERO_ROW)
 
 
 def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
