@@ -19,6 +19,8 @@ from onnxfuse.errors import DeviceError
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = Mapping[str, Array]
 
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+
 # Element types that NumPy has not: the runtime's name of each, its ONNX number, its bits and its values as seen here.
 _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
     "tensor(bfloat16)": (16, np.uint16, ml_dtypes.bfloat16),
@@ -30,17 +32,20 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 
 
 def options(
-    *, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0, prepack: bool = True
+    *, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0, lean: bool = False, arena: bool = True
 ) -> ort.SessionOptions:
     """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
 
-    Without `prepack` the runtime makes no second copy of the weights, which a session of few runs has no use for.
+    A `lean` session is for few runs: the runtime makes no second copy of the weights and keeps them out of its arena.
+    Without `arena` it gives back what it does not need; kernels under test had better get memory that was used before.
     Raises DeviceError when a library cannot be registered.
     """
     made = ort.SessionOptions()
     made.log_severity_level = 4
     made.intra_op_num_threads = threads
-    made.add_session_config_entry("session.disable_prepacking", "0" if prepack else "1")
+    made.enable_cpu_mem_arena = arena
+    for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
+        made.add_session_config_entry(entry, "1" if lean else "0")
     levels = ort.GraphOptimizationLevel
     made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     for library in libraries:
@@ -52,7 +57,12 @@ def options(
 
 
 def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort.InferenceSession:
-    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's own words."""
+    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's own words.
+
+    What earlier sessions freed goes back to the system first: the C library would keep it.
+    """
+    if _TRIM is not None:
+        _TRIM(0)
     try:
         return ort.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
     except Exception as problem:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -14,7 +15,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto,
 
 from onnxfuse.errors import ModelError, UsageError
 
-_SMALL = 1024  # bytes: constants up to this size can matter to shapes and stay in a skeleton
+_SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
 
 # Operators whose output holds values of these inputs.
 _PASS: dict[str, tuple[int, ...]] = dict.fromkeys(
@@ -77,7 +78,7 @@ def skeleton(path: Path) -> ModelProto:
     """The model without the values of its weights, which shape inference treats as external data."""
     model = load_proto(path)
     for tensor in model.graph.initializer:
-        if tensor.ByteSize() > _SMALL:
+        if math.prod(tensor.dims) > _SMALL:
             bare = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
             bare.data_location = TensorProto.EXTERNAL
             tensor.CopyFrom(bare)

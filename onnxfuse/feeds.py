@@ -98,6 +98,9 @@ def random_sets(
 ) -> list[dict[str, Array]]:
     """Random values for `inputs`, one set for each of the recipe's choices of sizes; `dims` fixes some symbols.
 
+    From the second set on, an integer input holds two values only, again and again, as padding does: what a model sums
+    up over them may cancel out, and then rounding is all that is left.
+
     Raises DeviceError for strings and for sizes that come out far too large.
     """
     if strings := [each.name for each in inputs if each.dtype.kind == "O"]:
@@ -106,7 +109,9 @@ def random_sets(
     for variant in range(len(recipe.sizes)):
         sizes = _sizes(inputs, recipe, variant, dims)
         random = np.random.default_rng((seed, variant))
-        made.append({each.name: _values(each, sizes, recipe, random) for each in inputs})
+        values = {each.name: _values(each, sizes, recipe, random) for each in inputs}
+        few = {each.name for each in inputs if variant and each.role in ("int", "index")}
+        made.append({name: _repeated(v, random) if name in few else v for name, v in values.items()})
     return made
 
 
@@ -199,6 +204,13 @@ def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], recipe: Recipe, rand
     facts = np.iinfo(dtype)
     low, high = (facts.min, facts.max + 1) if dtype.itemsize == 1 else (0, 2 if recipe.ones else 10)
     return random.integers(low, high, shape).astype(dtype)
+
+
+def _repeated(values: Array, random: np.random.Generator) -> Array:
+    """Two of the values, each about half of the time; 8-bit ones stay, they are images rather than names of things."""
+    if values.dtype.itemsize == 1 or not values.size:
+        return values
+    return random.choice(random.choice(values.ravel(), 2), values.shape)
 
 
 def _mask(shape: tuple[int, ...], random: np.random.Generator) -> Array:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from onnx import ModelProto, TensorProto
+from onnxruntime import InferenceSession
 
 from onnxfuse import compare, engine, feed_limits, feeds, process, trial, verify_nodes
 from onnxfuse.compare import Results
@@ -50,7 +51,8 @@ def measure(
     runs = []
     for how, libraries, optimize in _ways(library, plain):
         note(how)
-        runs.append({"name": how, **_compared(b, (*libraries, *custom), optimize, names, sets, expected)})
+        found = _compared(b, (*libraries, *custom), optimize, bool(libraries), names, sets, expected)
+        runs.append({"name": how, **found})
     exact = [not compare.is_float(each.dtype) for each in expected[0]]
     return {"outputs": names, "exact": exact, "own": own, "floor": floor(bare), "sets": len(sets), "runs": runs}
 
@@ -70,11 +72,11 @@ def _reference(
     wanted = feeds.inputs_of(bare)
     plain = True
     try:
-        session = engine.open_session(path, engine.options(libraries=custom, optimize=False, prepack=False))
+        session = _opened(path, custom, optimize=False)
         sets, expected = trial.input_sets(session, wanted, inputs, seed, dims)
     except DeviceError:  # some models run only when the optimizer has removed what has no kernel
         plain = False
-        session = engine.open_session(path, engine.options(libraries=custom, prepack=False))
+        session = _opened(path, custom)
         sets, expected = trial.input_sets(session, wanted, inputs, seed, dims)
     return engine.output_names(session), sets, expected, plain
 
@@ -85,7 +87,7 @@ def _own_distances(
     """By output: optimized against not optimized, and nudged inputs against the inputs, both optimized."""
     nudged = [feeds.nudged(each, seed) for each in sets]
     try:
-        session = engine.open_session(path, engine.options(libraries=custom, prepack=False))
+        session = _opened(path, custom)
         found = [engine.run(session, each) for each in (*sets, *nudged)]
     except DeviceError:  # the reference ran: what is left is the floor
         return [[] for _ in expected[0]]
@@ -95,12 +97,25 @@ def _own_distances(
     return [[each.error for each in column] for column in zip(*rows, strict=True)]
 
 
+def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True, arena: bool = False) -> InferenceSession:
+    return engine.open_session(path, engine.options(libraries=libraries, optimize=optimize, lean=True, arena=arena))
+
+
 def _compared(
-    path: str, libraries: Sequence[str], optimize: bool, names: Sequence[str], sets: list[Values], expected: Results
+    path: str,
+    libraries: Sequence[str],
+    optimize: bool,
+    tested: bool,
+    names: Sequence[str],
+    sets: list[Values],
+    expected: Results,
 ) -> dict[str, Any]:
-    """One way to run the other model: by output its distance from the original, or the message of what went wrong."""
+    """One way to run the other model: by output its distance from the original, or the message of what went wrong.
+
+    Kernels that are `tested` get memory from the arena, which was used before, so that they cannot count on zeros.
+    """
     try:
-        session = engine.open_session(path, engine.options(libraries=libraries, optimize=optimize, prepack=False))
+        session = _opened(path, libraries, optimize=optimize, arena=tested)
         own = engine.output_names(session)
         if len(own) != len(names):
             raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(names)}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +22,10 @@ from onnxfuse.trial import Values
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
 
 DOMAIN = "onnxfuse."  # fused nodes are of a domain that begins so
-_CAPTURED_BYTES = 256 << 20  # how much of the values between nodes is held at a time
+_CAPTURED_BYTES = 256 << 20  # how much of what nodes make is held at a time, by a guess
+_UNKNOWN_BYTES = 1 << 20
+_TYPICAL_EXTENT = 64
+_WIDE = (TensorProto.DOUBLE, TensorProto.INT64)
 _SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 
 
@@ -77,37 +81,66 @@ def _captured(
 ) -> Iterator[tuple[NodeProto, list[Values], compare.Results]]:
     """Each node with the values of its inputs that are no weights and of its outputs, for every set of model inputs.
 
-    The whole model runs once per batch of nodes; batches grow until what they capture reaches `_CAPTURED_BYTES`.
+    The whole model runs once per set and per batch of nodes whose values fit into `_CAPTURED_BYTES`.
     """
     wanted = {id(node): [n for n in dict.fromkeys(node.input) if n and n not in job.weights] for node in nodes}
     made = {id(node): [n for n in node.output if n] for node in nodes}
-    session = _tapped(path, [name for part in (wanted, made) for names in part.values() for name in names], job)
-    sets, _ = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), inputs, job.seed, dims)
-    fed = set(sets[0])
-    batch, rest = 1, list(nodes)
-    while rest:
-        now, rest = rest[:batch], rest[batch:]
-        touched = (n for node in now for n in (*wanted[id(node)], *made[id(node)]))
-        names = list(dict.fromkeys(n for n in touched if n not in fed))
-        runs = [dict(zip(names, engine.run(session, each, names), strict=True)) | each for each in sets]
-        for node in now:
+    takes = feeds.inputs_of(feed_limits.skeleton(path))
+    known = {*(each.name for each in takes), *(each.name for each in job.proto.graph.output)}
+    sets: list[Values] = []
+    for batch in _batches(job.proto, nodes, dims):
+        touched = dict.fromkeys(n for node in batch for n in (*wanted[id(node)], *made[id(node)]))
+        taps = [name for name in touched if name not in known]
+        session = _tapped(path, taps, job)
+        names = [*(n for n in engine.output_names(session) if n not in taps), *taps]
+        if sets:
+            rows = [engine.run(session, each, names) for each in sets]
+        else:
+            sets, rows = trial.input_sets(session, takes, inputs, job.seed, dims, also=taps)
+        del session  # with its weights
+        runs = [dict(zip(names, row, strict=True)) | each for row, each in zip(rows, sets, strict=True)]
+        for node in batch:
             captured = [{name: values[name] for name in wanted[id(node)]} for values in runs]
             yield node, captured, [[values[name] for name in made[id(node)]] for values in runs]
-        each_bytes = max(1, sum(values[n].nbytes for values in runs for n in names) // len(now))
-        batch = max(1, min(_CAPTURED_BYTES // each_bytes, 2 * batch))
 
 
-def _tapped(path: Path, names: Sequence[str], job: Job) -> ort.InferenceSession:
-    """A session of the model, bodies only, that also gives the values `names`.
+def _batches(proto: ModelProto, nodes: Sequence[NodeProto], dims: Mapping[str, int]) -> Iterator[list[NodeProto]]:
+    """The nodes in order, as many at a time as the stated shapes of what they read and make allow."""
+    graph = proto.graph
+    sizes = {each.name: _stated_bytes(each, dims) for each in (*graph.value_info, *graph.input, *graph.output)}
+    batch: list[NodeProto] = []
+    held = 0
+    for node in nodes:
+        size = sum(sizes.get(name, _UNKNOWN_BYTES) for name in node.output if name)
+        if batch and held + size > _CAPTURED_BYTES:
+            yield batch
+            batch, held = [], 0
+        batch, held = [*batch, node], held + size
+    if batch:
+        yield batch
+
+
+def _stated_bytes(value: ValueInfoProto, dims: Mapping[str, int]) -> int:
+    """The size of a value by its stated shape; symbols without a value count as `_TYPICAL_EXTENT`."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return _UNKNOWN_BYTES
+    extents = (
+        d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, _TYPICAL_EXTENT) for d in kind.shape.dim
+    )
+    return math.prod(extents) * (8 if kind.elem_type in _WIDE else 4)
+
+
+def _tapped(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSession:
+    """A session of the model, bodies only, that also gives the values `taps`.
 
     Serialized messages that follow each other are merged, so the outputs are appended to the bytes of the file.
     """
-    known = {each.name for each in (*job.proto.graph.input, *job.proto.graph.output)}
-    extra = [ValueInfoProto(name=name) for name in dict.fromkeys(names) if name not in known]
+    extra = [ValueInfoProto(name=name) for name in taps]
     tail = ModelProto(graph=GraphProto(output=extra)).SerializeToString()
     with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
         model = b"".join((mapped, tail))
-    return engine.open_session(model, engine.options(libraries=job.custom, optimize=False, prepack=False))
+    return engine.open_session(model, engine.options(libraries=job.custom, optimize=False, lean=True, arena=False))
 
 
 def _checked(
@@ -115,32 +148,45 @@ def _checked(
 ) -> dict[str, Any]:
     """Error and limit of the output that is nearest its limit, or over it by most.
 
-    `spreads` remembers how far runs of a body differ from each other: the first node of an operator type tells.
+    Where the bound by type and length of sums is exceeded, the limit is ten times the spread of the body's own runs, if
+    that is more; `spreads` remembers it, the first such node of an operator type tells.
     """
     model = _single(job, node, captured[0]).SerializeToString()
     try:
-        own = spreads.setdefault(node.op_type, []) or _spread(job, model, captured, expected)
+        found = compare.distances(expected, _run(model, (job.library, *job.custom), captured, tested=True))
     except DeviceError as problem:
-        return {"ok": None, "error": None, "limit": None, "message": f"the body does not run: {problem.message}"}
-    spreads[node.op_type] = own
-    try:
-        found = compare.distances(expected, _run(model, (job.library, *job.custom), False, captured))
-    except DeviceError as problem:
-        return {"ok": False, "error": None, "limit": None, "message": problem.message}
+        return {"error": None, "limit": None} | _blamed(job, model, captured, problem)
     bound = compare.group_bound(_coarsest(job, node, captured[0]), _reduction(job, node, captured))
-    limits = [
-        compare.limit([each[i].error for each in own], bound, exact=not compare.is_float(out.dtype))
-        for i, out in enumerate(expected[0])
-    ]
+    exact = [not compare.is_float(out.dtype) for out in expected[0]]
+    limits = [compare.limit((), bound, each) for each in exact]
+    if any(each.error > limit for each, limit in zip(found, limits, strict=True)):
+        own = spreads.setdefault(node.op_type, []) or _spread(job, model, captured, expected)
+        spreads[node.op_type] = own
+        limits = [compare.limit([each[i].error for each in own], bound, exact[i]) for i in range(len(exact))]
     at = max(range(len(found)), key=lambda i: compare.excess(found[i].error, limits[i]))
     ok = found[at].error <= limits[at]
     return {"ok": ok, "error": found[at].error, "limit": limits[at], "message": _words(node, at, found[at], ok)}
 
 
+def _blamed(job: Job, model: bytes, captured: list[Values], problem: DeviceError) -> dict[str, Any]:
+    """Whether the kernel is at fault when the node did not run with it: not when the body does not run either."""
+    try:
+        _run(model, job.custom, captured[:1])
+    except DeviceError as other:
+        return {"ok": None, "message": f"the body does not run: {other.message}"}
+    return {"ok": False, "message": problem.message}
+
+
 def _spread(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
-    """Distances among the body's own runs: without optimizations, with them, and with inputs nudged by one rounding."""
+    """Distances among the body's own runs: without optimizations, with them, and with inputs nudged by one rounding.
+
+    Where the body does not run alone, there is none.
+    """
     both = [*captured, *(feeds.nudged(each, job.seed) for each in captured)]
-    runs = _run(model, job.custom, True, both)
+    try:
+        runs = _run(model, job.custom, both, optimize=True)
+    except DeviceError:
+        return []
     optimized, nudged = runs[: len(captured)], runs[len(captured) :]
     return [compare.distances(expected, optimized), compare.distances(optimized, nudged)]
 
@@ -149,8 +195,12 @@ def _words(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str:
     return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
 
 
-def _run(model: bytes, libraries: Sequence[str], optimize: bool, sets: list[Values]) -> compare.Results:
-    session = engine.open_session(model, engine.options(libraries=libraries, optimize=optimize, prepack=False))
+def _run(
+    model: bytes, libraries: Sequence[str], sets: list[Values], *, optimize: bool = False, tested: bool = False
+) -> compare.Results:
+    """A kernel that is `tested` gets memory that was used before, so that it cannot count on zeros."""
+    options = engine.options(libraries=libraries, optimize=optimize, lean=True, arena=tested)
+    session = engine.open_session(model, options)
     return [engine.run(session, each) for each in sets]
 
 

@@ -19,7 +19,7 @@ from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import MOST_ROUNDS, described, longest_sums, names_of
+from onnxfuse.pipeline.groups import MOST_ROUNDS, described, longest_sums, names_of, reductions
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, Part, have
@@ -227,12 +227,18 @@ def _failing(context: Context, calls: Calls, b: Build) -> list[tuple[Part, Compa
 
 
 def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
-    """The build without the kernels that differ from their bodies, to be planned again."""
+    """The build without the kernels that differ from their bodies, to be planned again.
+
+    Where numbers differ, sums may be at fault: their order tells where they cancel out. Then the rest of the group gets
+    another chance without them.
+    """
     decisions = tuple(
         Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", "report it")
         for p, r in failed
     )
-    out = frozenset[str]().union(*(names_of(p.group) for p, _ in failed))
+    graph = have(b.plan).graph
+    sums = {p.group.name: reductions(graph, p.group) if r.error is not None else frozenset[str]() for p, r in failed}
+    out = frozenset[str]().union(*(sums[p.group.name] or names_of(p.group) for p, _ in failed))
     return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
 
 

@@ -17,6 +17,7 @@ from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part
+from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.report.result import GroupResult
 
 BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be
@@ -60,6 +61,12 @@ def _left_out(b: Build, group: Group, decision: Decision) -> frozenset[str]:
 def names_of(group: Group) -> frozenset[str]:
     """The names of a group's nodes."""
     return frozenset(n.name for n in group.nodes)
+
+
+def reductions(graph: Graph, group: Group) -> frozenset[str]:
+    """The names of a group's nodes that reduce, contractions and windows not among them."""
+    kinds = {n.name: kind_of(graph, n, ROWS) for n in group.nodes}
+    return frozenset(name for name, kind in kinds.items() if isinstance(kind, Kind) and kind.name == REDUCTION)
 
 
 def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
