@@ -34,7 +34,7 @@ EPSILONS: dict[str, float] = {
 
 STEADY = 0.1  # an output that the original itself does not reproduce within this share says nothing
 _TINY = 1e-30
-_BLOCK = 1 << 16  # elements
+_BLOCK = 1 << 13  # elements: too few for BLAS to wake other threads
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,7 +107,7 @@ def random_sets(
         raise DeviceError(f"inputs: no random values for the strings of {strings[0]}", hint="give --inputs")
     made = []
     for variant in range(len(recipe.sizes)):
-        sizes = _sizes(inputs, recipe, variant, dims)
+        sizes = sizes_of(inputs, recipe, variant, dims)
         random = np.random.default_rng((seed, variant))
         values = {each.name: _values(each, sizes, recipe, random) for each in inputs}
         few = {each.name for each in inputs if variant and each.role in ("int", "index")}
@@ -115,7 +115,7 @@ def random_sets(
     return made
 
 
-def _sizes(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:
+def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:
     """A size for each symbol, in the order in which the inputs mention them."""
     sizes: dict[str, int] = dict(dims)
     free = iter(recipe.sizes[variant] * 10)

@@ -13,6 +13,7 @@ from onnxfuse import compare, process
 from onnxfuse.errors import DeviceError
 
 _CHILD = "onnxfuse.verify_child"
+WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +193,7 @@ def verify_groups(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     reductions: Mapping[str, int] | None = None,
+    skip: Sequence[str] = (),
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
     memory_limit: int | None = None,
@@ -199,7 +201,7 @@ def verify_groups(
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
     `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
-    stands for it. A kernel that brings its process down is a result like any other.
+    stands for it. `skip` names nodes that are left out. A kernel that brings its process down is a result like others.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
@@ -210,7 +212,8 @@ def verify_groups(
         while True:
             notes = Path(folder, str(len(crashed)))
             try:
-                answer = _ask(request | {"skip": [each.name for each in crashed]}, notes, time_limit, memory_limit)
+                left_out = [*skip, *(each.name for each in crashed)]
+                answer = _ask(request | {"skip": left_out}, notes, time_limit, memory_limit)
             except DeviceError as problem:
                 doing = notes.read_text(encoding="utf-8") if notes.exists() else ""
                 if not doing.startswith("node "):
@@ -219,3 +222,25 @@ def verify_groups(
                 crashed.append(GroupResult(name, op_type, False, None, None, problem.message))
                 continue
             return (*(GroupResult(**each) for each in answer), *crashed)
+
+
+def verify_shares(
+    model: str | Path,
+    library: str | Path,
+    inputs: str | Path | None = None,
+    *,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    custom_libraries: Sequence[str | Path] = (),
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> dict[str, dict[str, float]]:
+    """By operator type of fused nodes: by output, how far it moves when these nodes alone run as kernels.
+
+    Distances are those of `compare.distance`. Raises DeviceError when a kernel crashes or the model does not run
+    without the library, BudgetError when a limit is exceeded.
+    """
+    request = _request("shares", library, inputs, seed, dims, custom_libraries) | {"model": _whole(model)}
+    with tempfile.TemporaryDirectory() as folder:
+        found: dict[str, dict[str, float]] = _ask(request, Path(folder, "notes"), time_limit, memory_limit)
+    return found

@@ -10,10 +10,11 @@ from typing import Any
 from onnx import ModelProto, TensorProto
 from onnxruntime import InferenceSession
 
-from onnxfuse import compare, engine, feed_limits, feeds, process, trial, verify_nodes
+from onnxfuse import compare, engine, feed_limits, feeds, process, trial, verify_nodes, verify_shares
 from onnxfuse.compare import Results
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.trial import Values
+from onnxfuse.verify import WITH_LIBRARY
 
 Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
 
@@ -25,7 +26,11 @@ def main(request: dict[str, Any]) -> Any:
     def note(text: str) -> None:
         notes.write_text(text, encoding="utf-8")
 
-    table: dict[str, Callable[..., Any]] = {"models": measure, "groups": verify_nodes.measure}
+    table: dict[str, Callable[..., Any]] = {
+        "models": measure,
+        "groups": verify_nodes.measure,
+        "shares": verify_shares.measure,
+    }
     return table[request.pop("do")](note, **request)
 
 
@@ -61,7 +66,7 @@ def _ways(library: str | None, plain: bool) -> Iterator[tuple[str, tuple[str, ..
     """With and without the library, with all optimizations and, if the original runs so, with none."""
     for libraries in ((library,), ()) if library else ((),):
         for optimize in (True, False) if plain else (True,):
-            used = "with library" if libraries else "without library"
+            used = WITH_LIBRARY if libraries else "without library"
             yield f"{used}, {'all' if optimize else 'no'} optimizations", libraries, optimize
 
 

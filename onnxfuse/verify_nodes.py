@@ -24,7 +24,6 @@ Spread = list[list[compare.Distance]]  # how far runs of a function body are fro
 DOMAIN = "onnxfuse."  # fused nodes are of a domain that begins so
 _CAPTURED_BYTES = 256 << 20  # how much of what nodes make is held at a time, by a guess
 _UNKNOWN_BYTES = 1 << 20
-_TYPICAL_EXTENT = 64
 _WIDE = (TensorProto.DOUBLE, TensorProto.INT64)
 _SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 
@@ -88,7 +87,7 @@ def _captured(
     takes = feeds.inputs_of(feed_limits.skeleton(path))
     known = {*(each.name for each in takes), *(each.name for each in job.proto.graph.output)}
     sets: list[Values] = []
-    for batch in _batches(job.proto, nodes, dims):
+    for batch in _batches(job.proto, nodes, feeds.sizes_of(takes, feeds.RECIPES[0], 0, dims)):
         touched = dict.fromkeys(n for node in batch for n in (*wanted[id(node)], *made[id(node)]))
         taps = [name for name in touched if name not in known]
         session = _tapped(path, taps, job)
@@ -104,14 +103,13 @@ def _captured(
             yield node, captured, [[values[name] for name in made[id(node)]] for values in runs]
 
 
-def _batches(proto: ModelProto, nodes: Sequence[NodeProto], dims: Mapping[str, int]) -> Iterator[list[NodeProto]]:
-    """The nodes in order, as many at a time as the stated shapes of what they read and make allow."""
-    graph = proto.graph
-    sizes = {each.name: _stated_bytes(each, dims) for each in (*graph.value_info, *graph.input, *graph.output)}
+def _batches(proto: ModelProto, nodes: Sequence[NodeProto], sizes: Mapping[str, int]) -> Iterator[list[NodeProto]]:
+    """The nodes in order, as many at a time as the stated shapes of what they make allow; `sizes` are of symbols."""
+    stated = {each.name: _stated_bytes(each, sizes) for each in (*proto.graph.value_info, *proto.graph.output)}
     batch: list[NodeProto] = []
     held = 0
     for node in nodes:
-        size = sum(sizes.get(name, _UNKNOWN_BYTES) for name in node.output if name)
+        size = sum(stated.get(name, _UNKNOWN_BYTES) for name in node.output if name)
         if batch and held + size > _CAPTURED_BYTES:
             yield batch
             batch, held = [], 0
@@ -120,14 +118,12 @@ def _batches(proto: ModelProto, nodes: Sequence[NodeProto], dims: Mapping[str, i
         yield batch
 
 
-def _stated_bytes(value: ValueInfoProto, dims: Mapping[str, int]) -> int:
-    """The size of a value by its stated shape; symbols without a value count as `_TYPICAL_EXTENT`."""
+def _stated_bytes(value: ValueInfoProto, sizes: Mapping[str, int]) -> int:
+    """The size of a value by its stated shape."""
     kind = value.type.tensor_type
     if not kind.HasField("shape"):
         return _UNKNOWN_BYTES
-    extents = (
-        d.dim_value if d.HasField("dim_value") else dims.get(d.dim_param, _TYPICAL_EXTENT) for d in kind.shape.dim
-    )
+    extents = (d.dim_value or feeds.size_of(d.dim_param or 1, sizes) for d in kind.shape.dim)
     return math.prod(extents) * (8 if kind.elem_type in _WIDE else 4)
 
 

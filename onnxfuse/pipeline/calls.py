@@ -16,7 +16,7 @@ from onnxfuse.render.cpp import kernel_text, render, tiles_source
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
-from onnxfuse.verify import verify_groups, verify_models
+from onnxfuse.verify import verify_groups, verify_models, verify_shares
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,4 +43,5 @@ class Calls:
     write_stream: Callable[..., Any] = write_stream
     verify_groups: Callable[..., Any] = verify_groups
     verify_models: Callable[..., Any] = verify_models
+    verify_shares: Callable[..., Any] = verify_shares
     profile_models: Callable[..., Any] = profile_models

@@ -1,4 +1,4 @@
-"""The steps from sources to a verified model: build, emit, verify, and the measurement that only reports."""
+"""The steps from sources to files: build and emit; and the measurement that only reports."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import os
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +14,15 @@ from onnxfuse.cache import Cache
 from onnxfuse.config import default_cache_dir
 from onnxfuse.emit import Emitted, Fused, Staged
 from onnxfuse.emit import Library as Stated
-from onnxfuse.errors import AnsweredNo, DeviceError
-from onnxfuse.ir.graph import Decision
+from onnxfuse.errors import DeviceError
 from onnxfuse.load import Source
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import MOST_ROUNDS, described, longest_sums, names_of, reductions
-from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.groups import described
 from onnxfuse.pipeline.outputs import Places
-from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.render.ort_glue import Entry
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import Gain, GroupResult, Model
-from onnxfuse.verify import GroupResult as Compared
-from onnxfuse.verify import Verdict
 
 _GAIN_SECONDS = 0.7  # for which each model is measured
 
@@ -147,99 +142,6 @@ def check_emitted(b: Build) -> None:
     calls = sum(1 for n in nodes if b.domain and n.domain == b.domain)
     assert calls == len(b.parts), "emit: kernels and nodes differ in number"
     assert all(path.is_file() for path in b.files), "emit: a file is missing"
-
-
-def verify(context: Context, calls: Calls, b: Build) -> Build:
-    """The verdict on the model; where single kernels fail, they are dropped and it is planned again."""
-    options = context.options
-    if options.verify is False:
-        return b
-    if b.copy and have(b.emitted).exact is not None:
-        return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
-    if find_spec("onnxruntime") is None:
-        verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
-    else:
-        failed = _failing(context, calls, b) if not b.copy else []
-        if failed and b.rounds < MOST_ROUNDS:
-            return _dropped(b, failed)
-        verdict = _compared(context, calls, b)
-    told = {"ok": verdict.ok, "max_error": verdict.max_error, "limit": verdict.limit}
-    context.tell("verify", told | {"inputs": verdict.inputs, "message": verdict.message})
-    if verdict.ok is False and options.verify is None and not b.copy:
-        return _given_up(b, verdict)
-    if verdict.ok is False:
-        hint = "nothing was written; --rtol allows more, --skip-node leaves nodes to ONNX Runtime"
-        raise AnsweredNo(f"verify: the result differs: {verdict.message}", hint=hint)
-    if verdict.ok is None and options.verify is True:
-        raise DeviceError(f"verify: {verdict.message}", hint="give --inputs, or --no-verify to do without")
-    return replace(b, verdict=verdict)
-
-
-def _given_up(b: Build, verdict: Verdict) -> Build:
-    """The build without any kernel: each was equal to its body, and the whole was not equal to the original.
-
-    That happens to models which run only because of a fusion of the runtime's own. A copy is always right.
-    """
-    reason = f"the model as a whole differs: {verdict.message}"
-    groups = [p.group for p in b.parts]
-    decisions = tuple(Decision("E-NUMERICS", g.origin or (g.name,), reason, "--verify fails instead") for g in groups)
-    out = frozenset[str]().union(*(names_of(g) for g in groups))
-    return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
-
-
-def _settings(context: Context, b: Build) -> dict[str, Any]:
-    """What both comparisons are told."""
-    options, source = context.options, have(b.loaded).source
-    return {
-        "inputs": options.inputs,
-        "seed": options.seed,
-        "dims": source.dims,
-        "custom_libraries": options.custom_ops_library,
-        "time_limit": context.meter.left,
-        "memory_limit": size_of(options.memory_budget) if options.memory_budget else None,
-    }
-
-
-def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
-    options, library = context.options, None if b.copy else have(b.library).path
-    verdict: Verdict = calls.verify_models(
-        context.original,
-        b.files[-1],
-        library=library,
-        rtol=options.rtol,
-        atol=options.atol,
-        **_settings(context, b),
-    )
-    return verdict
-
-
-def _failing(context: Context, calls: Calls, b: Build) -> list[tuple[Part, Compared]]:
-    """Parts whose kernel differs from its body; none where the model does not run at all."""
-    sums = longest_sums(b.parts)
-    try:
-        results: Iterable[Compared] = calls.verify_groups(
-            b.files[-1], have(b.library).path, reductions=sums, **_settings(context, b)
-        )
-    except DeviceError:
-        return []
-    parts = {g.name: p for g, p in zip(b.groups, b.parts, strict=True)}
-    return [(parts[r.name], r) for r in results if r.ok is False]
-
-
-def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
-    """The build without the kernels that differ from their bodies, to be planned again.
-
-    Where numbers differ, sums may be at fault: their order tells where they cancel out. Then the rest of the group gets
-    another chance without them.
-    """
-    decisions = tuple(
-        Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", "report it")
-        for p, r in failed
-    )
-    graph = have(b.plan).graph
-    sums = {p.group.name: reductions(graph, p.group) if r.error is not None else frozenset[str]() for p, r in failed}
-    out = frozenset[str]().union(*(sums[p.group.name] or names_of(p.group) for p, _ in failed))
-    return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
 
 
 def measured(context: Context, calls: Calls, b: Build) -> Build:

@@ -15,7 +15,7 @@ from onnxfuse.config import Options, target_named
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.pipeline import finish
+from onnxfuse.pipeline import finish, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, phase_bytes
@@ -42,7 +42,7 @@ STEPS: tuple[Step, ...] = (
     ("render", first.render, first.check_sources),
     ("build", finish.build, finish.check_library),
     ("emit", finish.emit, finish.check_emitted),
-    ("verify", finish.verify, _nothing),
+    ("verify", verdict.verify, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
 _DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled

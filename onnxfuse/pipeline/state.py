@@ -67,6 +67,7 @@ class Build:
     parts: tuple[Part, ...] = ()
     refused: tuple[Decision, ...] = ()  # by steps after `plan`
     rounds: int = 0  # how often it was planned
+    passed: frozenset[tuple[str, ...]] = frozenset()  # operator and outputs of kernels that equal their bodies
     again: bool = False  # `forbidden` has grown: plan again
     sources: Mapping[str, Source] = field(default_factory=dict)  # by operator type
     domain: str = ""

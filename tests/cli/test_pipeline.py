@@ -22,8 +22,12 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import BUG, MOST_ROUNDS
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
-from onnxfuse.verify import GroupResult, Verdict
+from onnxfuse.verify import GroupResult, Verdict, verify_shares
 from tests.cli.conftest import files
+
+TWO = """<ir_version: 8, opset_import: ["" : 17]>
+two (float[4, 32] x, float[32, 8] z) => (float[4, 32] y, float[32, 8] w)
+{ a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Abs (z)  d = Tanh (c)  w = Neg (d) }"""
 
 
 @pytest.fixture
@@ -143,12 +147,7 @@ def test_an_error_that_no_group_admits_fails_the_build_where_verification_was_de
 
 
 def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
-    proto = onnx.parser.parse_model(
-        """<ir_version: 8, opset_import: ["" : 17]>
-        two (float[4, 32] x, float[32, 8] z) => (float[4, 32] y, float[32, 8] w)
-        { a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Abs (z)  d = Tanh (c)  w = Neg (d) }"""
-    )
-    onnx.save(proto, "m.onnx")
+    onnx.save(onnx.parser.parse_model(TWO), "m.onnx")
     rounds: list[int] = []
 
     def fail_first(path: Path, library: Path, **_: Any) -> tuple[GroupResult, ...]:
@@ -157,10 +156,54 @@ def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
         return tuple(GroupResult(n.name, n.op_type, "y" not in n.output, 1.0, 0.1, "planted") for n in nodes)
 
     result = optimize("m.onnx", "o.onnx", calls=Calls(verify_groups=fail_first), cache_dir=str(kernels))
-    assert rounds == [2, 1]
+    assert rounds == [2]  # the other one has passed
     assert result.kernels == 1 and result.nodes_left == 3
     numerics = [r for r in result.refusals if r.code == "E-NUMERICS"]
     assert len(numerics) == 1 and len(numerics[0].nodes) == 3 and "planted" in numerics[0].reason
+
+
+def test_the_kernel_that_moves_the_whole_too_far_is_dropped(here: Path, kernels: Path):
+    """No kernel fails alone; the share of one is above the limit, that of the other is not."""
+    onnx.save(onnx.parser.parse_model(TWO), "m.onnx")
+    asked: list[int] = []
+
+    def wrong_y(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
+        return one_percent_more(group, made, rows) if "y" in group.outputs else lower(group, made, rows)
+
+    def shares(*arguments: Any, **settings: Any) -> Any:
+        asked.append(1)
+        return verify_shares(*arguments, **settings)
+
+    calls = Calls(lower=wrong_y, verify_groups=lambda *_, **__: (), verify_shares=shares)
+    result = optimize("m.onnx", "o.onnx", calls=calls, cache_dir=str(kernels), verify=True)
+    assert asked == [1]
+    assert result.kernels == 1 and result.nodes_left == 3
+    assert result.verify is not None and result.verify.ok is True
+    assert ["the model as a whole differs" in r.reason for r in result.refusals] == [True]
+
+
+def test_sums_are_left_out_before_the_rest_of_their_group(here: Path, kernels: Path):
+    """Where numbers differ, the order of a sum may be why; a kernel that does not run goes as a whole."""
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        sums (float[64, 32] x) => (float[64, 1] y)
+        { a = Abs (x)  b = Exp (a)  s = ReduceMean <axes: ints = [1]> (b)  y = Sqrt (s) }"""
+    )
+    onnx.save(proto, "m.onnx")
+
+    def failing(error: float | None) -> Callable[..., tuple[GroupResult, ...]]:
+        def go(path: Path, library: Path, **_: Any) -> tuple[GroupResult, ...]:
+            nodes = [n for n in onnx.load(path).graph.node if n.domain.startswith("onnxfuse.")]
+            return tuple(GroupResult(n.name, n.op_type, "y" not in n.output, error, 0.1, "planted") for n in nodes)
+
+        return go
+
+    made = [
+        optimize("m.onnx", f"o{i}.onnx", calls=Calls(verify_groups=failing(e)), cache_dir=str(kernels), min_group=2)
+        for i, e in enumerate((1e-3, None))
+    ]
+    assert [(r.kernels, r.nodes_left) for r in made] == [(1, 2), (0, 4)]
+    assert [g.ops for g in made[0].groups] == [("Abs", "Exp")]
 
 
 def undecided(*_: Any, **__: Any) -> Verdict:
@@ -177,7 +220,7 @@ def test_what_cannot_be_verified_is_written_unless_verification_was_demanded(bui
 
 
 def test_without_a_runtime_nothing_is_verified(built: Callable[..., Result], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("onnxfuse.pipeline.finish.find_spec", lambda name: None)
+    monkeypatch.setattr("onnxfuse.pipeline.verdict.find_spec", lambda name: None)
     result = built(Calls())
     assert result.verify is not None and result.verify.ok is None and result.kernels == 1
     with pytest.raises(DeviceError, match="onnxruntime is not installed"):

@@ -45,6 +45,23 @@ def test_nan_and_infinity_must_be_in_the_same_places(a: list[float], b: list[flo
     assert np.isfinite(error(np.array(a, np.float32), np.array(b, np.float32))) == finite
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_long_tensors_are_compared_to_their_ends(dtype: type):
+    """Blocks do not show: neither their borders nor what is not finite in one of them."""
+    random = np.random.default_rng(0)
+    a = random.standard_normal((3, 70_001)).astype(dtype)
+    b = (a * (1 + 1e-3 * random.standard_normal(a.shape))).astype(dtype)
+    off = b.astype(np.float64) - a
+    found = compare.distance(a, b)
+    assert found.error == pytest.approx(float(np.linalg.norm(off) / np.linalg.norm(a.astype(np.float64))), rel=1e-6)
+    assert found.max_abs == pytest.approx(float(np.abs(off).max()))
+    assert found.rms == pytest.approx(float(np.sqrt(np.mean(a.astype(np.float64) ** 2))), rel=1e-6)
+    a[1, 65_000:65_010] = b[1, 65_000:65_010] = [NAN, INF] * 5
+    assert error(a, b) == pytest.approx(found.error, rel=1e-3)
+    b[1, 65_003] = 0
+    assert error(a, b) == INF
+
+
 def test_shapes_and_types_must_agree():
     a = np.zeros((2, 3), np.float32)
     assert error(a, a.T) == error(a, a.astype(np.float64)) == INF

@@ -139,6 +139,42 @@ def test_extents_without_a_name_come_to_agree_by_trial(tmp_path: Path):
     assert all(each["a"].shape[0] == each["b"].shape[0] for each in sets)
 
 
+def test_the_second_set_repeats_two_values(tmp_path: Path):
+    """What sums over them may cancel out; bytes are images and stay what they are."""
+    path = embedding(tmp_path)
+    model = onnx.load(path)
+    model.graph.input.append(helper.make_tensor_value_info("image", TensorProto.UINT8, ["batch", 300]))
+    model.graph.input.append(helper.make_tensor_value_info("counts", INT64, ["batch", 300]))
+    onnx.save(model, path)
+    first, second = feeds.random_sets(list(described(path).values()), seed=0, recipe=feeds.RECIPES[0], dims={"seq": 90})
+    for name in ("ids", "counts"):
+        assert len(np.unique(first[name])) > 5
+        assert len(np.unique(second[name])) <= 2
+        assert second[name].dtype == first[name].dtype
+    assert len(np.unique(second["image"])) > 200
+
+
+def test_one_set_has_to_do_where_runs_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = embedding(tmp_path)
+    session = engine.open_session(str(path), engine.options())
+    wanted = feeds.inputs_of(feed_limits.skeleton(path))
+    monkeypatch.setattr(trial, "LONG_RUN", 0.0)
+    sets, results = trial.input_sets(session, wanted, None, 0, {})
+    assert len(sets) == len(results) == 1
+    np.savez(tmp_path / "in.npz", allow_pickle=False, **sets[0])
+    assert len(trial.input_sets(session, wanted, str(tmp_path / "in.npz"), 0, {})[0]) == 1
+
+
+def test_more_outputs_come_behind_and_may_be_nan(tmp_path: Path):
+    nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"])}, ["a", "y"])
+    session = engine.open_session(str(path), engine.options())
+    wanted = feeds.inputs_of(feed_limits.skeleton(path))
+    _, ((y, a), _) = trial.input_sets(session, wanted, None, 0, {}, also=["a"])
+    assert np.isnan(a).any()
+    assert (y < 0).any()
+
+
 def test_a_model_that_nothing_suits_says_why(tmp_path: Path):
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, [7]), "shape": (INT64, [2])}, ["y"])

@@ -11,9 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfuse import compare, verify
-from onnxfuse.errors import BudgetError, ModelError
-from onnxfuse.verify import Verdict, judged, verify_groups, verify_models
+from onnxfuse import compare, verify, verify_nodes
+from onnxfuse.errors import BudgetError, DeviceError, ModelError
+from onnxfuse.verify import Verdict, judged, verify_groups, verify_models, verify_shares
 from tests.runtime import twice
 
 WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]
@@ -216,6 +216,72 @@ def test_weights_and_external_data(tmp_path: Path, wrong: Path):
     results = verify_groups(tmp_path / "m.onnx", wrong, dims={"batch": 30, "features": 40})
     assert [each.ok for each in results] == [False, False]
     assert all(each.error == pytest.approx(0.01, rel=1e-3) for each in results)
+
+
+def test_nodes_that_are_known_are_left_out(files: Path, good: Path):
+    results = verify_groups(files / "fused.onnx", good, skip=["fused0", "fused2"])
+    assert [each.name for each in results] == ["fused1"]
+
+
+def test_values_that_do_not_fit_at_once_are_captured_in_turns(
+    files: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def found(limit: int) -> tuple[int, list[tuple[str, float]]]:
+        opened = []
+        monkeypatch.setattr(verify_nodes, "_CAPTURED_BYTES", limit)
+        monkeypatch.setattr(verify_nodes, "_tapped", lambda *a: (opened.append(a), tapped(*a))[1])
+        made = verify_nodes.measure(lambda _: None, str(files / "fused.onnx"), str(wrong), (), None, 0, {}, {}, skip=[])
+        return len(opened), [(each["name"], each["error"]) for each in made]
+
+    tapped = verify_nodes._tapped
+    monkeypatch.chdir(files)
+    once, thrice = found(1 << 20), found(1)
+    assert (once[0], thrice[0]) == (1, 3)
+    assert once[1] == thrice[1]
+    assert all(error == pytest.approx(0.01, rel=1e-3) for _, error in once[1])
+
+
+def test_a_kernel_that_refuses_what_its_body_takes_is_at_fault(tmp_path: Path, good: Path):
+    onnx.save(twice.model(rank=3), tmp_path / "m.onnx")
+    (result,) = verify_groups(tmp_path / "m.onnx", good)
+    assert (result.ok, result.error) == (False, None)
+    assert "must be a matrix" in result.message
+
+
+def test_a_kernel_is_not_at_fault_where_its_body_does_not_run(
+    tmp_path: Path, good: Path, monkeypatch: pytest.MonkeyPatch
+):
+    def refusing(*_: Any, **__: Any) -> Any:
+        raise DeviceError("runtime: no")
+
+    onnx.save(twice.model(), tmp_path / "m.onnx")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(verify_nodes, "_run", refusing)
+    (result,) = verify_nodes.measure(lambda _: None, "m.onnx", str(good), (), None, 0, {}, {}, skip=[])
+    assert result["ok"] is None and "the body does not run" in result["message"]
+
+
+# ---- which kernel moves the whole ----
+
+
+def test_shares_tell_who_moves_the_outputs(files: Path, tmp_path: Path, wrong: Path, good: Path):
+    """Two operator types, of which the library has a wrong kernel for one."""
+    model = onnx.load(files / "fused.onnx")
+    function = onnx.FunctionProto()
+    function.CopyFrom(model.functions[0])
+    function.name = "Other"
+    model.functions.append(function)
+    model.graph.node[1].op_type = "Other"
+    onnx.save(model, tmp_path / "m.onnx")
+    shares = verify_shares(tmp_path / "m.onnx", wrong)
+    assert shares["Twice"]["y"] == pytest.approx(0.018, abs=0.005)
+    assert shares["Other"]["y"] == 0.0
+    assert verify_shares(tmp_path / "m.onnx", good)["Twice"]["y"] < 1e-6
+
+
+def test_shares_of_a_crash_are_an_error(files: Path, crashing: Path):
+    with pytest.raises(DeviceError, match="SIGSEGV"):
+        verify_shares(files / "fused.onnx", crashing)
 
 
 def test_a_model_without_fused_nodes_has_no_groups(files: Path, good: Path):

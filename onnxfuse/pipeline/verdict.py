@@ -1,0 +1,150 @@
+"""The verify step: kernels that differ are dropped and it is planned again, until the model equals the original."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.util import find_spec
+from typing import Any
+
+from onnxfuse.errors import AnsweredNo, DeviceError
+from onnxfuse.ir.graph import Decision
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import MOST_ROUNDS, longest_sums, names_of, reductions
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.verify import WITH_LIBRARY, Verdict
+from onnxfuse.verify import GroupResult as Compared
+
+_SAFE = 0.5  # share of a limit that the kernels that stay may fill
+
+
+def verify(context: Context, calls: Calls, b: Build) -> Build:
+    """The verdict; without kernels that fail alone or that move the whole too far, for which it is planned again."""
+    options = context.options
+    if options.verify is False:
+        return b
+    if b.copy and have(b.emitted).exact is not None:
+        return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
+    if find_spec("onnxruntime") is None:
+        verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
+    else:
+        b, failed = _tried(context, calls, b)
+        if failed and b.rounds < MOST_ROUNDS:
+            return _dropped(b, failed)
+        verdict = _compared(context, calls, b)
+    told = {"ok": verdict.ok, "max_error": verdict.max_error, "limit": verdict.limit}
+    context.tell("verify", told | {"inputs": verdict.inputs, "message": verdict.message})
+    if verdict.ok is False and not b.copy:
+        suspects = _suspects(context, calls, b, verdict) if b.rounds < MOST_ROUNDS else []
+        if suspects or options.verify is None:
+            return _given_up(b, verdict, suspects or list(b.parts))
+    if verdict.ok is False:
+        hint = "nothing was written; --rtol allows more, --skip-node leaves nodes to ONNX Runtime"
+        raise AnsweredNo(f"verify: the result differs: {verdict.message}", hint=hint)
+    if verdict.ok is None and options.verify is True:
+        raise DeviceError(f"verify: {verdict.message}", hint="give --inputs, or --no-verify to do without")
+    return replace(b, verdict=verdict)
+
+
+def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
+    """The build without these kernels: each was equal to its body, and the whole was not equal to the original.
+
+    That happens to models that enlarge roundings, and to those that run only because of a fusion of the runtime's own.
+    A copy, where all kernels are given up, is always right.
+    """
+    reason = f"the model as a whole differs: {verdict.message}"
+    groups = [p.group for p in parts]
+    decisions = tuple(Decision("E-NUMERICS", g.origin or (g.name,), reason, "--verify fails instead") for g in groups)
+    out = frozenset[str]().union(*(names_of(g) for g in groups))
+    return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
+
+
+def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
+    """The fewest kernels without which the roundings of all others together may stay within the limit.
+
+    None where that cannot be told: the model differs without its kernels too, or it does not run; or where no kernel
+    would be left.
+    """
+    failed = [run for run in verdict.runs if not run.ok]
+    if any(run.error is None or not run.name.startswith(WITH_LIBRARY) for run in failed):
+        return []
+    try:
+        shares: Mapping[str, Mapping[str, float]] = calls.verify_shares(
+            b.files[-1], have(b.library).path, **_settings(context, b)
+        )
+    except DeviceError:
+        return []
+    excess = {op: max(found[run.output] / (run.limit or math.inf) for run in failed) for op, found in shares.items()}
+    order = sorted(excess, key=lambda op: excess[op])
+    while order and math.hypot(*(excess[op] for op in order)) > _SAFE:
+        order.pop()
+    kept = set(order)
+    return [p for p in b.parts if p.op not in kept] if kept else []
+
+
+def _settings(context: Context, b: Build) -> dict[str, Any]:
+    """What both comparisons are told."""
+    options, source = context.options, have(b.loaded).source
+    return {
+        "inputs": options.inputs,
+        "seed": options.seed,
+        "dims": source.dims,
+        "custom_libraries": options.custom_ops_library,
+        "time_limit": context.meter.left,
+        "memory_limit": size_of(options.memory_budget) if options.memory_budget else None,
+    }
+
+
+def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
+    options, library = context.options, None if b.copy else have(b.library).path
+    verdict: Verdict = calls.verify_models(
+        context.original,
+        b.files[-1],
+        library=library,
+        rtol=options.rtol,
+        atol=options.atol,
+        **_settings(context, b),
+    )
+    return verdict
+
+
+def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[Part, Compared]]]:
+    """The build, which remembers the kernels that equal their bodies, and the parts whose kernels do not.
+
+    Kernels that passed in an earlier round are not tried again. None fails where the model does not run at all.
+    """
+    parts = {g.name: p for g, p in zip(b.groups, b.parts, strict=True)}
+    known = [name for name, p in parts.items() if _key(p) in b.passed]
+    if len(known) == len(parts):
+        return b, []
+    path, library = b.files[-1], have(b.library).path
+    settings = _settings(context, b) | {"reductions": longest_sums(b.parts), "skip": known}
+    try:
+        results: tuple[Compared, ...] = calls.verify_groups(path, library, **settings)
+    except DeviceError:
+        return b, []
+    passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
+    return replace(b, passed=passed), [(parts[r.name], r) for r in results if r.ok is False]
+
+
+def _key(part: Part) -> tuple[str, ...]:
+    """What a kernel is and what it computes."""
+    return (part.op, *part.group.outputs)
+
+
+def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
+    """The build without the kernels that differ from their bodies, to be planned again.
+
+    Where numbers differ, sums may be at fault: their order tells where they cancel out. Then the rest of the group gets
+    another chance without them.
+    """
+    decisions = tuple(
+        Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", "report it")
+        for p, r in failed
+    )
+    graph = have(b.plan).graph
+    sums = {p.group.name: reductions(graph, p.group) if r.error is not None else frozenset[str]() for p, r in failed}
+    out = frozenset[str]().union(*(sums[p.group.name] or names_of(p.group) for p, _ in failed))
+    return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
