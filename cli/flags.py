@@ -157,8 +157,9 @@ def common(*, json: bool = True, overwrite: bool = True) -> Callable[[Verb], Ver
         verb = flag("quiet", is_flag=True, default=False, help="say nothing but errors")(verb)
         verb = flag("verbose", is_flag=True, default=False, help="say more")(verb)
         if json and overwrite:
-            verb = flag("overwrite", is_flag=True, default=False, help="replace the file of --json-file")(verb)
+            verb = flag("overwrite", is_flag=True, default=False, help="replace files that exist")(verb)
         if json:
+            verb = flag("report", metavar="FILE", help="write the result to a file as a page: HTML, or .md")(verb)
             verb = flag("json-file", metavar="FILE", help="write the result to a file as JSON")(verb)
             verb = flag("json", is_flag=True, default=False, param="as_json", help="print the result as JSON")(verb)
         return verb

@@ -1,34 +1,26 @@
-"""The verbs that only look: `explain`, `inspect`, `doctor`, `config`, `cache`."""
+"""The verbs that only look at a model or a library: `explain`, `inspect`."""
 
 from __future__ import annotations
 
 import re
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from onnxfuse.build import find_toolchain
-from onnxfuse.cache import Cache, file_digest
-from onnxfuse.config import Options, default_cache_dir, option_fields, target_named
-from onnxfuse.errors import ToolchainError, UsageError
+from onnxfuse.cache import file_digest
+from onnxfuse.config import Options
+from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import Source, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.groups import facts_of
-from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.outputs import STREAM
-from onnxfuse.report.document import host
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
 
 from . import show
-from .flags import name_of
 from .results import Answer, document
 from .show import bytes_text, table
 
@@ -42,6 +34,7 @@ def explain(model: str | bytes, node: str | None, options: Options, *, strict: b
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
     refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
     rules = _rules(model, wanted, options) if wanted is not None else []
+    result = replace(result, groups=tuple(groups), refusals=tuple(refusals))
     made = result.to_json("explain") | {"rules": [{"node": n, "rule": r, "reason": why} for n, r, why in rules]}
     return Answer(made, tuple(_explained(result, groups, refusals, rules)))
 
@@ -176,96 +169,3 @@ def _library(path: Path) -> Answer:
     }  # fmt: skip
     lines = [f"{path}  {bytes_text(len(text))}, sha256 {facts['sha256']}", f"domain  {', '.join(domains)}"]
     return Answer(document("inspect", library=facts), (*lines, *(f"kernel  {name}" for name in kernels)))
-
-
-# doctor, config, cache ------------------------------------------------------------------------------------------------
-
-
-def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
-    """What this machine offers."""
-    compilers = {name: _compiler(name) for name in ("auto", "gcc", "clang", "zig")}
-    target = target_named("native")
-    root = Path(cache_dir) if cache_dir else default_cache_dir()
-    kept = Cache(root).info()
-    facts: dict[str, Any] = {
-        "compilers": compilers,
-        "onnxruntime": _runtime(),
-        "target": {"name": target.name, "lanes": target.lanes, "features": target.features},
-        "gpu": Path("/dev/nvidia0").exists(),
-        "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
-    }
-    if calibrate:
-        facts["measured"] = {"numpy_sgemm_gflops": _gflops(), "copy_gb_per_s": _bandwidth()}
-    machine = host()
-    rows = [
-        ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
-        ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
-        *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
-        ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
-        ("gpu", "an NVIDIA device; kernels run on the CPU" if facts["gpu"] else "none"),
-        ("cache", f"{root}: {kept.entries} entries, {bytes_text(kept.bytes)}"),
-    ]
-    for name, value in facts.get("measured", {}).items():
-        rows.append((name, f"{value:.1f}"))
-    return Answer(document("doctor", **facts), tuple(table(rows)))
-
-
-def _compiler(name: str) -> dict[str, Any]:
-    try:
-        return {"version": str(find_toolchain(name)), "reason": None}
-    except ToolchainError as problem:
-        return {"version": None, "reason": problem.message}
-
-
-def _runtime() -> str | None:
-    for package in ("onnxruntime", "onnxruntime-gpu"):
-        try:
-            return f"{version(package)} ({package})"
-        except PackageNotFoundError:
-            continue
-    return None
-
-
-def _gflops() -> float:
-    """NumPy's matrix product of 1024 x 1024 in single precision, best of some."""
-    a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
-    return 2.0 * 1024**3 / _best(lambda: a @ a) / 1e9
-
-
-def _bandwidth() -> float:
-    """Bytes read and written by copies of 256 MB on one core, best of some."""
-    a = np.ones(64 << 20, np.float32)
-    b = np.empty_like(a)
-    return 2.0 * a.nbytes / _best(lambda: np.copyto(b, a)) / 1e9
-
-
-def _best(call: Any) -> float:
-    times = []
-    for _ in range(8):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
-
-
-def config(values: Mapping[str, Any], sources: Mapping[str, str], path: Path | None) -> Answer:
-    """The options of `optimize` as they are now, and where each comes from."""
-    words = {"commandline": "flag", "environment": "environment", "default_map": str(path), "default": "default"}
-    rows, facts = [("option", "value", "from")], {}
-    for each in option_fields():
-        name, value = name_of(each), values[each.name]
-        origin = words.get(sources[each.name], sources[each.name])
-        facts[name] = {"value": value, "from": origin}
-        shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        rows.append((name, {"None": "-", "": "-"}.get(shown, shown), origin))
-    return Answer(document("config", file=path, options=facts), tuple(table(rows)))
-
-
-def cache(action: str, max_size: str, cache_dir: str | None) -> Answer:
-    """The cache, after deleting from it where that was asked for."""
-    kept = Cache(Path(cache_dir) if cache_dir else default_cache_dir())
-    info = kept.gc(size_of(max_size)) if action == "gc" else kept.info()
-    facts = {"path": info.root, "entries": info.entries, "bytes": info.bytes, "removed": info.removed}
-    removed = f", {info.removed} removed" if action == "gc" else ""
-    line = f"{info.root}: {info.entries} entries, {bytes_text(info.bytes)}{removed}"
-    return Answer(document("cache", **facts), (line,))

@@ -20,17 +20,19 @@ from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
 from . import show
 from .results import document
 from .show import Screen, milliseconds, table
+from .tracing import trace_of
 
 _OPS_SHOWN = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `profile` found; `slower` says by how much a limit was missed."""
+    """What `profile` found; `slower` says by how much a limit was missed, `trace` is one run of each model."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
     slower: str | None
+    trace: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,13 @@ def _profiled(
         inputs=values["inputs"],
         seed=values["seed"],
         dims=dims_of(values["dim"]),
-        per_op=values["level"] == "op",
+        per_op=values["level"] != "model" or values["trace"],
         time_limit=values["time_budget"],
     )
     ratio = None if baseline is None else found.models[-1].latency_ms.min / baseline
-    return Measured(
-        _profile_document(found, models, paths, ratio), tuple(_profile_lines(found, models, ratio)),
-        _slower(found, ratio, values["fail_if_slower"]),
-    )  # fmt: skip
+    lines = _profile_lines(found, models, ratio, values["level"])
+    slower = _slower(found, ratio, values["fail_if_slower"])
+    return Measured(_profile_document(found, models, paths, ratio), tuple(lines), slower, trace_of(found, models))
 
 
 def _files(verb: str, names: Sequence[str], folder: str) -> list[Path]:
@@ -136,7 +137,7 @@ def _profile_document(
     return document("profile", **fields, baseline_ratio=ratio)
 
 
-def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None) -> list[str]:
+def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None, level: str) -> list[str]:
     rows: list[tuple[str, ...]] = [("model", "min", "median", "p90", "p99", "load", "runs")]
     for name, model in zip(names, found.models, strict=True):
         each = model.latency_ms
@@ -151,16 +152,38 @@ def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None) ->
     if ratio is not None:
         lines.append(f"baseline  {ratio:.2f} of its time")
     for name, model in zip(names, found.models, strict=True):
-        if model.ops:
-            lines += ["", name, *_op_lines(model)]
+        if level != "model":
+            lines += ["", name, *(_op_lines(model) if level == "op" else _kernel_lines(model))]
     return lines
+
+
+def _kernel_lines(model: ModelProfile) -> list[str]:
+    """The kernels of the library, and what all other nodes took together."""
+    others = [op for op in model.ops if not op.kernel]
+    rows = [("ms", "share", "nodes", "kernel", "stands for")]
+    for each in model.kernels[:_OPS_SHOWN]:
+        rows.append((*_cost(each.time_ms, each.share), str(each.nodes), each.kernel, _origin(each.origin)))
+    if hidden := model.kernels[_OPS_SHOWN:]:
+        time, share, nodes = (sum(each) for each in zip(*((k.time_ms, k.share, k.nodes) for k in hidden), strict=True))
+        rows.append((*_cost(time, share), str(nodes), f"{len(hidden)} more kernels", ""))
+    if others:
+        cost = _cost(sum(op.time_ms for op in others), sum(op.share for op in others))
+        rows.append((*cost, str(len(others)), "ONNX Runtime's own", ""))
+    return list(table(rows, right=(0, 1, 2)))
+
+
+def _cost(time_ms: float, share: float) -> tuple[str, str]:
+    return milliseconds(time_ms), f"{share * 100:.1f} %"
+
+
+def _origin(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def _op_lines(model: ModelProfile) -> list[str]:
     rows = [("ms", "share", "operator", "node", "stands for")]
     for op in sorted(model.ops, key=lambda op: -op.time_ms)[:_OPS_SHOWN]:
-        origin = ", ".join(op.origin[:3]) + (f" and {len(op.origin) - 3} more" if len(op.origin) > 3 else "")
-        rows.append((milliseconds(op.time_ms), f"{op.share * 100:.1f} %", op.op_type, op.name, origin))
+        rows.append((*_cost(op.time_ms, op.share), op.op_type, op.name, _origin(op.origin)))
     hidden = len(model.ops) - _OPS_SHOWN
     return [*table(rows, right=(0, 1)), *([f"and {hidden} more"] if hidden > 0 else [])]
 

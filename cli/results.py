@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from onnxfuse.config import Options
 from onnxfuse.emit.staged import Staged, refuse_existing
@@ -17,6 +18,8 @@ from onnxfuse.report.document import envelope, plain
 from onnxfuse.report.result import Result
 
 from . import show
+
+Name: TypeAlias = Path | str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,37 +35,75 @@ def document(command: str, **fields: Any) -> dict[str, Any]:
     return dict(plain(envelope(command) | fields))
 
 
-class Keeper:
-    """The file of `--json-file`, which is refused before the work when it may not be written.
+class File:
+    """A file that a flag names, refused before the work when it may not be written; without a name it takes nothing.
 
     `others` are files that the verb reads or writes, none of which it may be.
     """
 
-    def __init__(self, path: str | None, *, overwrite: bool, others: Iterable[Path | str | None] = ()) -> None:
+    def __init__(self, flag: str, path: str | None, *, overwrite: bool, others: Iterable[Name] = ()) -> None:
         self.path = Path(path) if path is not None else None
         self.overwrite = overwrite
         if self.path is None:
             return
         if path == STREAM:
-            raise UsageError("usage: --json-file wants a file", hint="--json prints to standard output")
+            raise UsageError(f"usage: {flag} wants a file", hint="--json prints to standard output")
         if os.path.realpath(self.path) in {os.path.realpath(each) for each in others if each is not None}:
-            raise UsageError(f"usage: --json-file {path} is a file of the models too", hint="name another")
+            raise UsageError(f"usage: {flag} {path} names a file that has another use here", hint="name another")
         refuse_existing([self.path], overwrite=overwrite)
 
-    def write(self, value: Mapping[str, Any]) -> None:
-        """Write the document in one step. Raises OutputError."""
-        if self.path is None:
-            return
+    def write(self, text: str) -> None:
+        """Write the file in one step. Raises OutputError."""
+        assert self.path is not None
         with Staged(overwrite=self.overwrite) as staged:
             temporary = staged.stage(self.path)
             try:
-                temporary.write_text(show.json_text(value), encoding="utf-8", errors="replace")
+                temporary.write_text(text, encoding="utf-8", errors="replace")
             except OSError as problem:
                 raise OutputError(f"write: {self.path} cannot be written: {problem.strerror}") from None
             staged.commit()
 
 
-def files_of(model: str, options: Options) -> list[Path | str | None]:
+class Keeper:
+    """The files of `--json-file` and `--report`, which all verbs with a result have."""
+
+    def __init__(self, values: dict[str, Any], *, overwrite: bool | None = None, others: Iterable[Name] = ()) -> None:
+        """Takes its flags out of `values`; `overwrite` where the verb has such a flag of its own."""
+        json_file, report = values.pop("json_file"), values.pop("report")
+        replace = bool(values.pop("overwrite")) if overwrite is None else overwrite
+        named = list(others)
+        self.json_file = File("--json-file", json_file, overwrite=replace, others=named)
+        self.report = File("--report", report, overwrite=replace, others=[*named, json_file])
+
+    def write(self, value: Mapping[str, Any]) -> None:
+        """Write the document and its page. Raises OutputError."""
+        if self.json_file.path is not None:
+            self.json_file.write(show.json_text(value))
+        if self.report.path is not None:
+            self.report.write(page_text(value, None, self.report.path))
+
+
+def read_document(name: str) -> Any:
+    """The JSON document of a file, or of standard input. Raises UsageError."""
+    try:
+        text = show.given() if name == STREAM else Path(name).read_bytes()
+        return json.loads(text)
+    except OSError as problem:
+        raise UsageError(f"read: {name} cannot be read: {problem.strerror}", hint="check the spelling") from None
+    except ValueError:
+        raise UsageError(f"read: {name} is no JSON document", hint="make one with --json-file") from None
+
+
+def page_text(value: Any, form: str | None, path: Path | None) -> str:
+    """A result as a page: in a format, else in that of a file's name, else as Markdown. Raises UsageError."""
+    from onnxfuse.report import page  # noqa: PLC0415  only where one is wanted: jinja2 takes its time
+    from onnxfuse.report.sections import page_of  # noqa: PLC0415
+
+    found = next((each for each in page.FORMATS if each == form), None)
+    return page.text_of(page_of(value), found or (page.format_of(path) if path is not None else "markdown"))
+
+
+def files_of(model: str, options: Options) -> list[Name]:
     """What `optimize` reads and writes. Raises UsageError for names that clash."""
     if options.dry_run or options.stop_after is not None:
         return [model]

@@ -73,17 +73,16 @@ verb = onnxfuse.command
     help="show the rewrite rules and end",
     callback=lambda ctx, param, wanted: _list_passes(ctx) if wanted else None,
 )
-def optimize(
-    model: str, out: str | None, as_json: bool, json_file: str | None, verbose: bool, quiet: bool, **values: Any
-) -> None:
+def optimize(model: str, out: str | None, as_json: bool, verbose: bool, quiet: bool, **values: Any) -> None:
     """Fuse MODEL: write OUT, its kernels and a manifest."""
     from onnxfuse.pipeline import optimize as run
 
     from . import results
 
     screen = show.screen(quiet=quiet, verbose=verbose)
+    named = {each: values.pop(each) for each in ("json_file", "report")}
     options = _options(values, out, screen)
-    keep = results.Keeper(json_file, overwrite=options.overwrite, others=results.files_of(model, options))
+    keep = results.Keeper(named, overwrite=options.overwrite, others=results.files_of(model, options))
     texts: list[str] = []
     if as_json and options.output == _STREAM:
         raise UsageError("optimize: --json and -o - both write to standard output", hint="use --json-file")
@@ -127,7 +126,8 @@ def _debug() -> bool:
 
 @verb()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL2]")
-@flag("level", type=Choice(["model", "op"]), default="model", help="how deep: whole models, or each operator too")
+@flag("level", type=Choice(["model", "op", "kernel"]), default="model", help="the time of each node or kernel too")
+@flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
 @flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
 @flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")
 @flag("threads", type=click.IntRange(min=0), default=0, help="threads of each engine (0: one per core)")
@@ -137,14 +137,17 @@ def _debug() -> bool:
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
 @of_options(("target", "dim", "inputs", "seed", "custom_ops_library", "time_budget"))
 @common()
-def profile(models: tuple[str, ...], as_json: bool, json_file: str | None, **values: Any) -> None:
+def profile(models: tuple[str, ...], as_json: bool, **values: Any) -> None:
     """Measure latency: one model, or two in turns."""
     from . import measuring, results
 
     screen = show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
-    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"), others=models)
+    trace = results.File("--trace", values["trace"], overwrite=values["overwrite"], others=models)
+    keep = results.Keeper(values, others=(*models, trace.path))
     found = measuring.profile(screen, models, **values)
     keep.write(found.document)
+    if trace.path is not None:
+        trace.write(show.json_text(found.trace))
     if as_json:
         show.document(found.document)
     else:
@@ -160,12 +163,12 @@ def profile(models: tuple[str, ...], as_json: bool, json_file: str | None, **val
 @flag("groups", is_flag=True, default=False, help="compare each fused node of B with its function body too")
 @of_options(("rtol", "atol", "inputs", "seed", "dim", "custom_ops_library", "time_budget", "memory_budget"))
 @common()
-def verify(a: str, b: str, as_json: bool, json_file: str | None, **values: Any) -> None:
+def verify(a: str, b: str, as_json: bool, **values: Any) -> None:
     """Compare the outputs of models A and B."""
     from . import measuring, results
 
     screen = show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
-    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"), others=(a, b))
+    keep = results.Keeper(values, others=(a, b))
     found = measuring.verify(screen, a, b, **values)
     keep.write(found.document)
     if as_json:
@@ -181,12 +184,12 @@ def verify(a: str, b: str, as_json: bool, json_file: str | None, **values: Any) 
 @verb()
 @click.argument("model")
 @common()
-def inspect(model: str, as_json: bool, json_file: str | None, **values: Any) -> None:
+def inspect(model: str, as_json: bool, **values: Any) -> None:
     """Show what a MODEL or a kernel library holds."""
     from . import looking, results
 
     show.screen(quiet=values["quiet"], verbose=values["verbose"])
-    keep = results.Keeper(json_file, overwrite=values["overwrite"], others=(model,))
+    keep = results.Keeper(values, others=(model,))
     results.answer(looking.inspect(model), as_json, keep)
 
 
@@ -195,55 +198,88 @@ def inspect(model: str, as_json: bool, json_file: str | None, **values: Any) -> 
 @flag("node", metavar="REGEX", help="only what is about nodes whose name matches")
 @of_options(PLANNING)
 @common()
-def explain(model: str, node: str | None, as_json: bool, json_file: str | None, **values: Any) -> None:
+def explain(model: str, node: str | None, as_json: bool, **values: Any) -> None:
     """Show what would be fused, and why not more."""
     from . import looking, results
 
     show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
-    keep = results.Keeper(json_file, overwrite=values.pop("overwrite"), others=(model,))
+    keep = results.Keeper(values, others=(model,))
     source = show.given() if model == _STREAM else model
     results.answer(looking.explain(source, node, Options(**values), strict=_debug()), as_json, keep)
+
+
+@verb()
+@click.argument("a")
+@click.argument("b")
+@common()
+def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
+    """Compare the graphs of models A and B: nodes, weights, inputs and outputs."""
+    from . import differing, results
+
+    keep = results.Keeper(values, others=(a, b))
+    found = differing.diff(a, b)
+    results.answer(results.Answer(found.document, found.lines), as_json, keep)
+    if found.summary:
+        raise AnsweredNo(f"diff: {b} differs from {a} in {found.summary}", hint="verify compares their numbers")
+
+
+@verb()
+@click.argument("result", metavar="RESULT.json")
+@click.argument("out", required=False)
+@flag("format", type=Choice(["html", "markdown"]), help="default: as OUT's name says, else markdown")
+@flag("overwrite", is_flag=True, default=False, help="replace a page that exists")
+@common(json=False)
+def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
+    """Make a page, HTML or Markdown, of a result that any verb wrote with --json-file."""
+    from . import results
+
+    page = results.File("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
+    text = results.page_text(results.read_document(result), format, page.path)
+    if page.path is None:
+        show.data(text.rstrip("\n"))
+    else:
+        page.write(text)
 
 
 @verb()
 @flag("calibrate", is_flag=True, default=False, help="measure peak and bandwidth of this machine (seconds)")
 @of_options(("cache_dir",))
 @common()
-def doctor(calibrate: bool, cache_dir: str | None, as_json: bool, json_file: str | None, **values: Any) -> None:
+def doctor(calibrate: bool, cache_dir: str | None, as_json: bool, **values: Any) -> None:
     """Show what this machine offers to a build."""
-    from . import looking, results
+    from . import housekeeping, results
 
-    keep = results.Keeper(json_file, overwrite=values["overwrite"])
-    results.answer(looking.doctor(calibrate, cache_dir), as_json, keep)
+    keep = results.Keeper(values)
+    results.answer(housekeeping.doctor(calibrate, cache_dir), as_json, keep)
 
 
 @verb()
 @of_options()
 @common(overwrite=False)
-def config(as_json: bool, json_file: str | None, **values: Any) -> None:
+def config(as_json: bool, **values: Any) -> None:
     """Show the options of `optimize` as they are now."""
-    from . import looking, results
+    from . import housekeeping, results
 
     ctx = click.get_current_context()
     sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}
     names = {name: source.name.lower() if source is not None else "default" for name, source in sources.items()}
-    keep = results.Keeper(json_file, overwrite=bool(values["overwrite"]))
-    results.answer(looking.config(values, names, ctx.find_root().obj), as_json, keep)
+    keep = results.Keeper(values, overwrite=bool(values["overwrite"]))
+    results.answer(housekeeping.config(values, names, ctx.find_root().obj), as_json, keep)
 
 
 @verb()
-@click.argument("action", type=Choice(["info", "gc"]), metavar="info|gc")
+@click.argument("action", type=Choice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
+@click.argument("archive", required=False, metavar="[ARCHIVE.tar]")
 @flag("max-size", metavar="BYTES", default="1GB", help="what `gc` leaves (default: 1GB)")
 @of_options(("cache_dir",))
 @common()
-def cache(
-    action: str, max_size: str, cache_dir: str | None, as_json: bool, json_file: str | None, **values: Any
-) -> None:
-    """Show or shrink the cache of compiled kernels."""
-    from . import looking, results
+def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None, as_json: bool, **values: Any) -> None:
+    """Show or shrink the cache of compiled kernels, or carry it to another machine as an archive."""
+    from . import housekeeping, results
 
-    keep = results.Keeper(json_file, overwrite=values["overwrite"])
-    results.answer(looking.cache(action, max_size, cache_dir), as_json, keep)
+    replace = bool(values["overwrite"])
+    keep = results.Keeper(values, others=(archive,))
+    results.answer(housekeeping.cache(action, archive, max_size, cache_dir, overwrite=replace), as_json, keep)
 
 
 @verb()

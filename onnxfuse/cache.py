@@ -11,11 +11,13 @@ import hashlib
 import os
 import re
 import shutil
+import tarfile
 import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from onnxfuse.errors import OutputError
 
@@ -97,6 +99,33 @@ class Cache:
                 path.unlink()
                 total, removed = total - status.st_size, removed + 1
         return Info(self.root, len(entries) - removed, total, removed)
+
+    def pack(self, stream: BinaryIO) -> Info:
+        """Write every entry into a tar archive; the same entries, the same bytes. Raises OSError."""
+        paths = sorted(path for path, _ in self._entries())
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+            for path in paths:
+                with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # deleted meanwhile
+                    member = tarfile.TarInfo(f"{path.parent.name}/{path.name}")
+                    member.size = os.fstat(file.fileno()).st_size
+                    archive.addfile(member, file)
+        return self.info()
+
+    def unpack(self, stream: BinaryIO) -> Info:
+        """Take in the entries of an archive that `pack` made; what is no entry or damaged is left out.
+
+        Raises tarfile.TarError for what is no archive, and OutputError.
+        """
+        with tarfile.open(fileobj=stream, mode="r|") as archive:
+            for member in archive:
+                folder, _, name = member.name.rpartition("/")
+                file = archive.extractfile(member) if member.isfile() and _ENTRY.fullmatch(name) else None
+                key, _, digest = name.partition(".")
+                if file is not None and folder == key[:2] and self.get(key) is None:
+                    content = file.read()
+                    if hashlib.sha256(content).hexdigest() == digest:
+                        self.put(key, content)
+        return self.info()
 
     def _folder(self, key: str) -> Path:
         if not _KEY.fullmatch(key):

@@ -41,6 +41,29 @@ class OpTime:
     origin: tuple[str, ...]
     time_ms: float
     share: float  # of the sum over all nodes
+    kernel: bool = False  # whether it ran in a library of ours
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """All nodes that share one kernel of a library."""
+
+    kernel: str
+    nodes: int
+    time_ms: float  # of all of them
+    share: float  # of the sum over all nodes of the model
+    origin: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One node of one run, as it went by: microseconds from the start of that run."""
+
+    name: str
+    op_type: str
+    origin: tuple[str, ...]
+    start_us: float
+    duration_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +76,23 @@ class ModelProfile:
     load_ms: float
     runs: int
     ops: tuple[OpTime, ...] = ()
+    events: tuple[Event, ...] = ()  # of one run, for a trace
+
+    @property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """The kernels of the library that ran, slowest first."""
+        found: dict[str, list[OpTime]] = {}
+        for op in self.ops:
+            if op.kernel:
+                found.setdefault(op.op_type, []).append(op)
+        made = [
+            KernelTime(
+                name, len(ops), sum(o.time_ms for o in ops), sum(o.share for o in ops),
+                tuple(node for o in ops for node in o.origin),
+            )
+            for name, ops in found.items()
+        ]  # fmt: skip
+        return tuple(sorted(made, key=lambda k: (-k.time_ms, k.kernel)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +107,12 @@ class Profile:
     host: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON document."""
-        return asdict(self)
+        """Plain values for a JSON document; the events of a trace are not in it."""
+        fields = asdict(self)
+        for each, model in zip(fields["models"], self.models, strict=True):
+            del each["events"]
+            each["kernels"] = [asdict(kernel) for kernel in model.kernels]
+        return fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,10 +167,10 @@ def profile_models(
         with _started(engines, Path(folder), time_limit) as running:
             times = _in_turns(running, warmup, duration, repeats)
             facts = [each.facts for each in running]
-        ops = [()] * len(loads) if not per_op else [_ops(each, used, values, warmup, time_limit) for each in loads]
+        seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
     models = tuple(
-        ModelProfile(path, library, _latency(ms), fact["load_ms"], len(ms), nodes)
-        for (path, library), ms, fact, nodes in zip(pairs, times, facts, ops, strict=False)
+        ModelProfile(path, library, _latency(ms), fact["load_ms"], len(ms), *nodes)
+        for (path, library), ms, fact, nodes in zip(pairs, times, facts, seen, strict=False)
     )
     return Profile(
         models=models,
@@ -148,9 +192,11 @@ def _ask(request: dict[str, Any], time_limit: float | None) -> Any:
 
 def _ops(
     load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None
-) -> tuple[OpTime, ...]:
+) -> tuple[tuple[OpTime, ...], tuple[Event, ...]]:
     request = {"do": "ops", **load, "threads": threads, "inputs": values, "warmup": warmup, "repeats": 10}
-    return tuple(OpTime(**each | {"origin": tuple(each["origin"])}) for each in _ask(request, time_limit))
+    found = _ask(request, time_limit)
+    ops = tuple(OpTime(**each | {"origin": tuple(each["origin"])}) for each in found["ops"])
+    return ops, tuple(Event(**each | {"origin": tuple(each["origin"])}) for each in found["events"])
 
 
 @contextmanager

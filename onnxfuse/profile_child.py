@@ -21,6 +21,8 @@ from onnx import ModelProto
 from onnxfuse import engine, feed_limits, feeds, process, trial
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
+DOMAIN = "onnxfuse."  # what the domains of kernels begin with
+_SUFFIX = "_kernel_time"
 
 
 def main(request: dict[str, Any]) -> Any:
@@ -81,8 +83,8 @@ def _times(call: Callable[[], Any], count: int) -> list[float]:
 
 def op_times(
     model: str, libraries: Sequence[str], threads: int, inputs: str, warmup: int, repeats: int
-) -> list[dict[str, Any]]:
-    """The median time of each node over all runs, in ms, slowest first, by the runtime's own profiler."""
+) -> dict[str, Any]:
+    """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run."""
     values = _read(inputs)
     with tempfile.TemporaryDirectory() as folder:
         options = engine.options(libraries=libraries, threads=threads)
@@ -92,8 +94,23 @@ def op_times(
         for _ in range(warmup + repeats):
             engine.run(session, values)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    origins = node_origins(feed_limits.load_proto(Path(model)))
-    return _by_node(events, warmup, repeats, origins)
+    proto = feed_limits.load_proto(Path(model))
+    origins = node_origins(proto)
+    kernels = {node.op_type for node in proto.graph.node if node.domain.startswith(DOMAIN)} if libraries else set()
+    ops = _by_node(events, warmup, repeats, origins)
+    return {"ops": [each | {"kernel": each["op_type"] in kernels} for each in ops], "events": _last(events, origins)}
+
+
+def _last(events: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """The nodes of the last run, as they went by."""
+    start = max(each["ts"] for each in events if each.get("name") == "model_run")
+    found = []
+    for each in events:
+        if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX) and each["ts"] >= start:
+            name = each["name"].removesuffix(_SUFFIX)
+            where = {"start_us": each["ts"] - start, "duration_us": each["dur"]}
+            found.append({"name": name, "op_type": each["args"]["op_name"], "origin": origins.get(name, ()), **where})
+    return sorted(found, key=lambda each: (each["start_us"], each["name"]))
 
 
 def _by_node(
@@ -101,12 +118,11 @@ def _by_node(
 ) -> list[dict[str, Any]]:
     """Node events summed within each run (bodies of loops run often), then the median over the runs after `warmup`."""
     starts = sorted(each["ts"] for each in events if each.get("name") == "model_run")
-    suffix = "_kernel_time"
     times: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * repeats)
     for each in events:
         run = bisect_right(starts, each["ts"]) - 1 - warmup
-        if each.get("cat") == "Node" and each["name"].endswith(suffix) and run >= 0:
-            times[each["name"].removesuffix(suffix), each["args"]["op_name"]][run] += each["dur"] / 1e3
+        if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX) and run >= 0:
+            times[each["name"].removesuffix(_SUFFIX), each["args"]["op_name"]][run] += each["dur"] / 1e3
     medians = {key: statistics.median(values) for key, values in times.items()}
     total = sum(medians.values()) or 1.0
     return [

@@ -101,10 +101,10 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("optimize", "m.onnx", "o.onnx", "--lib", "o.onnx"), ("the library and the model are both o.onnx",)),
         (("optimize", "m.onnx", "o.onnx", "--lib", "./m.onnx", "--overwrite"), ("the library and the model to read",)),
         (("optimize", "m.onnx", "-o", "-", "--lib", "m.onnx", "--overwrite"), ("the library and the model to read",)),
-        (("optimize", "m.onnx", "--json-file", "m.fused.onnx"), ("m.fused.onnx is a file of the models",)),
+        (("optimize", "m.onnx", "--json-file", "m.fused.onnx"), ("m.fused.onnx names a file that has another use",)),
         (
             ("inspect", "m.onnx", "--json-file", "m.onnx", "--overwrite"),
-            ("m.onnx is a file of the models",),
+            ("m.onnx names a file that has another use",),
         ),
         (("inspect", "m.onnx", "--json-file", "-"), ("--json-file wants a file", "--json")),
         (("optimize", "m.onnx", ""), ("OUT has no name",)),
@@ -120,6 +120,7 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("verify", "m.onnx", "missing.onnx"), ("there is no file missing.onnx",)),
         (("explain", "m.onnx", "--node", "("), ("( is no regular expression",)),
         (("cache", "clean"), ("there is no 'clean'",)),
+        (("diff", "-", "-"), ("standard input holds one model only",)),
     ],
 )
 def test_a_wrong_command_line(

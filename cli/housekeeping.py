@@ -1,0 +1,146 @@
+"""The verbs that keep house: `doctor`, `config`, `cache`."""
+
+from __future__ import annotations
+
+import tarfile
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.build import find_toolchain
+from onnxfuse.cache import Cache, Info
+from onnxfuse.config import default_cache_dir, option_fields, target_named
+from onnxfuse.emit import Staged
+from onnxfuse.errors import OutputError, ToolchainError, UsageError
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.report.document import host
+
+from .flags import name_of
+from .results import Answer, document
+from .show import bytes_text, table
+
+
+def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
+    """What this machine offers."""
+    compilers = {name: _compiler(name) for name in ("auto", "gcc", "clang", "zig")}
+    target = target_named("native")
+    root = Path(cache_dir) if cache_dir else default_cache_dir()
+    kept = Cache(root).info()
+    facts: dict[str, Any] = {
+        "compilers": compilers,
+        "onnxruntime": _runtime(),
+        "target": {"name": target.name, "lanes": target.lanes, "features": target.features},
+        "gpu": Path("/dev/nvidia0").exists(),
+        "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
+    }
+    if calibrate:
+        facts["measured"] = {"numpy_sgemm_gflops": _gflops(), "copy_gb_per_s": _bandwidth()}
+    machine = host()
+    rows = [
+        ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
+        ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
+        *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
+        ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
+        ("gpu", "an NVIDIA device; kernels run on the CPU" if facts["gpu"] else "none"),
+        ("cache", f"{root}: {kept.entries} entries, {bytes_text(kept.bytes)}"),
+    ]
+    for name, value in facts.get("measured", {}).items():
+        rows.append((name, f"{value:.1f}"))
+    return Answer(document("doctor", **facts), tuple(table(rows)))
+
+
+def _compiler(name: str) -> dict[str, Any]:
+    try:
+        return {"version": str(find_toolchain(name)), "reason": None}
+    except ToolchainError as problem:
+        return {"version": None, "reason": problem.message}
+
+
+def _runtime() -> str | None:
+    for package in ("onnxruntime", "onnxruntime-gpu"):
+        try:
+            return f"{version(package)} ({package})"
+        except PackageNotFoundError:
+            continue
+    return None
+
+
+def _gflops() -> float:
+    """NumPy's matrix product of 1024 x 1024 in single precision, best of some."""
+    a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
+    return 2.0 * 1024**3 / _best(lambda: a @ a) / 1e9
+
+
+def _bandwidth() -> float:
+    """Bytes read and written by copies of 256 MB on one core, best of some."""
+    a = np.ones(64 << 20, np.float32)
+    b = np.empty_like(a)
+    return 2.0 * a.nbytes / _best(lambda: np.copyto(b, a)) / 1e9
+
+
+def _best(call: Any) -> float:
+    times = []
+    for _ in range(8):
+        start = time.perf_counter()
+        call()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def config(values: Mapping[str, Any], sources: Mapping[str, str], path: Path | None) -> Answer:
+    """The options of `optimize` as they are now, and where each comes from."""
+    words = {"commandline": "flag", "environment": "environment", "default_map": str(path), "default": "default"}
+    rows, facts = [("option", "value", "from")], {}
+    for each in option_fields():
+        name, value = name_of(each), values[each.name]
+        origin = words.get(sources[each.name], sources[each.name])
+        facts[name] = {"value": value, "from": origin}
+        shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        rows.append((name, {"None": "-", "": "-"}.get(shown, shown), origin))
+    return Answer(document("config", file=path, options=facts), tuple(table(rows)))
+
+
+def cache(action: str, file: str | None, max_size: str, cache_dir: str | None, *, overwrite: bool) -> Answer:
+    """The cache, after what was asked for: entries deleted, written to an archive, or taken from one."""
+    kept = Cache(Path(cache_dir) if cache_dir else default_cache_dir())
+    if (file is None) == (action in ("export", "import")):
+        wanted = "wants the archive's name" if file is None else f"wants no file: {file}"
+        raise UsageError(f"cache: {action} {wanted}", hint="onnxfuse cache export kernels.tar")
+    before = kept.info().entries
+    if action == "export":
+        info = _exported(kept, Path(file or ""), overwrite=overwrite)
+    elif action == "import":
+        info = _imported(kept, Path(file or ""))
+    else:
+        info = kept.gc(size_of(max_size)) if action == "gc" else kept.info()
+    added = max(0, info.entries - before)
+    facts = {"path": info.root, "entries": info.entries, "bytes": info.bytes, "removed": info.removed, "added": added}
+    done = {"gc": f", {info.removed} removed", "import": f", {added} added", "export": f", written to {file}"}
+    line = f"{info.root}: {info.entries} entries, {bytes_text(info.bytes)}{done.get(action, '')}"
+    return Answer(document("cache", **facts), (line,))
+
+
+def _exported(kept: Cache, path: Path, *, overwrite: bool) -> Info:
+    with Staged(overwrite=overwrite) as staged:
+        temporary = staged.stage(path)
+        try:
+            with temporary.open("wb") as stream:
+                info = kept.pack(stream)
+        except OSError as problem:
+            raise OutputError(f"write: {path} cannot be written: {problem.strerror or problem}") from None
+        staged.commit()
+    return info
+
+
+def _imported(kept: Cache, path: Path) -> Info:
+    try:
+        with path.open("rb") as stream:
+            return kept.unpack(stream)
+    except OSError as problem:
+        raise UsageError(f"read: {path} cannot be read: {problem.strerror}", hint="check the spelling") from None
+    except (tarfile.TarError, EOFError) as problem:
+        raise UsageError(f"cache: {path} is no archive of a cache: {problem}", hint="cache export makes one") from None

@@ -1,0 +1,94 @@
+"""A result as a page for people: facts and tables, as one HTML file that needs nothing else, or as Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import jinja2
+
+Format: TypeAlias = Literal["html", "markdown"]
+FORMATS: tuple[Format, ...] = ("html", "markdown")
+_MARKDOWN_ENDS = (".md", ".markdown")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under a title. `right` are columns of figures; `shares` (0 to 1) are drawn in the last one."""
+
+    title: str
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[int, ...] = ()
+    shares: tuple[float, ...] = ()  # one for each row, or none at all
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """What a page says: facts by name, then tables, then notes."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+    ok: bool | None = None  # the answer, where the result is one
+
+
+def format_of(path: str | Path) -> Format:
+    """The format that a file's name asks for.
+
+    >>> format_of("a/summary.md"), format_of("page.html")
+    ('markdown', 'html')
+    """
+    return "markdown" if Path(path).suffix.lower() in _MARKDOWN_ENDS else "html"
+
+
+def text_of(page: Page, form: Format) -> str:
+    """The page in a format; equal pages, equal bytes."""
+    return _html(page) if form == "html" else "\n".join(_markdown(page)) + "\n"
+
+
+def _html(page: Page) -> str:
+    loader = jinja2.FileSystemLoader(Path(__file__).parent)
+    environment = jinja2.Environment(
+        loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
+    )
+    return environment.get_template("page.html.j2").render(page=page)
+
+
+def _markdown(page: Page) -> Iterator[str]:
+    yield f"# {_plain(page.title)}"
+    yield ""
+    yield from _rows(("", ""), page.facts, ())
+    for table in page.tables:
+        yield from ("", f"## {_plain(table.title)}", "")
+        yield from _rows(table.head, table.rows, table.right)
+    if page.notes:
+        yield ""
+    for note in page.notes:
+        yield f"- {_plain(note)}"
+
+
+def _rows(head: tuple[str, ...], rows: tuple[tuple[str, ...], ...], right: tuple[int, ...]) -> Iterator[str]:
+    yield _row(head)
+    yield _row(tuple("---:" if at in right else "---" for at in range(len(head))))
+    for row in rows:
+        yield _row(tuple(map(_plain, row)))
+
+
+def _row(cells: tuple[str, ...]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+_SPECIAL: Mapping[int, Any] = str.maketrans({c: f"\\{c}" for c in "\\|`*_<[]"})
+
+
+def _plain(text: str) -> str:
+    """Text that Markdown shows as it is.
+
+    >>> _plain("a|b *c*")
+    'a\\\\|b \\\\*c\\\\*'
+    """
+    return " ".join(text.split()).translate(_SPECIAL)
