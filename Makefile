@@ -64,9 +64,10 @@ golden: setup ## Write the sections of tests/golden/*.case anew; their diff is t
 replay: setup ## Which kernels changed since REVISION=HEAD; none may, where no change is meant
 	@$(PY) scripts/replay.py "$(REVISION)"
 
-docs: setup ## Write docs/operators.md and docs/rules.md anew, from the program
+docs: setup ## Write docs/operators.md, docs/rules.md and docs/commands.md anew, from the program
 	@$(PY) scripts/operators.py
 	@$(PY) scripts/rules.py
+	@$(PY) scripts/commands.py
 
 bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
 	@$(PY) scripts/bench.py

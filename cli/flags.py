@@ -130,6 +130,7 @@ def _type(field: Field[Any]) -> Any:
 def _help(field: Field[Any]) -> str:
     text = str(field.metadata["help"])
     shown = field.default not in (None, False, ()) and "default" not in text
+    text = f"{text} (may be repeated)" if field.metadata["many"] else text
     return f"{text} (default: {field.default})" if shown else text
 
 

@@ -126,7 +126,12 @@ def _debug() -> bool:
 
 @verb()
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL2]")
-@flag("level", type=Choice(["model", "op", "kernel"]), default="model", help="the time of each node or kernel too")
+@flag(
+    "level",
+    type=Choice(["model", "op", "kernel"]),
+    default="model",
+    help="also the time of each node, or of each kernel",
+)
 @flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
 @flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
 @flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")

@@ -51,7 +51,7 @@ class Options:
     rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
     atol: float | None = _option(None, "absolute tolerance of verification instead of the computed one")
     inputs: str | None = _option(
-        None, "inputs for verification: an .npz file or an ONNX test_data_set folder", metavar="FILE"
+        None, "inputs to run with instead of random ones: an .npz file or an ONNX test_data_set folder", metavar="FILE"
     )
     seed: int = _option(0, "seed of the random inputs")
     require_fusion: int = _option(0, "fail (exit 1) when fewer kernels than this are made")
@@ -63,8 +63,8 @@ class Options:
     no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
     jobs: int = _option(0, "compilers that run at once (0: one per core)")
     gain: bool | None = _option(None, "measure the result against the original (on a terminal by default)")
-    time_budget: float | None = _option(None, "seconds the whole build may take", metavar="SECONDS")
-    memory_budget: str | None = _option(None, "memory the build may take, such as 8GB", metavar="BYTES")
+    time_budget: float | None = _option(None, "seconds it may take, such as 90 or 5m", metavar="SECONDS")
+    memory_budget: str | None = _option(None, "memory it may take, such as 8GB", metavar="BYTES")
     stop_after: str | None = _option(None, "stop after this step and write nothing", choices=STEPS)
     print_step: str | None = _option(None, "print what this step made", choices=STEPS, flag="print")
 
