@@ -97,7 +97,7 @@ def read_document(name: str) -> Any:
 def page_text(value: Any, form: str | None, path: Path | None) -> str:
     """A result as a page: in a format, else in that of a file's name, else as Markdown. Raises UsageError."""
     from onnxfuse.report import page  # noqa: PLC0415  only where one is wanted: jinja2 takes its time
-    from onnxfuse.report.sections import page_of  # noqa: PLC0415
+    from onnxfuse.report.sections import page_of  # noqa: PLC0415  it needs the page
 
     found = next((each for each in page.FORMATS if each == form), None)
     return page.text_of(page_of(value), found or (page.format_of(path) if path is not None else "markdown"))

@@ -103,7 +103,7 @@ class Cache:
     def pack(self, stream: BinaryIO) -> Info:
         """Write every entry into a tar archive; the same entries, the same bytes. Raises OSError."""
         paths = sorted(path for path, _ in self._entries())
-        with tarfile.open(fileobj=stream, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path in paths:
                 with contextlib.suppress(FileNotFoundError), path.open("rb") as file:  # deleted meanwhile
                     member = tarfile.TarInfo(f"{path.parent.name}/{path.name}")
