@@ -181,7 +181,7 @@ def test_a_cache_on_another_machine(onnxfuse: Onnxfuse, model: Path, here: Path)
     taken = onnxfuse("cache", "import", "kernels.tar", "--cache-dir", "two", "--json").json
     assert taken["added"] == said.json["entries"] and taken["bytes"] == said.json["bytes"]
     assert onnxfuse("cache", "import", "kernels.tar", "--cache-dir", "two", "--json").json["added"] == 0
-    again = onnxfuse("optimize", model, "again.onnx", "--cache-dir", "two", "--no-verify", "--toolchain", "gcc")
+    again = onnxfuse("optimize", model, "again.onnx", "--cache-dir", "two", "--no-verify")
     assert "1 from cache" in again.err
 
 
