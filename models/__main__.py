@@ -20,7 +20,8 @@ from models.networks import NETWORKS, Network
 HERE = Path(__file__).parent
 MAKERS = ("onnx", "numpy", "torch", "transformers", "onnxscript")  # packages whose version may change a model
 SOURCES = {
-    "models.full": ("full.py", "weights.py"),
+    "models.full_text": ("full_text.py", "exporting.py", "weights.py"),
+    "models.full_image": ("full_image.py", "exporting.py", "weights.py"),
     "models.small_bert": ("small_bert.py", "net.py"),
     "models.small_cnn": ("small_cnn.py", "net.py"),
 }

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 Array: TypeAlias = npt.NDArray[Any]
 
 LOW, HIGH = 0.1, 10.0
+HIDDEN = -50.0  # what a mask hides is below this: exp says 0
 PEAKED = 1.1  # least root mean square of probabilities, in units of that of equal ones
 
 
@@ -22,15 +23,18 @@ def dead(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[str]:
     """One line per activation whose root mean square lies outside LOW..HIGH; none in a network that is alive.
 
     An activation is a float value that depends on weights or on float inputs. Sums over n terms are measured in units
-    of sqrt(n). Probabilities over n places cannot reach LOW when n is large: their root mean square, 1/n when all are
-    equal, must be PEAKED times that.
+    of sqrt(n). Scores that a mask hides do not count. Probabilities over n places cannot reach LOW when n is large:
+    their root mean square, 1/n when all are equal, must be PEAKED times that.
     """
     lines = []
     values = activations(model, feed)
     summed = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "ReduceSum"}
     for name, value in values.items():
         terms = values[summed[name]].size // value.size if name in summed else 1
-        size = rms(value) / math.sqrt(terms)
+        seen = value[value > HIDDEN]
+        if seen.size < value.size and not seen.any():
+            continue  # a mask by itself
+        size = rms(seen) / math.sqrt(terms)
         if is_probability(value):
             if size * value.shape[-1] < PEAKED:
                 lines.append(f"{name}: probabilities {size * value.shape[-1]:.3f} times those of equal ones")

@@ -42,7 +42,7 @@ class Network:
     name: str
     what: str
     inputs: tuple[Input, ...]
-    module: Literal["models.small_bert", "models.small_cnn", "models.full"]
+    module: Literal["models.small_bert", "models.small_cnn", "models.full_text", "models.full_image"]
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)  # usual values of the symbolic extents
@@ -50,7 +50,7 @@ class Network:
     @property
     def full(self) -> bool:
         """Whether this is a full-size network."""
-        return self.module == "models.full"
+        return self.module.startswith("models.full")
 
     def build(self) -> onnx.ModelProto:
         """The model."""
@@ -70,19 +70,21 @@ def network(name: str) -> Network:
     return {row.name: row for row in NETWORKS}[name]
 
 
-def _tokens(vocab: int, batch: Extent, sequence: Extent) -> tuple[Input, ...]:
+def _tokens(vocab: int, batch: Extent, sequence: Extent, *, types: bool = True) -> tuple[Input, ...]:
     shape = (batch, sequence)
-    return (
-        Input("input_ids", "ids", shape, vocab),
-        Input("attention_mask", "mask", shape),
-        Input("token_type_ids", "ids", shape, 2),
-    )
+    kinds = (Input("token_type_ids", "ids", shape, 2),) if types else ()
+    return (Input("input_ids", "ids", shape, vocab), Input("attention_mask", "mask", shape), *kinds)
+
+
+def _words(batch: Extent, sequence: Extent) -> tuple[Input, ...]:
+    return _tokens(50257, batch, sequence, types=False)
 
 
 def _image(size: int, batch: Extent = 1) -> tuple[Input, ...]:
     return (Input("pixel_values", "image", (batch, 3, size, size)),)
 
 
+_FULL_EXTENTS = {"batch": 1, "sequence": 128}
 _SMALL_EXTENTS = {"batch": 2, "sequence": 24}
 
 
@@ -96,11 +98,14 @@ def _small(name: str, what: str, inputs: tuple[Input, ...], function: str, **arg
     )
 
 
-def _full(name: str, what: str, inputs: tuple[Input, ...]) -> tuple[Network, ...]:
-    """A full-size network in both forms."""
-    return (
-        Network(name, what, inputs, "models.full", "export", {"name": name, "form": "modern"}),
-        Network(f"{name}.decomposed", what, inputs, "models.full", "export", {"name": name, "form": "decomposed"}),
+def _full(name: str, what: str, inputs: tuple[Input, ...], symbolic: tuple[Input, ...] = ()) -> tuple[Network, ...]:
+    """A full-size network in both forms, and with symbols where it has inputs for that."""
+    module: Any = "models.full_text" if inputs[0].kind == "ids" else "models.full_image"
+    shapes = {"modern": inputs, "decomposed": inputs} | ({"dynamic": symbolic} if symbolic else {})
+    names = {"modern": name, "decomposed": f"{name}.decomposed", "dynamic": f"{name}.dynamic"}
+    return tuple(
+        Network(names[form], what, given, module, "export", {"name": name, "form": form}, _FULL_EXTENTS)
+        for form, given in shapes.items()
     )
 
 
@@ -108,18 +113,15 @@ _DEMO_BERT = {"layers": 4, "hidden": 384, "heads": 6, "intermediate": 1536, "voc
 _DEMO_MOBILENET = ((6, 24, 2, 2), (6, 32, 2, 2), (6, 64, 3, 2), (6, 96, 2, 1), (6, 160, 2, 2))
 
 NETWORKS: tuple[Network, ...] = (
-    *_full("bert-base", "BERT-base, batch 1, sequence 128", _tokens(30522, 1, 128)),
-    Network(
-        "bert-base.dynamic",
-        "BERT-base, symbolic batch and sequence",
-        _tokens(30522, "batch", "sequence"),
-        "models.full",
-        "export",
-        {"name": "bert-base", "form": "dynamic"},
-        {"batch": 1, "sequence": 128},
-    ),
-    *_full("resnet-50", "ResNet-50 v1.5, batch 1, 224 x 224", _image(224)),
-    *_full("mobilenet-v2", "MobileNetV2 1.0, batch 1, 224 x 224", _image(224)),
+    *_full("bert-base", "BERT-base, sequence 128", _tokens(30522, 1, 128), _tokens(30522, "batch", "sequence")),
+    *_full("gpt2", "GPT-2 (124M), prefill 128", _words(1, 128), _words("batch", "sequence")),
+    *_full("mobilebert", "MobileBERT, sequence 128", _tokens(30522, 1, 128), _tokens(30522, "batch", "sequence")),
+    *_full("vit-b-16", "ViT-B/16, 224 x 224", _image(224), _image(224, "batch")),
+    *_full("swin-t", "Swin-T, 224 x 224", _image(224), _image(224, "batch")),
+    *_full("convnext-t", "ConvNeXt-T, 224 x 224", _image(224), _image(224, "batch")),
+    *_full("resnet-50", "ResNet-50 v1.5, 224 x 224", _image(224)),
+    *_full("mobilenet-v2", "MobileNetV2 1.0, 224 x 224", _image(224)),
+    *_full("segformer-b0", "SegFormer-B0, 256 x 256", _image(256), _image(256, "batch")),
     *_small("tiny-bert", "BERT, 2 layers of 64", _tokens(100, 1, 32), "bert", batch=1, sequence=32),
     *_small("tiny-bert.dynamic", "BERT, 2 layers of 64, symbolic", _tokens(100, "batch", "sequence"), "bert"),
     *_small("tiny-resnet", "ResNet, 2 bottlenecks of 8", _image(32), "resnet"),

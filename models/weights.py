@@ -17,9 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.mobilebert.modeling_mobilebert import NoNorm
+from transformers.pytorch_utils import Conv1D
 
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+LINEAR = (nn.Linear, Conv1D, NoNorm)  # the last axis is the channel; NoNorm is a diagonal matrix
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,13 +38,14 @@ class Gain:
 
 def calibrate(module: nn.Module, feed: Sequence[Tensor], gains: Sequence[Gain], seed: int = 0) -> None:
     """Draw all weights of `module`, then size them in one run on `feed`; leaves the module in evaluation mode."""
-    for name, parameter in module.named_parameters():
-        _draw(name, parameter, seed)
+    for owner, layer in module.named_modules():
+        for name, parameter in layer.named_parameters(prefix=owner, recurse=False):
+            _draw(layer, name, parameter, seed)
     module.eval()
     hooks = []
     for name, layer in module.named_modules():
         gain = next((gain.size for gain in gains if re.search(gain.pattern, name)), 1.0)
-        if isinstance(layer, (nn.Linear, *CONVOLUTIONS)):
+        if isinstance(layer, (*LINEAR, *CONVOLUTIONS)):
             hooks.append(layer.register_forward_hook(_resize(gain)))
         elif isinstance(layer, (nn.LayerNorm, *BATCH_NORMS)):
             layer.weight.data *= gain
@@ -60,14 +64,17 @@ def calibrate(module: nn.Module, feed: Sequence[Tensor], gains: Sequence[Gain], 
     module.eval()
 
 
-def _draw(name: str, parameter: nn.Parameter, seed: int) -> None:
+def _draw(layer: nn.Module, name: str, parameter: nn.Parameter, seed: int) -> None:
     """Fan-in scaled matrices, gammas around 1, and biases and betas whose mean is not zero."""
     random = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     values = torch.randn(parameter.shape, generator=random)
-    if "embedding" in name and parameter.dim() > 1 and "convolution" not in name:
+    matrix = isinstance(layer, (*LINEAR, *CONVOLUTIONS))
+    if parameter.dim() > 1 and not matrix and (isinstance(layer, nn.Embedding) or "embedding" in name):
         values = 0.6 * values + 0.1
     elif parameter.dim() > 1:
         values = values * parameter[0].numel() ** -0.5
+        if isinstance(layer, nn.Linear) and layer.bias is None:
+            values = values + 1 / parameter[0].numel()  # the mean that a bias would give
     elif name.endswith("bias"):
         values = 0.15 * values + 0.2
     else:
