@@ -20,15 +20,17 @@ from onnxfuse.profile import ModelProfile, Profile, profile_models
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models" / "build"
 
-_FAMILIES = ("bert", "resnet", "mobilenet")
+_FAMILIES = ("bert", "gpt2", "mobilebert", "vit", "swin", "convnext", "resnet", "mobilenet", "segformer")
+_DEMOS = ("bert", "resnet", "mobilenet")
+_FULL = (
+    "bert-base", "gpt2", "mobilebert", "vit-b-16", "swin-t", "convnext-t", "resnet-50", "mobilenet-v2", "segformer-b0",
+)  # fmt: skip
+_FORMS = ("", ".decomposed")
 NETWORKS: dict[str, tuple[str, ...]] = {
-    "tiny": (*(f"tiny-{f}{form}" for f in _FAMILIES for form in ("", ".decomposed")), "tiny-bert.dynamic"),
-    "demo": tuple(f"demo-{f}{form}" for f in _FAMILIES for form in ("", ".decomposed")),
-    "full": (
-        "bert-base", "bert-base.decomposed", "bert-base.dynamic",
-        "resnet-50", "resnet-50.decomposed", "mobilenet-v2", "mobilenet-v2.decomposed",
-    ),
-}  # fmt: skip
+    "tiny": (*(f"tiny-{name}{form}" for name in _FAMILIES for form in _FORMS), "tiny-bert.dynamic"),
+    "demo": tuple(f"demo-{name}{form}" for name in _DEMOS for form in _FORMS),
+    "full": (*(f"{name}{form}" for name in _FULL for form in _FORMS), "bert-base.dynamic"),
+}
 DYNAMIC = ".dynamic"
 ENGINES = ("runtime", "fused", "bodies", "unfused")  # in the order in which they are measured; see `latencies`
 SPREAD = 0.03  # how far an engine may be from itself

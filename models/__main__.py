@@ -19,11 +19,11 @@ from models.networks import NETWORKS, Network
 
 HERE = Path(__file__).parent
 MAKERS = ("onnx", "numpy", "torch", "transformers", "onnxscript")  # packages whose version may change a model
-SOURCES = {
+SOURCES = {  # of modules that use others than `parts` and `net`
     "models.full_text": ("full_text.py", "exporting.py", "weights.py"),
     "models.full_image": ("full_image.py", "exporting.py", "weights.py"),
-    "models.small_bert": ("small_bert.py", "net.py"),
     "models.small_cnn": ("small_cnn.py", "net.py"),
+    "models.small_swin": ("small_swin.py", "traced_windows.py", "parts.py", "net.py"),
 }
 
 
@@ -76,7 +76,8 @@ def _write(row: Network, folder: Path, *, check: bool) -> int:
 def _builder_digest(row: Network) -> str:
     """What the model depends on: the row, the text of its builder, and the versions of what that calls."""
     content = hashlib.sha256(repr(row).encode())
-    for file in SOURCES[row.module]:
+    name = row.module.removeprefix("models.")
+    for file in SOURCES.get(row.module, (f"{name}.py", "parts.py", "net.py")):
         content.update((HERE / file).read_bytes())
     for package in MAKERS:
         content.update(f"{package} {_version(package)}".encode())

@@ -54,6 +54,12 @@ class Net:
         self._nodes.append(helper.make_node(op, list(inputs), [out], name=f"node_{out}", **attributes))
         return out
 
+    def nodes(self, op: str, count: int, *inputs: str, **attributes: Any) -> list[str]:
+        """A node with several outputs."""
+        outputs = [f"{op.lower()}_{len(self._nodes)}_{number}" for number in range(count)]
+        self._nodes.append(helper.make_node(op, list(inputs), outputs, name=f"node_{outputs[0]}", **attributes))
+        return outputs
+
     def weight(self, name: str, values: Array) -> str:
         """A float32 initializer."""
         self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(values, dtype=np.float32), name))

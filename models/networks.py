@@ -1,4 +1,4 @@
-"""The table of all networks: name, builder, inputs. A new one is a row here and, if full-size, a row in `full.py`."""
+"""The table of all networks: name, builder, inputs. A new one is a row here and, if full-size, a row of its builder."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Network:
     name: str
     what: str
     inputs: tuple[Input, ...]
-    module: Literal["models.small_bert", "models.small_cnn", "models.full_text", "models.full_image"]
+    module: str
     function: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     extents: Mapping[str, int] = field(default_factory=dict)  # usual values of the symbolic extents
@@ -76,8 +76,8 @@ def _tokens(vocab: int, batch: Extent, sequence: Extent, *, types: bool = True) 
     return (Input("input_ids", "ids", shape, vocab), Input("attention_mask", "mask", shape), *kinds)
 
 
-def _words(batch: Extent, sequence: Extent) -> tuple[Input, ...]:
-    return _tokens(50257, batch, sequence, types=False)
+def _words(batch: Extent, sequence: Extent, vocab: int = 50257) -> tuple[Input, ...]:
+    return _tokens(vocab, batch, sequence, types=False)
 
 
 def _image(size: int, batch: Extent = 1) -> tuple[Input, ...]:
@@ -88,19 +88,28 @@ _FULL_EXTENTS = {"batch": 1, "sequence": 128}
 _SMALL_EXTENTS = {"batch": 2, "sequence": 24}
 
 
-def _small(name: str, what: str, inputs: tuple[Input, ...], function: str, **arguments: Any) -> tuple[Network, ...]:
-    """A small network in both forms."""
-    module: Any = "models.small_bert" if function == "bert" else "models.small_cnn"
-    modern, decomposed = arguments | {"form": "modern"}, arguments | {"form": "decomposed"}
-    return (
-        Network(name, what, inputs, module, function, modern, _SMALL_EXTENTS),
-        Network(f"{name}.decomposed", what, inputs, module, function, decomposed, _SMALL_EXTENTS),
+_MODULES = {
+    "bert": "small_bert", "gpt2": "small_gpt2", "mobilebert": "small_mobilebert",
+    "resnet": "small_cnn", "mobilenet_v2": "small_cnn", "convnext": "small_convnext",
+    "vit": "small_vit", "swin": "small_swin", "segformer": "small_segformer",
+}  # fmt: skip
+
+
+def _small(
+    name: str, what: str, inputs: tuple[Input, ...], function: str, *, traced: bool = True, **arguments: Any
+) -> tuple[Network, ...]:
+    """A small network in both forms, or in the modern one alone."""
+    forms = {"modern": name} | ({"decomposed": f"{name}.decomposed"} if traced else {})
+    module = f"models.{_MODULES[function]}"
+    return tuple(
+        Network(own, what, inputs, module, function, arguments | {"form": form}, _SMALL_EXTENTS)
+        for form, own in forms.items()
     )
 
 
 def _full(name: str, what: str, inputs: tuple[Input, ...], symbolic: tuple[Input, ...] = ()) -> tuple[Network, ...]:
     """A full-size network in both forms, and with symbols where it has inputs for that."""
-    module: Any = "models.full_text" if inputs[0].kind == "ids" else "models.full_image"
+    module = "models.full_text" if inputs[0].kind == "ids" else "models.full_image"
     shapes = {"modern": inputs, "decomposed": inputs} | ({"dynamic": symbolic} if symbolic else {})
     names = {"modern": name, "decomposed": f"{name}.decomposed", "dynamic": f"{name}.dynamic"}
     return tuple(
@@ -127,6 +136,19 @@ NETWORKS: tuple[Network, ...] = (
     *_small("tiny-resnet", "ResNet, 2 bottlenecks of 8", _image(32), "resnet"),
     *_small("tiny-resnet.dynamic", "ResNet, 2 bottlenecks, symbolic", _image(32, "batch"), "resnet", batch="batch"),
     *_small("tiny-mobilenet", "MobileNetV2, 3 blocks", _image(32), "mobilenet_v2"),
+    *_small("tiny-gpt2", "GPT-2, 2 layers of 64", _words(1, 32, 100), "gpt2", batch=1, sequence=32),
+    *_small("tiny-gpt2.dynamic", "GPT-2, 2 layers of 64, symbolic", _words("batch", "sequence", 100), "gpt2"),
+    *_small("tiny-mobilebert", "MobileBERT, 2 layers of 64 and 32", _tokens(100, 1, 24), "mobilebert"),
+    *_small("tiny-vit", "ViT, 2 layers of 64", _image(32), "vit"),
+    *_small("tiny-vit.dynamic", "ViT, symbolic", _image(32, "batch"), "vit", batch="batch", traced=False),
+    *_small("tiny-swin", "Swin, windows of 5 in 2 stages", _image(40), "swin"),
+    *_small("tiny-swin.dynamic", "Swin, symbolic", _image(40, "batch"), "swin", batch="batch", traced=False),
+    *_small("tiny-convnext", "ConvNeXt, 2 stages", _image(36), "convnext"),
+    *_small("tiny-convnext.dynamic", "ConvNeXt, symbolic", _image(36, "batch"), "convnext", batch="batch"),
+    *_small("tiny-segformer", "SegFormer, 2 stages", _image(64), "segformer"),
+    *_small(
+        "tiny-segformer.dynamic", "SegFormer, symbolic", _image(64, "batch"), "segformer", batch="batch", traced=False
+    ),
     *_small("demo-bert", "BERT, 4 layers of 384", _tokens(1000, 1, 128), "bert", batch=1, sequence=128, **_DEMO_BERT),
     *_small("demo-resnet", "ResNet-26", _image(224), "resnet", blocks=(2, 2, 2, 2), width=48, image=224, classes=1000),
     *_small(

@@ -10,13 +10,9 @@ import onnx
 from onnx import TensorProto
 
 from models.net import Extent, Form, Net, Spread
+from models.parts import ATTENTION_GAIN, BIAS, GELU_GAIN, attention, dense, gelu, layer_norm
 
-# A mean that is not zero, so that the mean a LayerNorm subtracts is not zero either; a small deviation, because what
-# all tokens share grows from layer to layer, until they are equal and attention is uniform.
-BIAS = Spread(0.1, 0.15)
-SHIFT = Spread(0.1, 0.1)
-SCORE_GAIN = 1.0  # of queries and of keys: the scores' deviation becomes 1, attention neither uniform nor one-hot
-ATTENTION_GAIN = 0.4  # of what attention says, which is mostly the same for all tokens
+EPSILON = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +45,9 @@ class Writer:
     """How one exporter writes the parts in which the two forms of BERT differ."""
 
     opset: int
-    layer_norm: Callable[[Net, Sizes, str, str, str], str]
-    gelu: Callable[[Net, str], str]
     mask: Callable[[Net, Sizes], str]
     position_ids: Callable[[Net, Sizes], str]
     extents: Callable[[Net, Sizes, str, tuple[int, ...]], str]
-    attention: Callable[[Net, Sizes, str, str, str, str], str]
-    bias_first: bool
 
 
 def bert(
@@ -101,52 +93,28 @@ def _embeddings(net: Net, sizes: Sizes, write: Writer) -> str:
     types = net.node("Gather", table("token_type", 2), "token_type_ids", axis=0)
     total = net.node("Add", words, types)
     places = net.node("Gather", table("position", sizes.positions), write.position_ids(net, sizes), axis=0)
-    return write.layer_norm(net, sizes, net.node("Add", total, places), "embeddings.LayerNorm", "")
+    return layer_norm(net, net.node("Add", total, places), "embeddings.LayerNorm", sizes.hidden, EPSILON)
 
 
 def _layer(net: Net, sizes: Sizes, write: Writer, name: str, state: str, mask: str, out: str) -> str:
     """Attention and MLP, each with its residual and its LayerNorm."""
-    hidden, inner = sizes.hidden, sizes.intermediate
+    hidden, inner, norm = sizes.hidden, sizes.intermediate, f"{name}.attention.output.LayerNorm"
     split = write.extents(net, sizes, state, (-1, sizes.head))
     query, key, value = (
-        net.node("Reshape", _dense(net, write, state, f"{name}.attention.self.{part}", hidden, hidden, gain), split)
-        for part, gain in (("query", SCORE_GAIN), ("key", SCORE_GAIN), ("value", 1.0))
+        net.node("Reshape", dense(net, state, f"{name}.attention.self.{part}", hidden, hidden), split)
+        for part in ("query", "key", "value")
     )
-    context = write.attention(net, sizes, query, key, value, mask)
-    merged = net.node("Transpose", context, perm=(0, 2, 1, 3))
+    static = (sizes.static[0], sizes.heads, sizes.static[1]) if sizes.static else None
+    merged = attention(net, query, key, value, static, sizes.head, mask)
     merged = net.node("Reshape", merged, write.extents(net, sizes, state, (-1,)))
-    attended = _dense(net, write, merged, f"{name}.attention.output.dense", hidden, hidden, ATTENTION_GAIN)
-    attended = net.node("Add", attended, state)
-    state = write.layer_norm(net, sizes, attended, f"{name}.attention.output.LayerNorm", "")
-    wide = write.gelu(net, _dense(net, write, state, f"{name}.intermediate.dense", hidden, inner, 1.0))
-    # GELU of a standard normal has a root mean square of about 0.65.
-    narrow = _dense(net, write, wide, f"{name}.output.dense", inner, hidden, 1 / 0.65)
-    return write.layer_norm(net, sizes, net.node("Add", narrow, state), f"{name}.output.LayerNorm", out)
-
-
-def _dense(net: Net, write: Writer, x: str, name: str, inputs: int, outputs: int, gain: float) -> str:
-    weight = net.weight(f"{name}.weight", net.draw(f"{name}.weight", (inputs, outputs), Spread(gain * inputs**-0.5)))
-    bias = net.weight(f"{name}.bias", net.draw(f"{name}.bias", (outputs,), BIAS))
-    product = net.node("MatMul", x, weight)
-    return net.node("Add", bias, product) if write.bias_first else net.node("Add", product, bias)
-
-
-def _norm_weights(net: Net, sizes: Sizes, name: str) -> tuple[str, str]:
-    scale = net.draw(f"{name}.weight", (sizes.hidden,), Spread(0.15, 1.0))
-    shift = net.draw(f"{name}.bias", (sizes.hidden,), SHIFT)
-    return net.weight(f"{name}.weight", scale), net.weight(f"{name}.bias", shift)
+    attended = dense(net, merged, f"{name}.attention.output.dense", hidden, hidden, ATTENTION_GAIN)
+    state = layer_norm(net, net.node("Add", attended, state), norm, hidden, EPSILON)
+    wide = gelu(net, dense(net, state, f"{name}.intermediate.dense", hidden, inner))
+    narrow = dense(net, wide, f"{name}.output.dense", inner, hidden, GELU_GAIN)
+    return layer_norm(net, net.node("Add", narrow, state), f"{name}.output.LayerNorm", hidden, EPSILON, out)
 
 
 # --- as torch.export and onnxscript write it -------------------------------------------------------------------------
-
-
-def _modern_layer_norm(net: Net, sizes: Sizes, x: str, name: str, out: str) -> str:
-    weights = _norm_weights(net, sizes, name)
-    return net.node("LayerNormalization", x, *weights, out=out, axis=-1, epsilon=1e-12, stash_type=1)
-
-
-def _modern_gelu(net: Net, x: str) -> str:
-    return net.node("Gelu", x, approximate="none")
 
 
 def _modern_extent(net: Net, axis: int) -> str:
@@ -200,53 +168,7 @@ def _modern_symbolic_mask(net: Net, seen: str) -> tuple[str, str]:
     return every, net.node("GatherND", seen, net.node("Concat", *pairs, axis=-1), batch_dims=0)
 
 
-def _modern_attention(net: Net, sizes: Sizes, query: str, key: str, value: str, mask: str) -> str:
-    """The decomposition of scaled_dot_product_attention: half of the scale on each side, no row of NaN kept."""
-    query, key, value = (net.node("Transpose", x, perm=(0, 2, 1, 3)) for x in (query, key, value))
-    flat, apart = _modern_key_shapes(net, sizes, key)
-    key = net.node("Transpose", net.node("Reshape", key, flat, allowzero=0), perm=(0, 2, 1))
-    key = net.node("Reshape", key, apart, allowzero=0)
-    scale = net.constant(float(sizes.head**-0.25))
-    scores = net.node("MatMul", net.node("Mul", query, scale), net.node("Mul", key, scale))
-    chances = net.node("Softmax", net.node("Add", scores, mask), axis=-1)
-    chances = net.node("Where", net.node("IsNaN", chances), net.constant(0.0), chances)
-    return net.node("MatMul", chances, value)
-
-
-def _modern_key_shapes(net: Net, sizes: Sizes, key: str) -> tuple[str, str]:
-    """(batch * heads, sequence, head) and (batch, heads, head, sequence) as values."""
-    if sizes.static:
-        batch, sequence = sizes.static
-        return (
-            net.constant([-1, sequence, sizes.head]),
-            net.constant([batch, sizes.heads, sizes.head, sequence]),
-        )
-    bounds = np.iinfo(np.int64)
-    shape = net.node("Shape", key, start=0)
-    last = net.constant([-1])
-    head = net.node("Slice", shape, last, net.constant([bounds.max]))
-    sequence_ = net.node("Slice", shape, net.constant([-2]), last)
-    outer = net.node("Slice", shape, net.constant([bounds.min]), net.constant([-2]))
-    flat = net.node("Concat", last, sequence_, head, axis=0)
-    return flat, net.node("Concat", outer, head, sequence_, axis=0)
-
-
 # --- as tracing wrote it ---------------------------------------------------------------------------------------------
-
-
-def _traced_layer_norm(net: Net, sizes: Sizes, x: str, name: str, out: str) -> str:
-    scale, shift = _norm_weights(net, sizes, name)
-    centred = net.node("Sub", x, net.node("ReduceMean", x, axes=[-1]))
-    variance = net.node("ReduceMean", net.node("Pow", centred, net.constant(2.0)), axes=[-1])
-    deviation = net.node("Sqrt", net.node("Add", variance, net.constant(1e-12)))
-    normal = net.node("Div", centred, deviation)
-    return net.node("Add", net.node("Mul", normal, scale), shift, out=out)
-
-
-def _traced_gelu(net: Net, x: str) -> str:
-    error = net.node("Erf", net.node("Div", x, net.constant(float(np.sqrt(2.0)))))
-    gated = net.node("Mul", x, net.node("Add", error, net.constant(1.0)))
-    return net.node("Mul", gated, net.constant(0.5))
 
 
 def _traced_extent(net: Net, like: str, axis: int) -> str:
@@ -276,36 +198,17 @@ def _traced_mask(net: Net, sizes: Sizes) -> str:
     return net.node("Mul", hidden, net.constant(-10000.0))
 
 
-def _traced_attention(net: Net, sizes: Sizes, query: str, key: str, value: str, mask: str) -> str:
-    query = net.node("Transpose", query, perm=(0, 2, 1, 3))
-    value = net.node("Transpose", value, perm=(0, 2, 1, 3))
-    key = net.node("Transpose", key, perm=(0, 2, 3, 1))
-    scores = net.node("Div", net.node("MatMul", query, key), net.constant(float(sizes.head**0.5)))
-    scores = net.node("Add", scores, mask)
-    powers = net.node("Exp", net.node("Sub", scores, net.node("ReduceMax", scores, axes=[-1], keepdims=1)))
-    total = net.node("ReduceSum", powers, axes=[-1], keepdims=1)
-    return net.node("MatMul", net.node("Div", powers, total), value)
-
-
 WRITERS: dict[Form, Writer] = {
     "modern": Writer(
         opset=20,
-        layer_norm=_modern_layer_norm,
-        gelu=_modern_gelu,
         mask=_modern_mask,
         position_ids=_modern_position_ids,
         extents=_modern_extents,
-        attention=_modern_attention,
-        bias_first=False,
     ),
     "decomposed": Writer(
         opset=12,
-        layer_norm=_traced_layer_norm,
-        gelu=_traced_gelu,
         mask=_traced_mask,
         position_ids=_traced_position_ids,
         extents=_traced_extents,
-        attention=_traced_attention,
-        bias_first=True,
     ),
 }

@@ -44,11 +44,12 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """axis = value, at most `most`."""
+    """axis = value, at most `most`; 0, and the value not looked at, where a guard fails."""
 
     axis: Axis
     value: Index
     most: Index | None = None
+    guards: tuple[Guard, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +217,26 @@ class Phase:
 
 
 @dataclass(frozen=True, slots=True)
+class ExtentBind:
+    """A symbol and what gives it when the kernel is launched: dimension `axis` of the storage of an input, / times."""
+
+    symbol: Symbol
+    input: int
+    axis: int
+    times: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel with positional names: equal computations are equal kernels.
 
-    Symbols are bound from input dimensions: `binds` gives, per symbol, the input and the axis of its storage shape.
+    Symbols are bound from input dimensions, in the order of `binds`.
     """
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
     scratch: tuple[Buffer, ...]
-    binds: tuple[tuple[Symbol, int, int], ...]
+    binds: tuple[ExtentBind, ...]
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # not negative when the kernel is launched: checked before anything is read
 

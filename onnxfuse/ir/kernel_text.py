@@ -33,10 +33,11 @@ def kernel_lines(kernel: Kernel) -> Iterator[str]:
     """The lines of a kernel: parameters, symbols, conditions, scratch, then its phases."""
     for role, params in (("input", kernel.inputs), ("output", kernel.outputs)):
         yield from (f"{role} {_param(p)}" for p in params)
-    for symbol, number, axis in kernel.binds:
-        yield f"{symbol!r} is dimension {axis} of {kernel.inputs[number].name}"
+    for b in kernel.binds:
+        times = f" / {b.times}" if b.times != 1 else ""
+        yield f"{b.symbol!r} is dimension {b.axis} of {kernel.inputs[b.input].name}{times}"
     yield from (f"requires {e!r} >= 0" for e in kernel.requires)
-    yield from (f"{b.space} {_buffer(b)}" for b in kernel.scratch)
+    yield from (f"{each.space} {_buffer(each)}" for each in kernel.scratch)
     for phase in kernel.phases:
         yield from _phase(phase)
 
@@ -82,7 +83,8 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield from _body(s.body)
         case Bind():
             most = f", at most {s.most!r}" if s.most is not None else ""
-            yield f"{s.axis!r} = {s.value!r}{most}"
+            where = f" when {_guards(s.guards)}" if s.guards else ""
+            yield f"{s.axis!r} = {s.value!r}{most}{where}"
         case Accumulate():
             yield f"{', '.join(s.targets)} {s.combine}= {_listed(s.values)}"
         case Let():

@@ -14,6 +14,7 @@ from collections import Counter
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan, group_of
+from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ops.spec import Table
@@ -211,7 +212,17 @@ class _Grower:
             return ("E-FANOUT", f"{n.op} has several results: whoever reads them takes it")
         if any(self.kinds[a].name in (BATCHED,) for a in self.units.after[node] if a in self.kinds):
             return ("E-FANOUT", f"the contraction behind {n.op} reads it in its own order")
+        if self.units.after[node] and self._hides_extents(node):
+            return ("E-COST", f"{n.op} hides extents that what reads it may need")
         return self._numel_refusal(group, node)
+
+    def _hides_extents(self, node: int) -> bool:
+        """Whether a value's extents multiply symbols that are extents of their own in what the node reads."""
+        n = self.units.nodes[node]
+        have, want = (self.units.graph.types.get(v) for v in (n.inputs[0], n.outputs[0]))
+        if have is None or want is None:
+            return False
+        return any(len(symbols_of(e)) > 1 and e not in have.shape for e in want.shape)
 
     def _numel_refusal(self, group: int, node: int) -> tuple[str, str] | None:
         """Elementwise work joins when it has as many elements as the value it reads: nothing is computed twice."""
@@ -243,10 +254,11 @@ class _Grower:
             return ("E-TYPE", f"{n.op} is not elementwise")
         if self.strategy == "nnvm":
             return ("E-TYPE", "only producers are joined to")
-        if any(self.units.group[a] != group for a in self.units.after[node]):
-            return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
-        if any(o in self.units.graph.outputs for o in n.outputs):
-            return ("E-FANOUT", f"the result of {n.op} is an output of the model")
+        if not self._stored_on_the_way(group, node):
+            if any(self.units.group[a] != group for a in self.units.after[node]):
+                return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
+            if any(o in self.units.graph.outputs for o in n.outputs):
+                return ("E-FANOUT", f"the result of {n.op} is an output of the model")
         if any(
             self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED)
             for b in self.units.before[node]
@@ -259,10 +271,18 @@ class _Grower:
             return ("E-COST", f"{n.op} would be computed for every head")
         return None
 
+    def _stored_on_the_way(self, group: int, node: int) -> bool:
+        """Whether rows that are reduced may store a value of theirs that others read too: nothing is computed twice."""
+        rows = REDUCTION in self._kinds(group) and not self._kinds(group) & {WEIGHTS, BATCHED, WINDOW}
+        return rows and self.kinds[node].name == ELEMENTWISE and self._size(node) == self._largest(group)
+
+    def _largest(self, group: int) -> int:
+        """Elements of the largest value of a group."""
+        return max(self._size(m) for m in self.units.members[group])
+
     def _shared_mask(self, group: int, node: int) -> bool:
         """Whether a producer is much smaller than the group's largest value: then it is cheaper made once."""
-        graph = self.units.graph
-        largest = max(self._size(m) for m in self.units.members[group])
+        graph, largest = self.units.graph, self._largest(group)
         t = graph.types[self.units.nodes[node].outputs[0]]
         size = product(t.shape).constant if t is not None else None
         return size is not None and size * 4 <= largest

@@ -60,7 +60,7 @@ def _run_struct(kernel: Kernel) -> list[str]:
     out += [f"  const {stored(p.dtype)}* __restrict {p.name};  // {p.dtype} {_shape(p)}" for p in kernel.inputs]
     out += [f"  {stored(p.dtype)}* __restrict {p.name};  // {p.dtype} {_shape(p)}" for p in kernel.outputs]
     out += [f"  {stored(b.dtype)}* __restrict {identifier(b.name)};" for b in kernel.scratch]
-    out += [f"  i64 {s.name};" for s, _, _ in kernel.binds]
+    out += [f"  i64 {b.symbol.name};" for b in kernel.binds]
     out += ["  int* fault;", "  Slots slots;", "  Parts parts;", "};"]
     return out
 
@@ -72,9 +72,10 @@ def _shape(p: Param) -> str:
 def _entry(kernel: Kernel) -> list[str]:
     """The function that the host calls: binds extents, checks shapes, allocates, runs the phases."""
     out = ["const char* run_kernel(Host* host, const Tensor* inputs) {", "  Run_ run{};"]
-    for s, i, d in kernel.binds:
-        out.append(f'  if (inputs[{i}].rank <= {d}) return "an input has too few dimensions";')
-        out.append(f"  const i64 {s.name} = run.{s.name} = inputs[{i}].dims[{d}];")
+    for b in kernel.binds:
+        name, times = b.symbol.name, f" / {b.times}" if b.times != 1 else ""
+        out.append(f'  if (inputs[{b.input}].rank <= {b.axis}) return "an input has too few dimensions";')
+        out.append(f"  const i64 {name} = run.{name} = inputs[{b.input}].dims[{b.axis}]{times};")
     for e in kernel.requires:
         out.append(f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";')
     for i, p in enumerate(kernel.inputs):
@@ -174,8 +175,8 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     )
     put = printer.put
     put("Run_& run = *static_cast<Run_*>(user);")
-    for s, _, _ in kernel.binds:
-        put(f"const i64 {s.name} = run.{s.name};")
+    for b in kernel.binds:
+        put(f"const i64 {b.symbol.name} = run.{b.symbol.name};")
     for p in kernel.inputs:
         if p.name in used:
             put(f"const {stored(p.dtype)}* __restrict const {p.name} = run.{p.name};")

@@ -63,6 +63,7 @@ class Printer:
             case Bind():
                 value = index(s.value)
                 value = value if s.most is None else f"least({value}, {index(s.most)})"
+                value = f"{condition(s.guards)} ? {value} : 0" if s.guards else value
                 self.put(f"const i64 {identifier(s.axis.name)} = {value};")
             case Loop():
                 self.loop(s)

@@ -1,8 +1,8 @@
-"""Masks that hold everywhere are not computed, and what they alone made large stays small.
+"""Masks that hold everywhere are not computed, and what only they, or an Expand, made large stays small.
 
-`And(true, m)` is m broadcast to a larger shape. Nothing needs the larger shape where the readers broadcast m anyway: so
-m takes the place, and the elementwise operators on the way are made again for its shape, up to those whose result has
-the same shape as before.
+`And(true, m)` is m broadcast to a larger shape, and so is `Expand(m)`. Nothing needs the larger shape where the readers
+broadcast m anyway: so m takes the place, and the elementwise operators on the way are made again for its shape, up to
+those whose result has the same shape as before.
 """
 
 from __future__ import annotations
@@ -26,6 +26,12 @@ def true_operand(work: Work, at: int, trust: bool) -> Draft:
         if always_true(work, known):
             return _smaller(Draft(work, at), node.outputs[0], other)
     raise Miss(f"no operand of {node.name or node.op} is known to hold everywhere")
+
+
+def expanded(work: Work, at: int, trust: bool) -> Draft:
+    """Expand gives way to what it expands."""
+    node = work.nodes[at]
+    return _smaller(Draft(work, at), node.outputs[0], node.inputs[0])
 
 
 def _smaller(draft: Draft, old: str, new: str) -> Draft:
@@ -60,4 +66,5 @@ def _again(draft: Draft, node: Node, values: dict[str, str]) -> str:
 
 STEPS: tuple[Step, ...] = (
     Step("true-operand", "And(true, m) => m", "exact", true_operand, frozenset({"And"}), ("true holds everywhere",)),
+    Step("expanded", "f(Expand(m), x) => f(m, x)", "exact", expanded, frozenset({"Expand"}), ("x has the shape",)),
 )

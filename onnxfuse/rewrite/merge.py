@@ -1,4 +1,4 @@
-"""Contractions that share their input side by side: one product with the weights concatenated, split afterwards."""
+"""Contractions that share their input side by side: one product with the weights concatenated, sliced afterwards."""
 
 from __future__ import annotations
 
@@ -90,9 +90,10 @@ def _merged(draft: Draft, node: Node, branches: list[Branch]) -> Draft:
     else:
         y = draft.node("MatMul", inputs, attrs)
         y = draft.node("Add", (y, bias)) if bias else y
-    pieces = _split(draft, y, [b.columns for b in branches])
-    for b, piece in zip(branches, pieces, strict=True):
-        draft.replace(b.out, piece)
+    last, first = len(draft.type(y).shape) - 1, 0
+    for b in branches:
+        draft.replace(b.out, _columns(draft, y, last, first, first + b.columns))
+        first += b.columns
     return draft
 
 
@@ -110,18 +111,18 @@ def _joined_bias(draft: Draft, branches: list[Branch]) -> str:
     return draft.array(np.concatenate(parts), dtype, "joined", *(b.bias or b.weight for b in branches))
 
 
-def _split(draft: Draft, y: str, sizes: list[int]) -> tuple[str, ...]:
-    axis = len(draft.type(y).shape) - 1
-    attrs: dict[str, Attribute] = {"axis": axis}
-    if draft.work.opset >= 13:
-        return draft.pieces(draft.node("Split", (y, draft.ints(sizes)), attrs, pieces=len(sizes)))
-    return draft.pieces(draft.node("Split", (y,), {**attrs, "split": tuple(sizes)}, pieces=len(sizes)))
+def _columns(draft: Draft, y: str, axis: int, start: int, end: int) -> str:
+    """One branch's columns of the product. Not a Split: whoever reads a Slice may take it along."""
+    if draft.work.opset >= 10:
+        return draft.node("Slice", (y, *(draft.ints((value,)) for value in (start, end, axis))))
+    attrs: dict[str, Attribute] = {"starts": (start,), "ends": (end,), "axes": (axis,)}
+    return draft.node("Slice", (y,), attrs)
 
 
 STEPS: tuple[Step, ...] = (
     Step(
         "side-by-side",
-        "x@w1 + b1, x@w2 + b2, ... => Split(x@[w1 w2 ...] + [b1 b2 ...])",
+        "x@w1 + b1, x@w2 + b2, ... => slices of x@[w1 w2 ...] + [b1 b2 ...]",
         "exact",
         side_by_side,
         frozenset({"MatMul", "Gemm"}),

@@ -9,7 +9,7 @@ from onnxfuse.config import Target
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Kernel, Param, Phase
+from onnxfuse.ir.kernel import Buffer, ExtentBind, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.schedule.align import Together, partition
@@ -78,12 +78,18 @@ def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
     return tuple(found.values())
 
 
-def _bound(symbols: tuple[Symbol, ...], inputs: tuple[Param, ...]) -> tuple[tuple[Symbol, int, int], ...] | Decision:
-    """For each symbol the input and dimension that give it."""
-    out: list[tuple[Symbol, int, int]] = []
+def _bound(symbols: tuple[Symbol, ...], inputs: tuple[Param, ...]) -> tuple[ExtentBind, ...] | Decision:
+    """For each symbol the input and dimension that give it: that is, or that is a multiple of, the symbol."""
+    spots = [(i, d, e) for i, p in enumerate(inputs) for d, e in enumerate(p.storage)]
+    out: list[ExtentBind] = []
     for s in symbols:
-        spot = next(((i, d) for i, p in enumerate(inputs) for d, e in enumerate(p.storage) if e == Index.of(s)), None)
-        if spot is None:
+        found = [ExtentBind(s, i, d, times) for i, d, e in spots if (times := _multiple(e, s))]
+        if not found:
             return Decision("E-SHAPE-UNKNOWN", (), "an extent cannot be read from any input of the group")
-        out.append((s, *spot))
+        out.append(min(found, key=lambda bind: bind.times))
     return tuple(out)
+
+
+def _multiple(e: Index, symbol: Symbol) -> int:
+    """n where e is n times the symbol, else 0."""
+    return next((c for mono, c in e.terms if len(e.terms) == 1 and mono == (symbol,) and c > 0), 0)

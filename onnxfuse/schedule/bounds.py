@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from onnxfuse.ir.compose import indices_of, walk
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, atoms, axes_of, divides, in_range, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.scalar import Guard, Load
+from onnxfuse.ir.scalar import FromIndex, Guard, Load
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]
@@ -40,6 +40,11 @@ def _inside(e: Index, extent: Index, guards: tuple[Guard, ...]) -> bool:
 
 def _bounded(e: Index, g: Guard, name: str) -> Index | None:
     """e with a multiple of a guarded index in it written as an axis that runs over what the guard lets through."""
+    here = dict(e.terms)
+    for mono, c in g.index.terms:  # a quotient or remainder, say, that both have
+        if mono and mono in here and here[mono] % c == 0:
+            times = here[mono] // c
+            return e - g.index * times + Index.of(Axis(name, g.extent)) * times
     for a in axes_of(g.index):
         whole, part = coefficient(e, a), coefficient(g.index, a)
         times = divides(part, whole) if whole is not None and part is not None and part != ZERO else None
@@ -49,11 +54,18 @@ def _bounded(e: Index, g: Guard, name: str) -> Index | None:
 
 
 def _reads(d: Definition) -> Iterator[tuple[str, Shape, tuple[Guard, ...]]]:
-    """Every read of a definition: tensor, index, and the guards around it."""
+    """Every read of a definition, those of indices too: tensor, index, and the guards around it."""
     for node in walk(d.value):
         if isinstance(node, Load) and node.index:
             yield node.source, node.index, node.guards
-    for e in indices_of(d.value):
+            yield from _looked_up(node.index, node.guards)
+            yield from _looked_up(tuple(g.index for g in node.guards), ())
+        elif isinstance(node, FromIndex):
+            yield from _looked_up((node.index,), ())
+
+
+def _looked_up(index: Shape, guards: tuple[Guard, ...]) -> Iterator[tuple[str, Shape, tuple[Guard, ...]]]:
+    for e in index:
         for atom in atoms(e):
             if isinstance(atom, Loaded):
-                yield atom.source, atom.at, ()
+                yield atom.source, atom.at, guards

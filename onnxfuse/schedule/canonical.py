@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import rebuild, walk
+from onnxfuse.ir.compose import indices_of, rebuild, walk
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol, symbols_of
+from onnxfuse.ir.index import ONE, Atom, Axis, Div, Index, Loaded, Mod, Symbol, symbols_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import Layout, Reshape, Step
@@ -28,7 +28,7 @@ class Canonical:
 
 def canonical(lowered: Lowered, layouts: Mapping[str, Layout]) -> Canonical:
     """Rename values, axes and symbols by position."""
-    symbols = _symbols(lowered)
+    symbols = _symbols(lowered, layouts)
     names = {v: f"in{i}" for i, v in enumerate(lowered.inputs)}
     names |= {v: f"out{i}" for i, v in enumerate(lowered.outputs)}
     for i, d in enumerate(lowered.definitions):
@@ -42,7 +42,10 @@ def canonical(lowered: Lowered, layouts: Mapping[str, Layout]) -> Canonical:
 
     definitions = tuple(rename.definition(d, i) for i, d in enumerate(lowered.definitions))
     return Canonical(
-        tuple(map(param, lowered.inputs)), tuple(map(param, lowered.outputs)), definitions, tuple(symbols.values())
+        tuple(map(param, lowered.inputs)),
+        tuple(map(param, lowered.outputs)),
+        definitions,
+        tuple(a for e in symbols.values() for m, _ in e.terms for a in m if isinstance(a, Symbol)),
     )
 
 
@@ -50,7 +53,8 @@ def _step(step: Step, rename: _Renamer) -> Step:
     return Reshape(tuple(map(rename.index, step.shape))) if isinstance(step, Reshape) else step
 
 
-def _symbols(lowered: Lowered) -> dict[Symbol, Symbol]:
+def _symbols(lowered: Lowered, layouts: Mapping[str, Layout]) -> dict[Symbol, Index]:
+    """What stands for each symbol: one of its own, or, of those that are only ever multiplied, one for all."""
     found: dict[Symbol, None] = {}
     for value in (*lowered.inputs, *lowered.outputs):
         for e in lowered.types[value].shape:
@@ -60,13 +64,51 @@ def _symbols(lowered: Lowered) -> dict[Symbol, Symbol]:
         for e in d.shape:
             for s in sorted(symbols_of(e), key=lambda s: s.name):
                 found[s] = None
-    return {s: Symbol(f"s{i}") for i, s in enumerate(found)}
+    products = {m for e in _polynomials(lowered, layouts) for m in _monomials(e)}
+    names: dict[Symbol, Index] = {}
+    count = 0
+    for s in found:
+        if s not in names:
+            names[s] = Index.of(Symbol(f"s{count}"))
+            names |= {t: ONE for t in found if t not in names and _multiplied(s, t, products)}
+            count += 1
+    return names
+
+
+def _multiplied(s: Symbol, t: Symbol, products: Iterable[tuple[Atom, ...]]) -> bool:
+    """Whether two symbols only ever appear as their product."""
+    return all(m.count(s) == m.count(t) <= 1 for m in products)
+
+
+def _polynomials(lowered: Lowered, layouts: Mapping[str, Layout]) -> Iterator[Index]:
+    """Every extent and index of a group, the extents of axes and those of layouts too."""
+    for value in (*lowered.inputs, *lowered.outputs):
+        yield from lowered.types[value].shape
+        if value in layouts:
+            yield from (e for step in layouts[value].steps if isinstance(step, Reshape) for e in step.shape)
+    for d in lowered.definitions:
+        yield from d.shape
+        yield from indices_of(d.value)
+        yield from (r.extent for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges)
+
+
+def _monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
+    """The products of atoms that e is a sum of, those inside of atoms too."""
+    for mono, _ in e.terms:
+        yield mono
+        for atom in mono:
+            if isinstance(atom, (Div, Mod)):
+                yield from _monomials(atom.num)
+                yield from _monomials(atom.den)
+            elif isinstance(atom, Loaded):
+                for inner in (*atom.at, atom.extent):
+                    yield from _monomials(inner)
 
 
 class _Renamer:
     """Renames inside one lowered group."""
 
-    def __init__(self, names: Mapping[str, str], symbols: Mapping[Symbol, Symbol]) -> None:
+    def __init__(self, names: Mapping[str, str], symbols: Mapping[Symbol, Index]) -> None:
         self.names = names
         self.symbols = symbols
         self.axes: dict[Axis, Axis] = {}
@@ -76,7 +118,7 @@ class _Renamer:
 
     def _atom(self, atom: Atom) -> Index | None:
         if isinstance(atom, Symbol):
-            return Index.of(self.symbols.get(atom, atom))
+            return self.symbols.get(atom, Index.of(atom))
         if isinstance(atom, Axis):
             return Index.of(self.axes[atom])
         if isinstance(atom, Loaded):

@@ -29,7 +29,7 @@ class Writer:
     loops: list[Level]
     known: dict[Scalar, str] = field(default_factory=dict)
     levels: dict[str, int] = field(default_factory=dict)
-    bound: dict[Loaded, Axis] = field(default_factory=dict)
+    bound: dict[tuple[Loaded, tuple[Guard, ...]], Axis] = field(default_factory=dict)
     at: list[list[Stmt]] = field(default_factory=list)
     memo: dict[Scalar, int] = field(default_factory=dict)
     also: dict[Scalar, tuple[str, Index]] = field(default_factory=dict)
@@ -79,23 +79,27 @@ class Writer:
         self.levels[name] = level
         return name
 
-    def index(self, e: Index) -> Index:
-        """e with loaded indices that do not vary inside a vector bound to integer variables."""
+    def index(self, e: Index, guards: tuple[Guard, ...] = ()) -> Index:
+        """e with loaded indices that do not vary inside a vector bound to integer variables.
+
+        They are looked up only where the guards hold, which are those of the load that reads at e.
+        """
 
         def go(atom: object) -> Index | None:
             if not isinstance(atom, Loaded):
                 return None
-            inner = Loaded(atom.source, tuple(self.index(i) for i in atom.at), atom.extent)
-            level = max((self.level_of_index(i) for i in inner.at), default=0)
+            inner = Loaded(atom.source, tuple(self.index(i, guards) for i in atom.at), atom.extent)
+            needed = (*inner.at, *(e for g in guards for e in (g.index, g.extent)))
+            level = max((self.level_of_index(i) for i in needed), default=0)
             if any(loop.kind == "vector" for loop in self.loops[:level]):
                 return Index.of(inner)
-            if inner not in self.bound:
+            if (inner, guards) not in self.bound:
                 axis = Axis(f"%{self.prefix}g{self.count}", atom.extent)
                 self.count += 1
                 self.levels[axis.name] = level
-                self.bound[inner] = axis
-                self.at[level].append(Bind(axis, Index.of(inner)))
-            return Index.of(self.bound[inner])
+                self.bound[inner, guards] = axis
+                self.at[level].append(Bind(axis, Index.of(inner), None, guards))
+            return Index.of(self.bound[inner, guards])
 
         return transform(e, go) if any(isinstance(a, Loaded) for a in atoms(e)) else e
 
@@ -133,7 +137,7 @@ class Writer:
         assert isinstance(x, Load)
         guards = tuple(Guard(self.index(g.index), self.index(g.extent)) for g in x.guards)
         otherwise = self.visit(x.otherwise, uses, level) if x.otherwise is not None else None
-        return Load(x.source, tuple(self.index(i) for i in x.index), x.dtype, guards, otherwise)
+        return Load(x.source, tuple(self.index(i, guards) for i in x.index), x.dtype, guards, otherwise)
 
     def _by_reciprocal(self, x: Apply) -> bool:
         """Whether a division's divisor is fixed in the innermost loop: one reciprocal outside it is cheaper."""
@@ -227,7 +231,7 @@ def _in_parts(x: Reduce, in_vector: bool) -> Reduce | None:
 def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], list[Guard]]:
     """The body without guards under which it contributes nothing anyway, and those guards.
 
-    A guard that differs between the lanes of a vector stays where it is.
+    A guard that differs between the lanes of a vector stays where it is, as do those of an index that is loaded.
     """
     if len(x.body) != 1:
         return x.body, []
@@ -235,6 +239,8 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
     idle = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(x.combine)
     for f in factors:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
+            if any(isinstance(a, Loaded) for e in f.index for a in atoms(e)):
+                continue
             stay = tuple(g for g in f.guards if any(a in vectors for a in axes_of(g.index)))
             bare = Load(f.source, f.index, f.dtype, stay, f.otherwise if stay else None)
             body = rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults

@@ -8,6 +8,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import Index, Symbol
 from tests.kernels.compiled import Array, Case, Sizes
 from tests.rules.build import Build, draw
 
@@ -156,7 +157,32 @@ def look_ups() -> list[Case]:
     x = b.node("Add", b.node("Gather", b.weights(50, 64), i), b.node("Gather", b.weights(4, 64), t))
     y = b.node("LayerNormalization", x, b.weights(64), b.weights(64), axis=-1)
     out.append(Case("embedding", b.graph(y), ANY, feeds=places))
+    out.append(Case("look_up_behind_a_guard", neighbours(7), feeds=places))
+    out.append(Case("look_up_behind_a_guard_one", neighbours(1), feeds=places))
     return out
+
+
+def neighbours(length: int | str) -> Graph:
+    """Words between those before and behind them, zeros at the ends: what is looked up lies behind a guard."""
+    b = Build()
+    words = b.node("Gather", b.weights(9, 20), b.input("i", 2, length, dtype=I64))
+    behind = b.node("Slice", words, b.ints(1), b.ints(2**62), b.ints(1))
+    before = b.node("Slice", words, b.ints(0), b.ints(-1), b.ints(1))
+    behind = b.node("Pad", behind, b.ints(0, 0, 0, 0, 1, 0))
+    before = b.node("Pad", before, b.ints(0, 1, 0, 0, 0, 0))
+    return b.graph(b.node("Concat", behind, words, before, axis=2))
+
+
+def rolled(batch: int | str) -> Graph:
+    """An image rolled along both axes, as places of a sequence."""
+    b = Build()
+    x = b.input("x", batch, 10, 10, 16)
+    for axis in (1, 2):
+        first = b.node("Slice", x, b.ints(8), b.ints(10), b.ints(axis))
+        rest = b.node("Slice", x, b.ints(0), b.ints(8), b.ints(axis))
+        x = b.node("Concat", first, rest, axis=axis)
+    x = b.node("Reshape", x, b.ints(-1, 100, 16))
+    return b.graph(b.node("Add", x, b.input("y", batch, 100, 16)))
 
 
 def made() -> list[Case]:
@@ -175,7 +201,21 @@ def made() -> list[Case]:
     b = Build()
     x = b.node("Transpose", b.node("Pad", b.input("x", 1, 3, 6, 6), b.ints(0, 0, 1, 1, 0, 0, 1, 1)), perm=(0, 2, 3, 1))
     out.append(Case("pad_then_turn", b.graph(x)))
+    out.append(Case("rolled", rolled(2)))
+    out.append(Case("rolled_any", rolled("A"), ({"A": 3}, {"A": 1})))
     return out
 
 
-CASES: tuple[Case, ...] = (*order(), *pieces(), *joins(), *look_ups(), *made())
+def extents() -> list[Case]:
+    """Kernels whose inputs have products of symbols, and multiples of one, as extents."""
+    out = []
+    a, both = Index.of(Symbol("A")), Index.of(Symbol("A")) * Symbol("B")
+    b = Build()
+    out.append(Case("product_of_symbols", b.graph(b.node("Exp", b.node("Neg", b.input("x", both, 6)))), ANY))
+    b = Build()
+    x = b.node("Reshape", b.input("x", a * 4, 6), b.ints(-1, 4, 6))
+    out.append(Case("multiple_of_a_symbol", b.graph(b.node("Exp", b.node("Transpose", x, perm=(0, 2, 1)))), ANY))
+    return out
+
+
+CASES: tuple[Case, ...] = (*order(), *pieces(), *joins(), *look_ups(), *made(), *extents())

@@ -23,8 +23,26 @@ MOST = {
     "tiny-resnet.dynamic.decomposed": (11, 1),
     "tiny-mobilenet": (15, 0),
     "tiny-mobilenet.decomposed": (14, 1),
+    "tiny-gpt2": (99, 9),
+    "tiny-gpt2.decomposed": (99, 9),
+    "tiny-gpt2.dynamic": (99, 9),
+    "tiny-gpt2.dynamic.decomposed": (99, 9),
+    "tiny-mobilebert": (99, 9),
+    "tiny-mobilebert.decomposed": (99, 9),
+    "tiny-vit": (99, 9),
+    "tiny-vit.decomposed": (99, 9),
+    "tiny-vit.dynamic": (99, 9),
+    "tiny-swin": (99, 9),
+    "tiny-swin.decomposed": (99, 9),
+    "tiny-swin.dynamic": (99, 9),
+    "tiny-convnext": (99, 9),
+    "tiny-convnext.decomposed": (99, 9),
+    "tiny-convnext.dynamic": (99, 9),
+    "tiny-segformer": (99, 9),
+    "tiny-segformer.decomposed": (99, 9),
+    "tiny-segformer.dynamic": (99, 9),
 }
-LONG = ("tiny-resnet.dynamic", "tiny-resnet.dynamic.decomposed", "tiny-bert.dynamic.decomposed")
+LONG = {name for name in MOST if ".dynamic" in name} - {"tiny-bert.dynamic", "tiny-gpt2.dynamic"}
 ALL = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MOST]
 
 

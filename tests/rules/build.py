@@ -32,7 +32,7 @@ class Build:
         self.constants: dict[str, Constant] = {}
         self.known: dict[str, tuple[Index, ...]] = {}
 
-    def input(self, name: str, *shape: int | str, dtype: DType = F32) -> str:
+    def input(self, name: str, *shape: int | str | Index, dtype: DType = F32) -> str:
         """A graph input; extents that are names are symbols."""
         extents = tuple(Index.of(Symbol(e) if isinstance(e, str) else e) for e in shape)
         self.types[name] = TensorType(dtype, extents)
