@@ -15,7 +15,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Graph, Node, TensorType
 from onnxfuse.ir.index import Index
 from onnxfuse.rewrite import STEPS, engine, explain, rewrite
-from onnxfuse.rewrite.measure import Measure
+from onnxfuse.rewrite.measure import VIEWS, Measure
 from onnxfuse.rewrite.steps import NUMERICS
 from onnxfuse.rewrite.work import Miss, Work
 from tests.rules.build import Build, only, ops, rewritten, run, same
@@ -261,12 +261,17 @@ def random_graph(seed: int) -> Graph:
     return b.graph(*dict.fromkeys(made_values[-3:]))
 
 
+def computing(graph: Graph) -> int:
+    """Nodes that do more than name a part of what is there."""
+    return sum(n.op not in VIEWS for n in graph.nodes)
+
+
 @settings(max_examples=120, deadline=None)
 @given(st.integers(0, 10**6))
 def test_random_graphs_mean_the_same(seed: int) -> None:
     before = random_graph(seed)
     after, _ = rewritten(before)
-    assert len(after.nodes) <= len(before.nodes)
+    assert computing(after) <= computing(before)
     rng = np.random.default_rng(seed)
     feeds = {k: rng.uniform(0.5, 1.5, (4, 6)).astype(np.float32) for k in before.inputs}
     want, got = run(before, feeds), run(after, feeds)

@@ -168,3 +168,23 @@ def test_a_mask_that_may_not_hold_stays() -> None:
 def scores_of(b: Build, mask: str) -> list[str]:
     added = b.node("Where", mask, b.constant(0.0), b.constant(-1e4))
     return [b.node("Add", b.input("x", 2, 2, 3, 3), added)]
+
+
+def test_what_is_expanded_for_readers_that_broadcast_stays_small() -> None:
+    b = Build()
+    shape = b.node("Shape", b.input("x0", "n", 2, "s", "s"))
+    seen = b.node("Expand", b.input("mask", 1, 1, "s", 1, dtype=BOOL), shape)
+    added = b.node("Where", seen, b.constant(0.0), b.constant(-1e4))
+    before = b.graph(b.node("Add", "x0", added))
+    after, fired = rewritten(before, only("expanded"))
+    assert fired == {"expanded": 1} and "Expand" not in ops(after)
+    for n, s in ((2, 3), (1, 1)):
+        same(before, after, {"n": n, "s": s})
+
+
+def test_what_is_expanded_for_its_shape_stays() -> None:
+    for reader in ("output", "Softmax", "Add"):
+        b = Build()
+        wide = b.node("Expand", b.input("x", 2, 1, 3), b.ints(2, 4, 3))
+        y = wide if reader == "output" else b.node(reader, wide, *([b.input("y", 1, 3)] if reader == "Add" else []))
+        assert rewritten(b.graph(y), only("expanded"))[1] == {}
