@@ -175,8 +175,8 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     )
     put = printer.put
     put("Run_& run = *static_cast<Run_*>(user);")
-    for b in kernel.binds:
-        put(f"const i64 {b.symbol.name} = run.{b.symbol.name};")
+    for bind in kernel.binds:
+        put(f"const i64 {bind.symbol.name} = run.{bind.symbol.name};")
     for p in kernel.inputs:
         if p.name in used:
             put(f"const {stored(p.dtype)}* __restrict const {p.name} = run.{p.name};")

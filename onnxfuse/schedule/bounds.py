@@ -43,8 +43,8 @@ def _bounded(e: Index, g: Guard, name: str) -> Index | None:
     here = dict(e.terms)
     for mono, c in g.index.terms:  # a quotient or remainder, say, that both have
         if mono and mono in here and here[mono] % c == 0:
-            times = here[mono] // c
-            return e - g.index * times + Index.of(Axis(name, g.extent)) * times
+            ratio = here[mono] // c
+            return e - g.index * ratio + Index.of(Axis(name, g.extent)) * ratio
     for a in axes_of(g.index):
         whole, part = coefficient(e, a), coefficient(g.index, a)
         times = divides(part, whole) if whole is not None and part is not None and part != ZERO else None

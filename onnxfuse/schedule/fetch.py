@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
-from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.index import ONE, Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import Accumulate, Fold, Let, Loop, Stmt, Store, Touch
 from onnxfuse.ir.scalar import Load, Scalar
@@ -25,6 +25,8 @@ def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple
             continue
         for load in _loads(loop.body):
             at = load.index[0]
+            if any(isinstance(a, Loaded) for a in atoms(at)):  # what is looked up ahead may lie outside its tensor
+                continue
             if load.source.startswith("in") and coefficient(at, loop.axis) == ONE and row in axes_of(at):
                 wanted[load.source] = (loop, Touch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))
     return _with(stmts, list(wanted.values()))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, lower, nonnegative, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Stmt, Touch
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -81,9 +81,14 @@ def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
 
 
 def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
-    """What the tile below reads of each tensor that runs with the lanes and changes with the row."""
+    """What the tile below reads of each tensor that runs with the lanes and changes with the row.
+
+    Not what is looked up: behind the last row, its indices would be read outside of their tensor.
+    """
     for load in loads(value):
         at = load.index[0]
+        if any(isinstance(a, Loaded) for a in atoms(at)):
+            continue
         if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
             yield Touch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
 

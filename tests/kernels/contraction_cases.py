@@ -169,7 +169,16 @@ def attentions() -> list[Case]:
     i = b.input("i", 2, 5, dtype=I64)
     x = b.node("Gather", scaled(b, 30, 24), i)
     out.append(Case("rows_looked_up", b.graph(b.node("MatMul", x, scaled(b, 24, 40)))))
+    b = Build()  # several tiles of rows: nothing behind the last one may be looked up
+    y = b.node("MatMul", b.input("x", 2, 13, 24), scaled(b, 24, 64))
+    kinds = b.node("Gather", scaled(b, 2, 64), b.input("i", 2, 13, dtype=I64))
+    out.append(Case("rows_added_by_index", b.graph(b.node("Add", y, kinds)), feeds=two_kinds))
     return out
+
+
+def two_kinds(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Indices of a table of two rows."""
+    return draw(graph, rng, sizes) | {"i": rng.integers(0, 2, (2, 13))}
 
 
 CASES: tuple[Case, ...] = (*products(), *transposed(), *attentions())
