@@ -15,7 +15,7 @@ from onnxfuse.classify import NodeFacts, node_facts
 from onnxfuse.ir.dtype import BOOL, F32, I64, DType
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
-from onnxfuse.ops import contraction, elementwise, movement, normalization, reduction
+from onnxfuse.ops import contraction, elementwise, movement, normalization, own, reduction
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Row, define, view_of
 
@@ -23,7 +23,7 @@ OUT = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
 LONGEST = 150  # characters of a definition that is shown
 NEWEST = 24
 N, C = Symbol("N"), Symbol("C")
-MATRIX, IMAGE, ROW = (N, C), (N, 8, 32, 32), (C,)
+MATRIX, IMAGE, ROW, IDS = (N, C), (N, 8, 32, 32), (C,), (N, 16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,17 @@ EXAMPLES: dict[str, Example] = {
     "GlobalAveragePool": Example((IMAGE,)),
     "GlobalMaxPool": Example((IMAGE,)),
     "MatMul": Example((MATRIX, (C, 64))),
+    "com.microsoft::BiasGelu": Example((MATRIX, ROW)),
+    "com.microsoft::FusedMatMul": Example((MATRIX, (64, C)), {"transB": 1}),
+    "com.microsoft::FusedGemm": Example((MATRIX, (C, 64), (64,)), {"activation": "Relu"}),
+    "com.microsoft::FusedConv": Example((IMAGE, (16, 8, 3, 3)), {"activation": "Relu"}),
+    "com.microsoft::SkipLayerNormalization": Example((MATRIX, MATRIX, ROW, ROW)),
+    "com.microsoft::SkipSimplifiedLayerNormalization": Example((MATRIX, MATRIX, ROW)),
+    "com.microsoft::EmbedLayerNormalization": Example(
+        (IDS, IDS, (1000, 64), (128, 64), (2, 64), (64,), (64,)), dtype=I64, outputs=2
+    ),
+    "ImageScaler": Example(((N, 3, 32, 32),), {"scale": 0.5, "bias": (1.0, 2.0, 3.0)}),
+    "Crop": Example((IMAGE,), {"border": (1, 2, 3, 4)}),
     "Gemm": Example((MATRIX, (C, 64), (64,))),
     "Conv": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
 }
@@ -105,7 +116,7 @@ def example_graph(op: str, opset: int) -> Graph:
     known: dict[str, tuple[Index, ...]] = {}
     names = []
     for k, given in enumerate(e.inputs):
-        name = "abcde"[k]
+        name = "abcdefghi"[k]
         names.append(name)
         if isinstance(given, list):
             known[name] = tuple(map(Index.of, given))
@@ -146,7 +157,7 @@ def line(row: Row) -> str:
 def document() -> str:
     """The whole page."""
     parts = [HEAD]
-    for family in (elementwise, movement, reduction, normalization, contraction):
+    for family in (elementwise, movement, reduction, normalization, contraction, own):
         parts.append(
             f"## {family.__name__.rsplit('.', 1)[-1].capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
         )

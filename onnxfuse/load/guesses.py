@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 from onnxfuse.ir.dtype import U8
 from onnxfuse.ir.graph import Refused, TensorType
 from onnxfuse.ir.index import Index, divides, floor_div
-from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import INVALID_CALL, View, define
+from onnxfuse.ops.spec import INVALID_CALL, View
 
 Guess = Callable[[View], TensorType | None]
 
@@ -29,22 +27,6 @@ def _dequantized(view: View) -> TensorType | None:
     return TensorType(view.dtype(1), view.shape(0))
 
 
-def _as(op: str) -> Guess:
-    """The type that a row of the default domain gives to the same inputs and attributes."""
-
-    def guess(view: View) -> TensorType | None:
-        found = define(ROWS, replace(view, node=replace(view.node, op=op, domain="")))
-        return found[-1].type if isinstance(found, tuple) else None
-
-    return guess
-
-
-def _fused_matmul(view: View) -> TensorType | None:
-    """MatMul; of the flags that transpose operands nothing is said."""
-    flags = ("transA", "transB", "transBatchA", "transBatchB")
-    return None if any(view.attr(f, 0) for f in flags) else _as("MatMul")(view)
-
-
 def _attention(view: View) -> TensorType | None:
     """Attention of one packed projection: a third of its columns is the width of the result."""
     x, columns = view.shape(0), view.shape(1)[-1]
@@ -62,15 +44,6 @@ def _multi_head(view: View) -> TensorType | None:
         return None
     v = view.shape(2)
     return TensorType(view.dtype(0), (q[0], q[1], v[1] * v[3] if len(v) == 4 else v[-1]))
-
-
-def _crop(view: View) -> TensorType | None:
-    """Crop: `border` (left, top, right, bottom) leaves the last two axes, or `scale` fixes them."""
-    n, c, h, w = view.shape(0)
-    left, top, right, bottom = view.attr("border", (0, 0, 0, 0))
-    scale = view.attr("scale", ())
-    rest = tuple(map(Index.of, scale)) if scale else (h - top - bottom, w - left - right)
-    return TensorType(view.dtype(0), (n, c, *rest))
 
 
 def _resize(view: View) -> TensorType | None:
@@ -101,19 +74,14 @@ def _scaled(extent: Index, scale: float) -> Index | None:
 
 # By domain and operator: the type of the first output; of other outputs nothing is said.
 _MICROSOFT: dict[str, Guess] = {
-    **dict.fromkeys(("BiasAdd", "BiasGelu", "BiasSoftmax", "FastGelu", "Gelu", "QuickGelu"), _same),
-    **dict.fromkeys(("SkipLayerNormalization", "SkipSimplifiedLayerNormalization"), _same),
+    **dict.fromkeys(("BiasAdd", "BiasSoftmax"), _same),
     "QuantizeLinear": _quantized,
     "DequantizeLinear": _dequantized,
     "Attention": _attention,
     "MultiHeadAttention": _multi_head,
-    "FusedMatMul": _fused_matmul,
-    "FusedGemm": _as("Gemm"),
-    "FusedConv": _as("Conv"),
 }
 _DEFAULT: dict[str, Guess] = {
-    **dict.fromkeys(("ImageScaler", "ParametricSoftplus", "ScaledTanh", "SimplifiedLayerNormalization"), _same),
-    "Crop": _crop,
+    **dict.fromkeys(("ParametricSoftplus",), _same),
     "Resize": _resize,
     "Upsample": _resize,
 }

@@ -2,18 +2,35 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from functools import partial
+
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import total
+from onnxfuse.ops.stages import Element, Lift, total
 from onnxfuse.ops.window import guarded_load, windows
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A stack of matrices (or one row or column): its shape and its elements."""
+
+    shape: tuple[Index, ...]
+    at: Element
 
 
 def matmul(view: View) -> tuple[Definition, ...]:
     """MatMul with broadcast batch axes; one-dimensional operands are rows or columns that vanish from the result."""
-    a, b = view.shape(0), view.shape(1)
+    a, b = (Operand(view.shape(i), partial(view.load, i)) for i in (0, 1))
+    return multiplied(view, a, b)
+
+
+def multiplied(view: View, left: Operand, right: Operand, finish: Lift = lambda x: x) -> tuple[Definition, ...]:
+    """The product of two operands as NumPy's matmul has it, and what `finish` makes of each of its sums."""
+    a, b = left.shape, right.shape
     if not a or not b:
         raise view.refuse("E-SHAPE-UNKNOWN", "a scalar operand")
     if a[-1] != (b[-2] if len(b) > 1 else b[0]):
@@ -25,9 +42,9 @@ def matmul(view: View) -> tuple[Definition, ...]:
     outer = axes[: len(batch)]
     m = tuple(Index.of(x) for x in axes[len(batch) : len(batch) + len(rows)])
     n = tuple(Index.of(x) for x in axes[len(batch) + len(rows) :])
-    left = view.load(0, (*aligned(a[:-2], outer), *m, Index.of(k)))
-    right = view.load(1, (*aligned(b[:-2], outer), Index.of(k), *n))
-    value = total("sum", (k,), _product(left, right))
+    x = left.at((*aligned(a[:-2], outer), *m, Index.of(k)))
+    y = right.at((*aligned(b[:-2], outer), Index.of(k), *n))
+    value = finish(total("sum", (k,), _product(x, y)))
     return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
 
 

@@ -110,9 +110,14 @@ def relu(x: Scalar) -> Scalar:
 
 
 def gelu(view: View, x: Scalar) -> Scalar:
+    """Gelu, in the form that the node names."""
+    return gelu_of(x, tanh=view.attr("approximate", "none") == "tanh")
+
+
+def gelu_of(x: Scalar, *, tanh: bool) -> Scalar:
     """0.5 x (1 + erf(x / sqrt 2)), or its tanh form."""
     half, one = const(0.5, x.dtype), const(1, x.dtype)
-    if view.attr("approximate", "none") == "tanh":
+    if tanh:
         cube = apply("mul", apply("mul", x, x), x)
         inner = apply("add", x, apply("mul", const(0.044715, x.dtype), cube))
         bent = apply("tanh", apply("mul", const(sqrt(2 / pi), x.dtype), inner))

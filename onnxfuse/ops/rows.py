@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from onnxfuse.ops import contraction, elementwise, movement, normalization, reduction
+from onnxfuse.ops import contraction, elementwise, movement, normalization, own, reduction
 from onnxfuse.ops.spec import table
 
-ROWS = table(elementwise.ROWS, movement.ROWS, reduction.ROWS, normalization.ROWS, contraction.ROWS)
+ROWS = table(elementwise.ROWS, movement.ROWS, reduction.ROWS, normalization.ROWS, contraction.ROWS, own.ROWS)

@@ -6,7 +6,14 @@ import pytest
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ops.rows import ROWS
-from tests.ops import cases_contraction, cases_elementwise, cases_movement, cases_normalization, cases_reduction
+from tests.ops import (
+    cases_contraction,
+    cases_elementwise,
+    cases_movement,
+    cases_normalization,
+    cases_own,
+    cases_reduction,
+)
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
 
 CASES: tuple[Case, ...] = (
@@ -14,6 +21,7 @@ CASES: tuple[Case, ...] = (
     *cases_movement.CASES,
     *cases_reduction.CASES,
     *cases_normalization.CASES,
+    *cases_own.CASES,
     *cases_contraction.CASES,
 )
 MAY_NEED_SIZES = {"E-SHAPE-UNKNOWN", "E-BROADCAST"}
