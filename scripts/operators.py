@@ -147,9 +147,10 @@ def line(row: Row) -> str:
     shown = re.sub(r"\b([yz]):(\w+)", r"\1\2", "; ".join(map(repr, found.definitions))).replace(" - 1*", " - ")
     if len(shown) > LONGEST:
         shown = f"{len(found.definitions)} definitions" if len(found.definitions) > 1 else shown[:LONGEST] + " ..."
-    first = max(row.since, 1 if row.own else INTRODUCED[row.op])
+    own = "::" in row.op or row.spell is not None
+    first = max(row.since, 1 if own else INTRODUCED[row.op])
     opsets = f"{first}" if row.until > NEWEST else f"{first} to {row.until}"
-    if row.own:
+    if own:
         opsets = "ONNX Runtime's" if row.until > NEWEST else f"ONNX Runtime's to {row.until}"
     return f"| {row.op} | {opsets} | {found.kind} | {edges} | `{shown}` |"
 

@@ -15,6 +15,7 @@ from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Kernel, Param
 from onnxfuse.ir.layout import Layout, PadHigh
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import view_of
 
 # What ONNX Runtime computes on bfloat16 on every CPU; everything else is computed in float32 and rounded. float16 needs
 # no such care: the runtime itself inserts the casts that its kernels lack.
@@ -83,7 +84,7 @@ class _Writer:
             self._node(node)
         outputs = tuple(f"out{i}" for i in range(len(self.kernel.outputs)))
         for name, p in zip(outputs, self.kernel.outputs, strict=True):
-            if self.direct.get(p.value) != name:
+            if self.names.get(p.value) != name:
                 self._output(name, p)
         params = (*self.kernel.inputs, *self.kernel.outputs)
         return Body(
@@ -113,7 +114,8 @@ class _Writer:
 
     def _node(self, node: Node) -> None:
         row = ROWS.find(node, self.graph.opset)
-        problem = legal(node, self.graph) if row is None or not row.own else None
+        spell = row.spell if row is not None else None
+        problem = legal(node, self.graph) if node.standard and spell is None else None
         if problem is not None:
             raise Refused(problem)
         shaping = row.shape_inputs if row else ()
@@ -126,7 +128,12 @@ class _Writer:
                 inputs.append(shape)
             else:
                 inputs.append(self._read(value, shaping=i in shaping))
-        self._add(node, inputs, attrs)
+        if spell is not None:
+            self.names.update(
+                zip(node.outputs, spell(view_of(self.graph, node), self.spell, tuple(inputs)), strict=True)
+            )
+        else:
+            self._add(node, inputs, attrs)
 
     def _add(self, node: Node, inputs: list[str], attrs: Mapping[str, Attribute]) -> None:
         """The node itself; on bfloat16 between casts where the runtime has no kernel."""

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64, DType, dtype_of
+from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, modulo
 from onnxfuse.ir.indexing import flatten
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.reduction import reduced_axes
-from onnxfuse.ops.spec import Define, Definition, Row, View
+from onnxfuse.ops.spec import Define, Definition, Row, Spell, Speller, View
 from onnxfuse.ops.stages import At, Element, Normal, Stages, here, square, total, wide
 
 
@@ -89,6 +92,40 @@ def simplified_layer_normalization(view: View) -> tuple[Definition, ...]:
     made = normal_of_tail(s, wide(view), scale=1, centred=False, dtype=view.dtype(1))
     statistics(s, (1, inverse(made)))
     return tuple(s.made)
+
+
+def spelled_normalization(*, centred: bool) -> Spell:
+    """The primitive operators of a normalization that ONNX Runtime has in opsets without it."""
+
+    def spell(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+        dtype, rank = view.dtype(0).accumulator, len(view.shape(0))
+        over = tuple(range(view.axis(view.attr("axis", -1), rank), rank))
+        x, *more = (put.add("Cast", i, to=dtype.onnx) if i and dtype != view.dtype(0) else i for i in inputs)
+        mu = spelled_mean(put, x, over) if centred else ""
+        centre = put.add("Sub", x, mu) if centred else x
+        variance = spelled_mean(put, put.add("Mul", centre, centre), over)
+        epsilon = put.constant(Constant.of(np.array(view.attr("epsilon", 1e-5), dtype.numpy), dtype))
+        deviation = put.add("Sqrt", put.add("Add", variance, epsilon))
+        value = put.add("Div", centre, deviation)
+        for op, i in zip(("Mul", "Add"), more, strict=False):
+            value = put.add(op, value, i) if i else value
+        out = view.dtype(1) if view.has(1) else view.dtype(0)
+        made = (value, *((mu,) if centred else ()), put.add("Reciprocal", deviation))
+        stash = dtype_of(view.attr("stash_type", 1)) or dtype
+        types = (out, stash, stash)
+        return tuple(
+            put.add("Cast", name, to=t.onnx) if wanted and t != dtype else name if wanted else ""
+            for wanted, name, t in zip(view.node.outputs, made, types, strict=False)
+        )
+
+    return spell
+
+
+def spelled_mean(put: Speller, x: str, over: tuple[int, ...]) -> str:
+    """ReduceMean over some axes, which are an attribute before opset 18."""
+    if put.opset < 18:
+        return put.add("ReduceMean", x, axes=over)
+    return put.add("ReduceMean", x, put.constant(Constant.of(np.array(over, np.int64), I64)))
 
 
 def normal_of_tail(
@@ -257,8 +294,8 @@ ROWS: tuple[Row, ...] = (
     Row("Hardmax", hardmax),
     Row("ReduceLogSumExp", log_sum_exp, shape_inputs=(1,)),
     Row("LayerNormalization", layer_normalization, since=17),
-    Row("LayerNormalization", layer_normalization, until=16, own=True),
-    Row("SimplifiedLayerNormalization", simplified_layer_normalization, own=True),
+    Row("LayerNormalization", layer_normalization, until=16, spell=spelled_normalization(centred=True)),
+    Row("SimplifiedLayerNormalization", simplified_layer_normalization, spell=spelled_normalization(centred=False)),
     Row("RMSNormalization", rms_normalization),
     Row("InstanceNormalization", instance_normalization),
     Row("GroupNormalization", group_normalization, since=18),

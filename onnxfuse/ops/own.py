@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from onnxfuse.ir.dtype import BOOL, I32, I64
+import numpy as np
+
+from onnxfuse.ir.dtype import BOOL, I32, I64, DType
+from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, cast, const
 from onnxfuse.ops.contraction import Operand, conv, gemm, multiplied
 from onnxfuse.ops.elementwise import gelu_of, relu, unary
 from onnxfuse.ops.movement import loaded
 from onnxfuse.ops.normalization import spread
-from onnxfuse.ops.spec import Define, Definition, Row, View
+from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 from onnxfuse.ops.stages import At, Element, Stages, wide
 
 MICROSOFT = "com.microsoft::"
@@ -208,10 +211,36 @@ def crop(view: View) -> tuple[Definition, ...]:
     return (Definition(view.out(), axes, view.load(0, (i, j, y + top, x + left))),)
 
 
+def _numbers(put: Speller, dtype: DType, *values: float, shape: tuple[int, ...] = ()) -> str:
+    return put.constant(Constant.of(np.array(values, dtype.numpy).reshape(shape), dtype))
+
+
+def _ints(put: Speller, *values: int) -> str:
+    return put.constant(Constant.of(np.array(values, np.int64), I64))
+
+
+def _spelled_image(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    dtype, shifts = view.dtype(0), view.attr("bias", ())
+    scaled = put.add("Mul", inputs[0], _numbers(put, dtype, view.attr("scale", 1.0)))
+    return (put.add("Add", scaled, _numbers(put, dtype, *shifts, shape=(1, len(shifts), 1, 1))),)
+
+
+def _spelled_crop(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    left, top, right, bottom = view.attr("border", (0, 0, 0, 0))
+    wanted = view.attr("scale", ())
+    starts = (top, left)
+    ends = tuple(map(sum, zip(starts, wanted, strict=True))) if wanted else (-bottom or _FAR, -right or _FAR)
+    return (put.add("Slice", inputs[0], starts=starts, ends=ends, axes=(2, 3)),)
+
+
 def _line(view: View, x: Scalar) -> Scalar:
-    return apply(
-        "add", apply("mul", x, const(view.attr("alpha", 1.0), x.dtype)), const(view.attr("beta", 0.0), x.dtype)
-    )
+    scaled = apply("mul", x, const(view.attr("alpha", 1.0), x.dtype))
+    return apply("add", scaled, const(view.attr("beta", 0.0), x.dtype))
+
+
+def _spelled_line(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    alpha, beta = (_numbers(put, view.dtype(0), view.attr(k, v)) for k, v in (("alpha", 1.0), ("beta", 0.0)))
+    return (put.add("Add", put.add("Mul", inputs[0], alpha), beta),)
 
 
 def _scaled_tanh(view: View, x: Scalar) -> Scalar:
@@ -219,22 +248,27 @@ def _scaled_tanh(view: View, x: Scalar) -> Scalar:
     return apply("mul", const(view.attr("alpha", 0.0), x.dtype), bent)
 
 
-_DROPPED = 9  # the last opset with operators of old drafts
+def _spelled_tanh(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    alpha, beta = (_numbers(put, view.dtype(0), view.attr(k, 0.0)) for k in ("alpha", "beta"))
+    return (put.add("Mul", put.add("Tanh", put.add("Mul", inputs[0], beta)), alpha),)
 
+
+_DROPPED = 9  # the last opset with operators of old drafts
+_FAR = 1 << 31  # the end of a slice that has none
 
 ROWS: tuple[Row, ...] = (
-    Row(MICROSOFT + "Gelu", biased(lambda view, x: gelu_of(x, tanh=False)), own=True),
-    Row(MICROSOFT + "BiasGelu", biased(lambda view, x: gelu_of(x, tanh=False)), own=True),
-    Row(MICROSOFT + "FastGelu", biased(lambda view, x: gelu_of(x, tanh=True)), own=True),
-    Row(MICROSOFT + "QuickGelu", biased(quick_gelu), own=True),
-    Row(MICROSOFT + "FusedMatMul", fused_matmul, own=True),
-    Row(MICROSOFT + "FusedGemm", fused_gemm, own=True),
-    Row(MICROSOFT + "FusedConv", fused_conv, own=True),
-    Row(MICROSOFT + "SkipLayerNormalization", skip_normalization(centred=True), own=True),
-    Row(MICROSOFT + "SkipSimplifiedLayerNormalization", skip_normalization(centred=False), own=True),
-    Row(MICROSOFT + "EmbedLayerNormalization", embed_layer_normalization, own=True),
-    Row("ImageScaler", scaled_image, until=_DROPPED, own=True),
-    Row("Crop", crop, until=_DROPPED, own=True),
-    replace(unary("Affine", _line, until=_DROPPED), own=True),
-    replace(unary("ScaledTanh", _scaled_tanh, until=_DROPPED), own=True),
+    Row(MICROSOFT + "Gelu", biased(lambda view, x: gelu_of(x, tanh=False))),
+    Row(MICROSOFT + "BiasGelu", biased(lambda view, x: gelu_of(x, tanh=False))),
+    Row(MICROSOFT + "FastGelu", biased(lambda view, x: gelu_of(x, tanh=True))),
+    Row(MICROSOFT + "QuickGelu", biased(quick_gelu)),
+    Row(MICROSOFT + "FusedMatMul", fused_matmul),
+    Row(MICROSOFT + "FusedGemm", fused_gemm),
+    Row(MICROSOFT + "FusedConv", fused_conv),
+    Row(MICROSOFT + "SkipLayerNormalization", skip_normalization(centred=True)),
+    Row(MICROSOFT + "SkipSimplifiedLayerNormalization", skip_normalization(centred=False)),
+    Row(MICROSOFT + "EmbedLayerNormalization", embed_layer_normalization),
+    Row("ImageScaler", scaled_image, until=_DROPPED, spell=_spelled_image),
+    Row("Crop", crop, until=_DROPPED, spell=_spelled_crop),
+    replace(unary("Affine", _line, until=_DROPPED), spell=_spelled_line),
+    replace(unary("ScaledTanh", _scaled_tanh, until=_DROPPED), spell=_spelled_tanh),
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -126,15 +126,32 @@ class View:
         return Refused(Decision(code, (self.node.name,), f"{self.node.op}: {reason}", unlock))
 
 
+class Speller(Protocol):
+    """Takes the nodes of a function body one by one; values are names."""
+
+    @property
+    def opset(self) -> int:
+        """The opset that the nodes are of."""
+
+    def add(self, op: str, *inputs: str, **attrs: Attribute) -> str:
+        """The output of one more node."""
+
+    def constant(self, constant: Constant) -> str:
+        """A constant's value."""
+
+
 Define = Callable[[View], tuple[Definition, ...]]
+Spell = Callable[
+    [View, Speller, tuple[str, ...]], tuple[str, ...]
+]  # of a node's inputs as named in a body, its outputs
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
     """An operator, by its `Node.key`, in opsets `since` to `until` of the default domain.
 
-    `shape_inputs` are inputs whose *values* only shape the result. An operator that is `own` is one of ONNX Runtime's
-    own, which no ONNX schema describes: the runtime takes it in a function body where it takes it in a model.
+    `shape_inputs` are inputs whose *values* only shape the result. `spell` gives the outputs in operators of the opset,
+    for what the runtime takes from a model but not from a function body: its own operators of the default domain.
     """
 
     op: str
@@ -142,7 +159,7 @@ class Row:
     since: int = 1
     until: int = 10_000
     shape_inputs: tuple[int, ...] = ()
-    own: bool = False
+    spell: Spell | None = None
 
 
 @dataclass(frozen=True, slots=True)
