@@ -148,8 +148,11 @@ def _tail(s: Stages, have: At, x: Element, *, scale: int, shift: int | None, cen
 
 
 def embed_layer_normalization(view: View) -> tuple[Definition, ...]:
-    """Sum of word, position and segment embeddings, normalized; output 1 counts the mask, output 2 is the sum."""
-    s, dtype = Stages(view), view.dtype(2)
+    """Sum of word, position and segment embeddings, normalized; output 1 counts the mask.
+
+    The sum as output 2 stays undefined: the runtime gives it the type of the ids when it stands in a function.
+    """
+    s = Stages(view)
     batch, length = view.shape(0)
     have = (batch, length, view.shape(2)[-1])
 
@@ -168,7 +171,6 @@ def embed_layer_normalization(view: View) -> tuple[Definition, ...]:
     summed = s.value("%embedded", have, embedded)
     _tail(s, have, summed, scale=5, shift=6)
     s.output((batch,), _masked(s) if view.has(7) else lambda at: const(0, I32), k=1, dtype=I32)
-    s.output(have, summed, k=2, dtype=dtype)
     return tuple(s.made)
 
 

@@ -86,7 +86,7 @@ def norms() -> list[Case]:
     embed = M + "EmbedLayerNormalization"
     out.append(own(embed, ids, segments, words, spots, kinds, gamma, beta, mask, outputs=2, length=8))
     out.append(own(embed, ids, None, words, spots, None, gamma, beta, outputs=2, length=8))
-    out.append(own(embed, ids, segments, words, spots, kinds, gamma, beta, outputs=3, length=8))
+    out.append(own(embed, ids, segments, words, spots, kinds, gamma, beta, outputs=2, length=8))
     return out
 
 
