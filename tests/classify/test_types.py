@@ -218,17 +218,17 @@ def test_types_agree_with_enumeration(case: Case) -> None:
     shapes = {n: tuple(map(Index.of, x.shape)) for n, x in case.arrays.items()}
     found = edge_types(made, shapes)
     seen: dict[str, MapType] = {}
-    loaded: set[str] = set()
+    loaded: dict[str, MapType] = {}
     for d in values_of(made):
         for load, ranges in reads(d.value):
             kind = enumerated(load, d.axes, ranges, case.arrays)
             seen[load.source] = max(kind, seen.get(load.source, O2O))
             if any(isinstance(a, Loaded) for i in load.index for a in atoms(i)):
-                loaded.add(load.source)
+                loaded[load.source] = max(M2M if ranges else O2M, loaded.get(load.source, O2O))
     for source, kind in seen.items():
         told = found[source]
         if source in loaded:  # which elements are read is only known when the model runs
-            assert told is O2M and kind <= O2M
+            assert told is loaded[source] and kind <= told
         elif told is O2O:  # all elements in the same order is called Reorganize only where the shape changes
             assert kind in (O2O, RG), (source, kind.name)
         elif kind is not told:
