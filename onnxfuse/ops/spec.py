@@ -150,8 +150,9 @@ Spell = Callable[
 class Row:
     """An operator, by its `Node.key`, in opsets `since` to `until` of the default domain.
 
-    `shape_inputs` are inputs whose *values* only shape the result. `spell` gives the outputs in operators of the opset,
-    for what the runtime takes from a model but not from a function body: its own operators of the default domain.
+    `shape_inputs` are inputs whose *values* only shape the result; of `type_inputs` only the element type counts.
+    `spell` gives the outputs in operators of the opset, for what the runtime takes from a model but not from a function
+    body: its own operators of the default domain.
     """
 
     op: str
@@ -160,6 +161,12 @@ class Row:
     until: int = 10_000
     shape_inputs: tuple[int, ...] = ()
     spell: Spell | None = None
+    type_inputs: tuple[int, ...] = ()
+
+    @property
+    def quiet_inputs(self) -> tuple[int, ...]:
+        """Inputs whose elements no definition reads."""
+        return (*self.shape_inputs, *self.type_inputs)
 
 
 @dataclass(frozen=True, slots=True)

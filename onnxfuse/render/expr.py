@@ -29,6 +29,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
@@ -229,6 +230,9 @@ def _apply(x: Apply, c: Context) -> str:
         return f"{_cast8(c)}({texts[0]} {_LOGIC[fn]} {texts[1]})"
     if fn == "not":
         return f"{_cast8(c)}({texts[0]} ^ {_wide('(uint8_t)1', BOOL, c)})"
+    if fn in _BITS or fn == "bit_not":
+        text = f"~{texts[0]}" if fn == "bit_not" else f"{texts[0]} {_BITS[fn]} {texts[1]}"
+        return f"({computed(x.dtype)})({text})" if c.axis is None else f"({text})"
     if x.dtype.kind in "iu" and (fn in _INFIX or fn == "neg"):
         t = computed(x.dtype)
         return f"{fn}_<{t if c.axis is None else f'vec<{t}>'}>({', '.join(texts)})"

@@ -39,7 +39,7 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
     for k, i in enumerate(node.inputs):
-        if i and i not in work.constants and not (row and k in row.shape_inputs):
+        if i and i not in work.constants and not (row and k in row.quiet_inputs):
             raise Miss(f"{i} is not constant")
     return folded(work.definitions(at), node.outputs, work.constants)
 
