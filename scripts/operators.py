@@ -12,7 +12,7 @@ from typing import Any
 from onnx.defs import get_all_schemas_with_history
 
 from onnxfuse.classify import NodeFacts, node_facts
-from onnxfuse.ir.dtype import BOOL, F32, I64, DType
+from onnxfuse.ir.dtype import BOOL, F32, I64, U32, DType
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ops import contraction, elementwise, movement, normalization, own, reduction
@@ -41,7 +41,10 @@ EXAMPLES: dict[str, Example] = {
     **{op: Example((MATRIX, ROW)) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu")},
     **{op: Example((MATRIX, ROW)) for op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")},
     **{op: Example((MATRIX, ROW), dtype=BOOL) for op in ("And", "Or", "Xor")},
-    "Mod": Example((MATRIX, ROW), dtype=I64),
+    **{op: Example((MATRIX, ROW), dtype=I64) for op in ("Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    "BitwiseNot": Example(dtype=I64),
+    "BitShift": Example((MATRIX, ROW), {"direction": "LEFT"}, dtype=U32),
+    "CastLike": Example((MATRIX, [1])),
     "Not": Example(dtype=BOOL),
     "Where": Example((MATRIX, MATRIX, ROW), dtype=BOOL),
     "Cast": Example(attrs={"to": I64.onnx}),
