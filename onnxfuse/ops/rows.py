@@ -2,7 +2,33 @@
 
 from __future__ import annotations
 
-from onnxfuse.ops import contraction, elementwise, movement, normalization, own, reduction
+from onnxfuse.ops import (
+    contraction,
+    elementwise,
+    lookup,
+    movement,
+    normalization,
+    overlap,
+    own,
+    padding,
+    pooling,
+    reduction,
+    resize,
+)
 from onnxfuse.ops.spec import table
 
-ROWS = table(elementwise.ROWS, movement.ROWS, reduction.ROWS, normalization.ROWS, contraction.ROWS, own.ROWS)
+FAMILIES = (
+    elementwise,
+    movement,
+    padding,
+    lookup,
+    resize,
+    reduction,
+    pooling,
+    normalization,
+    contraction,
+    overlap,
+    own,
+)
+
+ROWS = table(*(family.ROWS for family in FAMILIES))

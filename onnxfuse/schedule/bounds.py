@@ -38,6 +38,8 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
                 low, high = lower(e), upper(e)
                 if low is None or high is None or not nonnegative(low):
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), f"whether {e!r} lies within {extent!r} is not known")
+                if ((extent - 1 - high).constant or 0) < 0:
+                    return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
                 found[extent - 1 - high] = None
     return tuple(found)
 

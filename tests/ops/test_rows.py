@@ -13,6 +13,7 @@ from tests.ops import (
     cases_normalization,
     cases_own,
     cases_reduction,
+    cases_resize,
 )
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
 
@@ -23,6 +24,7 @@ CASES: tuple[Case, ...] = (
     *cases_normalization.CASES,
     *cases_own.CASES,
     *cases_contraction.CASES,
+    *cases_resize.CASES,
 )
 MAY_NEED_SIZES = {"E-SHAPE-UNKNOWN", "E-BROADCAST"}
 
