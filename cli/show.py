@@ -186,7 +186,8 @@ def _verify(facts: Mapping[str, Any]) -> str:
     sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
     if facts["max_error"] is None:
         return f"{sets}: {facts['message'] or 'nothing to compare'}"
-    return f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e})"
+    text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e})"
+    return f"{text}, as found before" if facts["cached"] else text
 
 
 def _gain(facts: Mapping[str, Any]) -> str:

@@ -40,6 +40,7 @@ class Verdict:
     runs: tuple[Run, ...] = ()
     unsteady: tuple[str, ...] = ()  # outputs that the original itself does not reproduce; not compared
     inputs: int = 0  # how many sets of inputs were tried
+    cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
 
     def to_json(self) -> dict[str, Any]:

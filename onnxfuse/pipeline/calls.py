@@ -10,6 +10,7 @@ from onnxfuse.build import build_library, find_toolchain
 from onnxfuse.emit import body, copied, emit, identity, write, write_stream
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
+from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
 from onnxfuse.profile import profile_models
 from onnxfuse.render.cpp import kernel_text, render, tiles_source
@@ -44,4 +45,5 @@ class Calls:
     verify_groups: Callable[..., Any] = verify_groups
     verify_models: Callable[..., Any] = verify_models
     verify_shares: Callable[..., Any] = verify_shares
+    memory_of: Callable[..., Any] = memory_of
     profile_models: Callable[..., Any] = profile_models

@@ -216,4 +216,4 @@ def _nodes_after(b: Build) -> int:
 
 def _verified(b: Build) -> Verified | None:
     v = b.verdict
-    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message)
+    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached)

@@ -11,8 +11,10 @@ from typing import Any
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.finish import cache_of
 from onnxfuse.pipeline.groups import MOST_ROUNDS, longest_sums, names_of, reductions
 from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.verify import WITH_LIBRARY, Verdict
 from onnxfuse.verify import GroupResult as Compared
@@ -27,14 +29,18 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         return b
     if b.copy and have(b.emitted).exact is not None:
         return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
+    memory: Memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
     if find_spec("onnxruntime") is None:
         verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
+    elif (known := memory.recall()) is not None:
+        verdict = known
     else:
         b, failed = _tried(context, calls, b)
         if failed and b.rounds < MOST_ROUNDS:
             return _dropped(b, failed)
         verdict = _compared(context, calls, b)
-    told = {"ok": verdict.ok, "max_error": verdict.max_error, "limit": verdict.limit}
+        memory.keep(verdict)
+    told = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
     context.tell("verify", told | {"inputs": verdict.inputs, "message": verdict.message})
     if verdict.ok is False and not b.copy:
         suspects = _suspects(context, calls, b, verdict) if b.rounds < MOST_ROUNDS else []

@@ -62,6 +62,7 @@ class Verified:
     limit: float | None = None
     inputs: int = 0
     message: str = ""
+    cached: bool = False  # the same bytes passed before, in the same runtime and on the same kind of machine
 
 
 @dataclass(frozen=True, slots=True)

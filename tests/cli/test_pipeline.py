@@ -20,6 +20,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.pipeline import STEPS, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import BUG, MOST_ROUNDS
+from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
 from onnxfuse.verify import GroupResult, Verdict, verify_shares
@@ -118,6 +119,11 @@ def test_an_error_of_ours_is_no_bug_of_a_group(built: Callable[..., Result]):
         built(Calls(schedule=broken), dry_run=True)
 
 
+def nothing(*_: Any) -> Memory:
+    """A memory of no verdicts: what stands in for verification is to be asked."""
+    return Memory(None)
+
+
 def one_percent_more(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
     """A `lower` whose kernels compute one percent too much."""
     found = lower(group, made, rows)
@@ -137,7 +143,7 @@ def test_a_planted_error_is_found_and_its_kernel_dropped(built: Callable[..., Re
 def test_an_error_that_no_group_admits_fails_the_build_where_verification_was_demanded(
     built: Callable[..., Result], model: Path
 ):
-    calls = Calls(lower=one_percent_more, verify_groups=lambda *_, **__: ())
+    calls = Calls(lower=one_percent_more, verify_groups=lambda *_, **__: (), memory_of=nothing)
     with pytest.raises(AnsweredNo, match="the result differs"):
         built(calls, verify=True)
     assert files(Path()) == {"m.onnx"}
@@ -155,7 +161,9 @@ def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
         rounds.append(len(nodes))
         return tuple(GroupResult(n.name, n.op_type, "y" not in n.output, 1.0, 0.1, "planted") for n in nodes)
 
-    result = optimize("m.onnx", "o.onnx", calls=Calls(verify_groups=fail_first), cache_dir=str(kernels))
+    result = optimize(
+        "m.onnx", "o.onnx", calls=Calls(verify_groups=fail_first, memory_of=nothing), cache_dir=str(kernels)
+    )
     assert rounds == [2]  # the other one has passed
     assert result.kernels == 1 and result.nodes_left == 3
     numerics = [r for r in result.refusals if r.code == "E-NUMERICS"]
@@ -199,7 +207,13 @@ def test_sums_are_left_out_before_the_rest_of_their_group(here: Path, kernels: P
         return go
 
     made = [
-        optimize("m.onnx", f"o{i}.onnx", calls=Calls(verify_groups=failing(e)), cache_dir=str(kernels), min_group=2)
+        optimize(
+            "m.onnx",
+            f"o{i}.onnx",
+            calls=Calls(verify_groups=failing(e), memory_of=nothing),
+            cache_dir=str(kernels),
+            min_group=2,
+        )
         for i, e in enumerate((1e-3, None))
     ]
     assert [(r.kernels, r.nodes_left) for r in made] == [(1, 2), (0, 4)]
@@ -211,7 +225,7 @@ def undecided(*_: Any, **__: Any) -> Verdict:
 
 
 def test_what_cannot_be_verified_is_written_unless_verification_was_demanded(built: Callable[..., Result]):
-    calls = Calls(verify_models=undecided, verify_groups=lambda *_, **__: ())
+    calls = Calls(verify_models=undecided, verify_groups=lambda *_, **__: (), memory_of=nothing)
     result = built(calls)
     assert result.verify is not None and result.verify.ok is None
     assert "the original does not run" in result.verify.message

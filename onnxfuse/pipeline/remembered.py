@@ -1,0 +1,94 @@
+"""Verdicts on builds that were verified before: the same bytes in the same runtime give the same numbers again.
+
+Only what passed is kept. A key is made of everything that a verdict depends on: the bytes of both models, of their data
+and of the libraries, the inputs, the limits, the runtime, the machine, and the program that compares.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from onnxfuse.cache import Cache, file_digest, key_of
+from onnxfuse.errors import OutputError
+from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.report.document import envelope
+from onnxfuse.verify import Run, Verdict
+
+_PROGRAM = (
+    "compare",
+    "engine",
+    "feed_limits",
+    "feeds",
+    "trial",
+    "verify",
+    "verify_child",
+    "verify_nodes",
+)  # modules that decide what is compared, and how
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """The place of one verdict in a cache; where there is none, nothing is kept."""
+
+    cache: Cache | None
+    key: str = ""
+
+    def recall(self) -> Verdict | None:
+        """The verdict on the same bytes; one that cannot be read counts as absent."""
+        path = self.cache.get(self.key) if self.cache is not None else None
+        if path is None:
+            return None
+        with suppress(OSError, ValueError, TypeError, KeyError):
+            held = json.loads(path.read_text(encoding="utf-8"))
+            runs = tuple(Run(**each) for each in held["runs"])
+            return Verdict(**held | {"runs": runs, "unsteady": tuple(held["unsteady"]), "cached": True})
+        return None
+
+    def keep(self, verdict: Verdict) -> None:
+        """Keep a verdict that says yes; a cache that cannot be written keeps nothing."""
+        if self.cache is not None and verdict.ok and not verdict.cached:
+            with suppress(OutputError):
+                self.cache.put(self.key, json.dumps(asdict(verdict)).encode())
+
+
+def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
+    """Where the verdict on what the build has written belongs. Reads each file once: 2 s for a gigabyte."""
+    if cache is None:
+        return Memory(None)
+    options, source = context.options, have(b.loaded).source
+    values = {
+        **envelope("verdict"),
+        "seed": options.seed,
+        "rtol": options.rtol,
+        "atol": options.atol,
+        "dims": dict(source.dims),
+    }
+    return Memory(cache, key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b)))
+
+
+def _digests(context: Context, b: Build) -> Iterator[str]:
+    """Of each file, by the part that it plays; the names of files do not count."""
+    room = Path(__file__).resolve().parents[1]
+    parts = {
+        "data": have(b.loaded).source.external,
+        "made": b.files,
+        "library": () if b.library is None or b.copy else (b.library.path,),
+        "custom": [Path(each) for each in context.options.custom_ops_library],
+        "inputs": _given(context.options.inputs),
+        "program": [room / f"{name}.py" for name in _PROGRAM],
+    }
+    for part, paths in parts.items():
+        yield part
+        yield from map(file_digest, paths)
+
+
+def _given(inputs: str | None) -> list[Path]:
+    """The files that hold the inputs that the user gave."""
+    path = Path(inputs) if inputs is not None else None
+    if path is None or not path.is_dir():
+        return [] if path is None else [path]
+    return sorted(each for each in path.rglob("*") if each.is_file())
