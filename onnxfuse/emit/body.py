@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from onnxfuse.emit.blocks import in_blocks
 from onnxfuse.emit.legal import legal
 from onnxfuse.emit.spell import LIMIT, Spelling, refused
 from onnxfuse.ir.dtype import BF16, F32, I64, DType
@@ -86,6 +87,7 @@ class _Writer:
         for name, p in zip(outputs, self.kernel.outputs, strict=True):
             if self.names.get(p.value) != name:
                 self._output(name, p)
+        in_blocks(self.spell, self._weights(), outputs)
         params = (*self.kernel.inputs, *self.kernel.outputs)
         return Body(
             tuple(self.inputs),
@@ -95,6 +97,12 @@ class _Writer:
             tuple(p.dtype for p in params),
             self.graph.opset,
         )
+
+    def _weights(self) -> dict[str, tuple[int, ...]]:
+        """Inputs that are constants in every call, with their shapes in storage."""
+        weights = {name: p for name, p in self.inputs.items() if p.value in self.graph.constants}
+        shapes = {name: p.layout.shape(self._logical(p)) for name, p in weights.items()}
+        return {name: tuple(e.constant or 0 for e in shape) for name, shape in shapes.items()}
 
     def _direct_outputs(self) -> dict[str, str]:
         """Values that are outputs just as the node makes them."""
