@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,28 @@ SCALE = Spread(0.15, 1.0)
 ATTENTION_GAIN = 0.4  # of what attention says, which is mostly the same for all tokens
 GELU_GAIN = 1 / 0.65  # GELU of a standard normal has a root mean square of about 0.65
 INT64 = np.iinfo(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class TextSizes:
+    """The extents that transformers of tokens have in common; `batch` and `sequence` may be symbolic."""
+
+    hidden: int
+    heads: int
+    batch: Extent
+    sequence: Extent
+
+    @property
+    def head(self) -> int:
+        """Channels of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def static(self) -> tuple[int, int] | None:
+        """(batch, sequence) when both are numbers."""
+        if isinstance(self.batch, int) and isinstance(self.sequence, int):
+            return self.batch, self.sequence
+        return None
 
 
 def vector(net: Net, name: str, size: int, spread: Spread) -> str:

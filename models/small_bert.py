@@ -10,34 +10,18 @@ import onnx
 from onnx import TensorProto
 
 from models.net import Extent, Form, Net, Spread
-from models.parts import ATTENTION_GAIN, BIAS, GELU_GAIN, attention, dense, gelu, layer_norm
+from models.parts import ATTENTION_GAIN, BIAS, GELU_GAIN, TextSizes, attention, dense, gelu, layer_norm
 
 EPSILON = 1e-12
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """The extents of one BERT; `batch` and `sequence` may be symbolic."""
+class Sizes(TextSizes):
+    """The extents of one BERT."""
 
-    hidden: int
-    heads: int
     intermediate: int
     vocab: int
     positions: int
-    batch: Extent
-    sequence: Extent
-
-    @property
-    def head(self) -> int:
-        """Channels of one attention head."""
-        return self.hidden // self.heads
-
-    @property
-    def static(self) -> tuple[int, int] | None:
-        """(batch, sequence) when both are numbers."""
-        if isinstance(self.batch, int) and isinstance(self.sequence, int):
-            return self.batch, self.sequence
-        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +51,7 @@ def bert(
     `modern` is what torch.export and onnxscript give (opset 20), `decomposed` what tracing gave in the years before
     (opset 12): LayerNorm, GELU and softmax as chains of primitives, the mask as (1 - mask) * -10000.
     """
-    sizes = Sizes(hidden, heads, intermediate, vocab, positions, batch, sequence)
+    sizes = Sizes(hidden, heads, batch, sequence, intermediate, vocab, positions)
     write = WRITERS[form]
     net = Net("bert", form, write.opset, seed)
     for name in ("input_ids", "attention_mask", "token_type_ids"):

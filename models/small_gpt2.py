@@ -9,33 +9,17 @@ import onnx
 from onnx import TensorProto
 
 from models.net import Extent, Form, Net, Spread
-from models.parts import ATTENTION_GAIN, BIAS, attention, gelu_new, layer_norm, vector
+from models.parts import ATTENTION_GAIN, BIAS, TextSizes, attention, gelu_new, layer_norm, vector
 
 OPSETS: dict[Form, int] = {"modern": 20, "decomposed": 12}
 EMBEDDING = Spread(0.6, 0.1)
 
 
 @dataclass(frozen=True, slots=True)
-class Sizes:
-    """The extents of one GPT-2; `batch` and `sequence` may be symbolic."""
+class Sizes(TextSizes):
+    """The extents of one GPT-2."""
 
-    hidden: int
-    heads: int
     positions: int
-    batch: Extent
-    sequence: Extent
-
-    @property
-    def head(self) -> int:
-        """Channels of one attention head."""
-        return self.hidden // self.heads
-
-    @property
-    def static(self) -> tuple[int, int] | None:
-        """(batch, sequence) when both are numbers."""
-        if isinstance(self.batch, int) and isinstance(self.sequence, int):
-            return self.batch, self.sequence
-        return None
 
 
 def gpt2(
@@ -54,7 +38,7 @@ def gpt2(
     `modern` is what torch.export and onnxscript give (opset 20), `decomposed` what tracing gave in the years before
     (opset 12): LayerNorm and softmax as chains of primitives, the triangle a slice of a constant, hidden scores -10000.
     """
-    sizes = Sizes(hidden, heads, positions, batch, sequence)
+    sizes = Sizes(hidden, heads, batch, sequence, positions)
     net = Net("gpt2", form, OPSETS[form], seed)
     for name in ("input_ids", "attention_mask"):
         net.input(name, TensorProto.INT64, (batch, sequence))
