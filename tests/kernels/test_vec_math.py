@@ -39,7 +39,7 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "log_": (np.log, 1.0),
     "tanh_": (np.tanh, 1.5),
     "erf_": (erf, 2.6),
-    "sigmoid_": (lambda x: np.exp(np.where(x < 0, x, 0)) / (1 + np.exp(-np.abs(x))), 2.7),
+    "sigmoid_": (lambda x: np.exp(np.where(x < 0, x, 0)) / (1 + np.exp(-np.abs(x))), 3.0),
     "softplus_": (lambda x: np.where(x > 0, x, 0) + np.log1p(np.exp(-np.abs(x))), 2.6),
     "sin_": (np.sin, 1.6),
     "cos_": (np.cos, 1.6),

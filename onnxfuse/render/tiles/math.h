@@ -120,19 +120,31 @@ ONNXFUSE_INLINE vf nearest(vf x) { return (x + 12582912.0f) - 12582912.0f; }
 
 // p * 2^n for a whole n, |n| <= 250, rounded once.
 ONNXFUSE_INLINE vf times_power_of_two(vf p, vf n) {
-#if ONNXFUSE_AVX512
-  return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
-#else
   vi i = convert<int32_t>(n), half = i >> 1;
   return p * bits_as<vf>((half + 127) << 23) * bits_as<vf>((i - half + 127) << 23);
-#endif
 }
 
 constexpr float LN2_HIGH = 0.693145751953125f;    // 15 bits: n * LN2_HIGH is exact
 constexpr float LN2_LOW = 1.42860682031e-6f;
 
+#if ONNXFUSE_AVX512
+// 2^(i/16)
+alignas(64) const float SIXTEENTHS[16] = {
+    1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
+    1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f};
+#endif
+
 // exp of x in [-104, 89] or NaN; what lies outside must be clamped before.
 ONNXFUSE_INLINE vf exp_clamped(vf x) {
+#if ONNXFUSE_AVX512  // 2^(n/16) exp(r) with |r| <= ln(2) / 32: a short chain, since iterations wait for it
+  __m512 t = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(23.0831206542f), _mm512_set1_ps(12582912.0f));
+  vf n = (vf)t - 12582912.0f;
+  vf power = (vf)_mm512_permutexvar_ps(_mm512_castps_si512(t), _mm512_load_ps(SIXTEENTHS));  // by the last four bits
+  __m512 high = _mm512_fnmadd_ps((__m512)n, _mm512_set1_ps(0.0433216989f), (__m512)x);
+  vf r = (vf)_mm512_fnmadd_ps((__m512)n, _mm512_set1_ps(-1.19040888e-10f), high);
+  vf q = (r * 0.166666672f + 0.5f) * r + 1.0f;
+  return (vf)_mm512_scalef_ps((__m512)(power * r * q + power), (__m512)(n * 0.0625f));  // scalef rounds n / 16 down
+#else
   vf n = nearest(x * 1.44269504f);
   vf r = (x - n * LN2_HIGH) - n * LN2_LOW;
   vf p = splat<float>(0.00139263261f);
@@ -143,6 +155,7 @@ ONNXFUSE_INLINE vf exp_clamped(vf x) {
   p = p * r + 1.0f;
   p = p * r + 1.0f;
   return times_power_of_two(p, n);
+#endif
 }
 ONNXFUSE_INLINE vf exp_(vf x) {
   x = min_(splat<float>(89.0f), x);  // the second operand is what a NaN comes back from
