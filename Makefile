@@ -29,7 +29,7 @@ demo: $(VENV)/.cpu toolchain ## Build a network, optimize it, verify it, profile
 	@$(PY) scripts/demo.py
 
 test: lint type layers ## Everything a change must pass: lint, types, import layers, tests
-	@$(PY) -m pytest -n auto
+	@$(PY) -m pytest -n auto --dist worksteal
 
 check: test ## Another name for test
 
@@ -44,7 +44,7 @@ layers: setup ## Who may import whom
 	@$(PY) -m pytest -q tests/craft/test_layers.py
 
 test-fast: setup ## The tests that need no compiler
-	@$(PY) -m pytest -n auto --ignore=tests/build --ignore=tests/kernels --ignore=tests/models --ignore=tests/cli
+	@$(PY) -m pytest -n auto --dist worksteal --ignore=tests/build --ignore=tests/kernels --ignore=tests/models --ignore=tests/cli
 
 slow: setup ## The tests that take too long for every change
 	@$(PY) -m pytest -q -m slow
