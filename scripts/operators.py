@@ -12,10 +12,10 @@ from typing import Any
 from onnx.defs import get_all_schemas_with_history
 
 from onnxfuse.classify import NodeFacts, node_facts
-from onnxfuse.ir.dtype import BOOL, F32, I64, DType
+from onnxfuse.ir.dtype import BOOL, F32, I64, U8, DType
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
-from onnxfuse.ops import contraction, elementwise, movement, normalization, own, reduction
+from onnxfuse.ops import contraction, elementwise, movement, normalization, own, quantized, reduction
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Row, define, view_of
 
@@ -86,6 +86,8 @@ EXAMPLES: dict[str, Example] = {
     "com.microsoft::EmbedLayerNormalization": Example(
         (IDS, IDS, (1000, 64), (128, 64), (2, 64), (64,), (64,)), dtype=I64, outputs=2
     ),
+    **{m + "QuantizeLinear": Example((MATRIX, (), ())) for m in ("", own.MICROSOFT)},
+    **{m + "DequantizeLinear": Example((MATRIX, (), ()), dtype=U8) for m in ("", own.MICROSOFT)},
     "ImageScaler": Example(((N, 3, 32, 32),), {"scale": 0.5, "bias": (1.0, 2.0, 3.0)}),
     "Crop": Example((IMAGE,), {"border": (1, 2, 3, 4)}),
     "Gemm": Example((MATRIX, (C, 64), (64,))),
@@ -158,7 +160,7 @@ def line(row: Row) -> str:
 def document() -> str:
     """The whole page."""
     parts = [HEAD]
-    for family in (elementwise, movement, reduction, normalization, contraction, own):
+    for family in (elementwise, movement, reduction, normalization, contraction, own, quantized):
         parts.append(
             f"## {family.__name__.rsplit('.', 1)[-1].capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
         )

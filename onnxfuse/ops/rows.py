@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from onnxfuse.ops import contraction, elementwise, movement, normalization, own, reduction
+from onnxfuse.ops import contraction, elementwise, movement, normalization, own, quantized, reduction
 from onnxfuse.ops.spec import table
 
-ROWS = table(elementwise.ROWS, movement.ROWS, reduction.ROWS, normalization.ROWS, contraction.ROWS, own.ROWS)
+ROWS = table(
+    elementwise.ROWS, movement.ROWS, reduction.ROWS, normalization.ROWS, contraction.ROWS, own.ROWS, quantized.ROWS
+)

@@ -152,6 +152,7 @@ class Row:
 
     `shape_inputs` are inputs whose *values* only shape the result. `spell` gives the outputs in operators of the opset,
     for what the runtime takes from a model but not from a function body: its own operators of the default domain.
+    `codes`: it goes between numbers and integer codes, which constants stay, and which the runtime multiplies as such.
     """
 
     op: str
@@ -160,6 +161,7 @@ class Row:
     until: int = 10_000
     shape_inputs: tuple[int, ...] = ()
     spell: Spell | None = None
+    codes: bool = False
 
 
 @dataclass(frozen=True, slots=True)

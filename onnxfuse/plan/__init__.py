@@ -18,6 +18,7 @@ from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ops.spec import Table
+from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, kind_of
 from onnxfuse.plan.units import Units
 
@@ -27,6 +28,13 @@ MOST_NODES = 64
 def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset()) -> Plan:
     """Groups of a graph. Nodes named in `forbidden` stay with the runtime."""
     kinds, decisions = _kinds(graph, rows, options, forbidden)
+    integers = integer_nodes(graph, kinds, rows)
+    if integers:
+        graph = with_own_decoders(graph, integers, rows)
+        kinds, decisions = _kinds(graph, rows, options, forbidden)
+        integers = integer_nodes(graph, kinds, rows)
+        decisions.extend(integers.values())
+        kinds = {i: k for i, k in kinds.items() if i not in integers}
     left: set[str] = set()
     while True:
         made, dropped = _planned(

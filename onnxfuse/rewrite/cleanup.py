@@ -38,6 +38,8 @@ def fold(work: Work, at: int, trust: bool) -> Draft:
 def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
+    if row is not None and row.codes:
+        raise Miss("integer codes are the smaller constants")
     for k, i in enumerate(node.inputs):
         if i and i not in work.constants and not (row and k in row.shape_inputs):
             raise Miss(f"{i} is not constant")

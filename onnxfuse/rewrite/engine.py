@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.rewrite import affine, cleanup, masks, merge, movement, padding, scale
+from onnxfuse.rewrite import affine, cleanup, codes, masks, merge, movement, padding, scale
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
@@ -23,7 +23,13 @@ from onnxfuse.rewrite.work import Miss, Work
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
 _ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *(r.step() for r in RULES))
-_LOCAL: tuple[tuple[Step, ...], ...] = (*((s,) for s in cleanup.STEPS), movement.STEPS, masks.STEPS, _ALGEBRA)
+_LOCAL: tuple[tuple[Step, ...], ...] = (
+    *((s,) for s in cleanup.STEPS),
+    movement.STEPS,
+    codes.STEPS,
+    masks.STEPS,
+    _ALGEBRA,
+)
 _LATE: tuple[tuple[Step, ...], ...] = (merge.STEPS,)  # once nothing local is left: merged branches no longer look alike
 
 STEPS: tuple[Step, ...] = tuple(s for tier in (*_LOCAL, *_LATE) for s in tier)

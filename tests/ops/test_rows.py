@@ -12,6 +12,7 @@ from tests.ops import (
     cases_movement,
     cases_normalization,
     cases_own,
+    cases_quantized,
     cases_reduction,
 )
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
@@ -22,6 +23,7 @@ CASES: tuple[Case, ...] = (
     *cases_reduction.CASES,
     *cases_normalization.CASES,
     *cases_own.CASES,
+    *cases_quantized.CASES,
     *cases_contraction.CASES,
 )
 MAY_NEED_SIZES = {"E-SHAPE-UNKNOWN", "E-BROADCAST"}

@@ -1,0 +1,86 @@
+"""Rows that go between numbers and the integer codes that stand for them: number = (code - zero point) * scale.
+
+Codes are computed in float32, as ONNX Runtime does for every type: x / scale, rounded half to even, moved by the zero
+point and saturated. All integers of 8 and 16 bits are exact there.
+"""
+
+from __future__ import annotations
+
+from onnxfuse.ir.dtype import F32, I32, U8, DType, dtype_of
+from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.scalar import apply, cast, const
+from onnxfuse.ops.own import MICROSOFT
+from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.stages import At, here
+
+_SHORT = 16  # bits of the widest code that float32 saturates exactly
+
+
+def quantize(view: View) -> tuple[Definition, ...]:
+    """saturate(round(x / scale) + zero point) in the type of the zero point; NaN gives the smallest code."""
+    axes = view.axes(view.shape(0))
+    at = here(axes)
+    dtype = view.dtype(2) if view.has(2) else _named(view, "output_dtype", U8)
+    if dtype.kind not in "iu" or dtype.bits > _SHORT:
+        raise view.refuse("E-DTYPE", f"codes of type {dtype}")
+    if _named(view, "precision", F32) != F32:
+        raise view.refuse("E-DTYPE", "a division of another precision than float32")
+    place = _place(view, at)
+    scaled = apply("div", cast(view.load(0, at), F32), cast(view.load(1, place), F32))
+    code = apply("round", scaled)
+    if view.has(2):
+        code = apply("add", code, cast(view.load(2, place), F32))
+    low, high = const(_lowest(dtype), F32), const(_lowest(dtype) + 2**dtype.bits - 1, F32)
+    code = apply("select", apply("greater", code, low), code, low)
+    return (Definition(view.out(), axes, cast(apply("min", code, high), dtype)),)
+
+
+def dequantize(view: View) -> tuple[Definition, ...]:
+    """(x - zero point) * scale in the type of the scale."""
+    axes = view.axes(view.shape(0))
+    at = here(axes)
+    dtype = _named(view, "output_dtype", view.dtype(1))
+    if view.dtype(0).kind not in "iu" or not dtype.floating:
+        raise view.refuse("E-DTYPE", f"codes of type {view.dtype(0)} as {dtype}")
+    place = _place(view, at)
+    exact = F32 if view.dtype(0).bits <= _SHORT else I32
+    code = cast(view.load(0, at), exact)
+    if view.has(2):
+        code = apply("sub", code, cast(view.load(2, place), exact))
+    value = apply("mul", cast(code, F32), cast(view.load(1, place), F32))
+    return (Definition(view.out(), axes, cast(value, dtype)),)
+
+
+def _named(view: View, attribute: str, default: DType) -> DType:
+    """The element type that an attribute names, 0 and none at all being the default."""
+    found = dtype_of(view.attr(attribute, 0) or default.onnx)
+    if found is None:
+        raise view.refuse("E-DTYPE", f"element type {view.attr(attribute, 0)} has no kernel")
+    return found
+
+
+def _lowest(dtype: DType) -> int:
+    return -(2 ** (dtype.bits - 1)) if dtype.kind == "i" else 0
+
+
+def _place(view: View, at: At) -> At:
+    """Where the scale and zero point of element `at` lie: one for all, one per slice of an axis, or one per block."""
+    have = view.shape(1)
+    if view.has(2) and len(view.shape(2)) != len(have):
+        raise view.refuse("E-SHAPE-UNKNOWN", "a scale and a zero point of different shapes")
+    if not have or have == (Index.of(1),):
+        return (ZERO,) * len(have)
+    axis = view.axis(view.attr("axis", 1), len(at))
+    block = view.attr("block_size", 0)
+    if block:
+        return (*at[:axis], at[axis] // block, *at[axis + 1 :])
+    if have != (view.shape(0)[axis],):
+        raise view.refuse("E-BROADCAST", f"scales {have!r} along an axis of {view.shape(0)[axis]!r}")
+    return (at[axis],)
+
+
+ROWS: tuple[Row, ...] = tuple(
+    Row(domain + op, define, since=1 if domain else 10, codes=True)
+    for domain in ("", MICROSOFT)
+    for op, define in (("QuantizeLinear", quantize), ("DequantizeLinear", dequantize))
+)

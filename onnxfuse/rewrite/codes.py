@@ -1,0 +1,66 @@
+"""Tensors that are decoded only to be moved and coded again as they were: the codes themselves are moved."""
+
+from __future__ import annotations
+
+from onnxfuse.ir.graph import Node
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.folding import load_of
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Miss, Work
+
+# Scales between which (code * scale) / scale is the code again, within far less than half a step.
+_LEAST, _MOST = 2.0**-100, 2.0**80
+
+
+def moved_codes(work: Work, at: int, trust: bool) -> Draft:
+    """Q(move(DQ(codes, s, z)), s, z) is move(codes)."""
+    coding = work.nodes[at]
+    if not _is_codes(work, coding):
+        raise Miss(f"{coding.op} makes no codes")
+    value, moves = coding.inputs[0], list[Node]()
+    while (maker := work.maker.get(value)) is not None and not _is_codes(work, work.nodes[maker]):
+        definitions = work.definitions(maker)
+        load = load_of(definitions[0])
+        if len(definitions) != 1 or load is None or load.source != work.nodes[maker].inputs[0]:
+            raise Miss(f"{work.nodes[maker].op} does more than to move its input")
+        moves.append(work.nodes[maker])
+        value = moves[-1].inputs[0]
+    if maker is None:
+        raise Miss(f"{value} is not decoded")
+    decoding = work.nodes[maker]
+    _check(work, coding, decoding)
+    draft, moved = Draft(work, at), decoding.inputs[0]
+    for move in reversed(moves):
+        moved = draft.node(move.op, (moved, *move.inputs[1:]), move.attrs)
+    return draft.replace(coding.outputs[0], moved)
+
+
+def _is_codes(work: Work, node: Node) -> bool:
+    row = ROWS.find(node, work.opset)
+    return row is not None and row.codes
+
+
+def _check(work: Work, coding: Node, decoding: Node) -> None:
+    """Raise Miss unless two nodes mean the same by a code, and lose nothing on the way."""
+    if (work.view(coding).attr("block_size", 0), coding.inputs[1:]) != (0, decoding.inputs[1:]):
+        raise Miss("the scales or zero points differ")
+    if work.type(coding.outputs[0]).dtype != work.type(decoding.inputs[0]).dtype:
+        raise Miss("the codes are of different types")
+    if work.type(coding.inputs[0]).dtype.bits < 32:
+        raise Miss("numbers in between are rounded to half precision")
+    scale = work.constants.get(coding.inputs[1])
+    if scale is None or scale.size != 1 or not _LEAST <= float(scale.load().reshape(())) <= _MOST:
+        raise Miss("the scale is not one ordinary number that is known")
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "moved-codes",
+        "Q(move(DQ(codes, s, z)), s, z) => move(codes)",
+        "exact",
+        moved_codes,
+        frozenset({"QuantizeLinear"}),
+        ("the scale is one constant", "the codes have one type"),
+    ),
+)

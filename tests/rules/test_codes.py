@@ -1,0 +1,71 @@
+"""Integer codes: they stay the constants, and what only moves them moves them as codes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.dtype import I8, U8
+from tests.rules.build import Build, only, ops, rewritten, same
+
+
+def chain(b: Build, *, scales: tuple[float, float] = (0.5, 0.5), zeros: tuple[int, int] = (3, 3), move: Any) -> str:
+    """Codes that are decoded, moved and coded again."""
+    x = b.input("x", 4, 6, dtype=U8)
+    decoding, coding = (
+        (b.constant(np.float32(s)), b.constant(np.array(z, np.uint8))) for s, z in zip(scales, zeros, strict=True)
+    )
+    return str(b.node("QuantizeLinear", move(b, b.node("DequantizeLinear", x, *decoding)), *coding))
+
+
+MOVES = {
+    "nothing": lambda b, x: x,
+    "Transpose": lambda b, x: b.node("Transpose", x, perm=(1, 0)),
+    "Slice": lambda b, x: b.node("Slice", x, b.ints(1), b.ints(4), b.ints(1)),
+    "two": lambda b, x: b.node("Reshape", b.node("Transpose", x, perm=(1, 0)), b.ints(3, 8)),
+}
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_codes_are_moved_as_codes(move: str) -> None:
+    b = Build(21)
+    before = b.graph(b.node("Identity", chain(b, move=MOVES[move])))
+    after, fired = rewritten(before, only("moved-codes"))
+    assert fired == {"moved-codes": 1}
+    assert not {"QuantizeLinear", "DequantizeLinear"} & set(ops(after))
+    same(before, after)
+
+
+OTHERS = {
+    "scale": {"scales": (0.5, 0.25)},
+    "zero point": {"zeros": (3, 4)},
+    "work": {"move": lambda b, x: b.node("Relu", x)},
+    "guard": {"move": lambda b, x: b.node("Pad", x, b.ints(0, 1, 0, 1))},
+    "no number": {"scales": (1e-38, 1e-38)},
+}
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_codes_that_mean_something_else_are_not(what: str) -> None:
+    b = Build(21)
+    graph = b.graph(chain(b, **{"move": MOVES["Transpose"]} | OTHERS[what]))  # type: ignore[arg-type]
+    assert rewritten(graph, only("moved-codes"))[1] == {}
+
+
+def test_codes_of_another_type_are_not() -> None:
+    b = Build(21)
+    x, scale = b.input("x", 4, 6, dtype=I8), b.constant(np.float32(0.5))
+    decoded = b.node("DequantizeLinear", x, scale, b.constant(np.array(0, np.int8)))
+    graph = b.graph(b.node("QuantizeLinear", decoded, scale, b.constant(np.array(0, np.uint8))))
+    assert rewritten(graph, only("moved-codes"))[1] == {}
+
+
+def test_weights_stay_codes() -> None:
+    b = Build(21)
+    x, scale = b.input("x", 4, 64), b.constant(np.float32(0.5))
+    codes = b.constant(np.arange(64 * 16, dtype=np.int64).astype(np.int8).reshape(64, 16))
+    graph = b.graph(b.node("MatMul", x, b.node("DequantizeLinear", codes, scale)))
+    after, _ = rewritten(graph)
+    assert ops(after) == ["DequantizeLinear", "MatMul"] and codes in after.constants
