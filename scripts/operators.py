@@ -28,12 +28,16 @@ MATRIX, IMAGE, ROW, IDS = (N, C), (N, 8, 32, 32), (C,), (N, 16)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs as shapes, or as known integers where they are lists; attributes; and the type of the first input."""
+    """Inputs as shapes, or as known integers where they are lists; attributes; and the type of inputs.
+
+    `others` is that of all inputs but the first, where it differs.
+    """
 
     inputs: tuple[Any, ...] = (MATRIX,)
     attrs: Mapping[str, Any] = field(default_factory=dict)
     dtype: DType = F32
     outputs: int = 1
+    others: DType | None = None
 
 
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2)}
@@ -43,7 +47,7 @@ EXAMPLES: dict[str, Example] = {
     **{op: Example((MATRIX, ROW), dtype=BOOL) for op in ("And", "Or", "Xor")},
     "Mod": Example((MATRIX, ROW), dtype=I64),
     "Not": Example(dtype=BOOL),
-    "Where": Example((MATRIX, MATRIX, ROW), dtype=BOOL),
+    "Where": Example((MATRIX, MATRIX, ROW), dtype=BOOL, others=F32),
     "Cast": Example(attrs={"to": I64.onnx}),
     "Clip": Example((MATRIX, (), ())),
     "BatchNormalization": Example((IMAGE, (8,), (8,), (8,), (8,))),
@@ -86,8 +90,8 @@ EXAMPLES: dict[str, Example] = {
     "com.microsoft::EmbedLayerNormalization": Example(
         (IDS, IDS, (1000, 64), (128, 64), (2, 64), (64,), (64,)), dtype=I64, outputs=2
     ),
-    **{m + "QuantizeLinear": Example((MATRIX, (), ())) for m in ("", own.MICROSOFT)},
-    **{m + "DequantizeLinear": Example((MATRIX, (), ()), dtype=U8) for m in ("", own.MICROSOFT)},
+    **{m + "QuantizeLinear": Example((MATRIX, ())) for m in ("", own.MICROSOFT)},
+    **{m + "DequantizeLinear": Example((MATRIX, ()), dtype=U8, others=F32) for m in ("", own.MICROSOFT)},
     "ImageScaler": Example(((N, 3, 32, 32),), {"scale": 0.5, "bias": (1.0, 2.0, 3.0)}),
     "Crop": Example((IMAGE,), {"border": (1, 2, 3, 4)}),
     "Gemm": Example((MATRIX, (C, 64), (64,))),
@@ -124,7 +128,7 @@ def example_graph(op: str, opset: int) -> Graph:
             known[name] = tuple(map(Index.of, given))
             types[name] = TensorType(I64, () if op == "Range" else (Index.of(len(given)),))
             continue
-        dtype = I64 if op in INDEXED and k == 1 else e.dtype if k == 0 or op not in ("Where", "Clip") else F32
+        dtype = I64 if op in INDEXED and k == 1 else e.dtype if k == 0 else e.others or e.dtype
         types[name] = TensorType(dtype, tuple(map(Index.of, given)))
     outputs = ("y", "z")[: e.outputs]
     domain, _, plain = op.rpartition("::")
