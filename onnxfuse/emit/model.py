@@ -93,6 +93,8 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library) -> Emitted:
     if used:
         proto.ir_version = max(proto.ir_version, _IR_WITH_FUNCTIONS)
         proto.opset_import.add(domain=library.domain, version=1)
+        if "" not in source.opsets:  # what is used of it means the same in this opset
+            proto.opset_import.add(domain="", version=graph.opset)
         set_metadata(proto, library=library.path, library_sha256=library.sha256, manifest=library.manifest)
     check(proto)
     return Emitted(proto, weights.large, weights.blob, bool(source.external))

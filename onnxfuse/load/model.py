@@ -20,6 +20,7 @@ from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
+UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
 
 
@@ -27,7 +28,8 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     """Read a model. UsageError: no such file, a wrong dimension. ModelError: not a valid model, or data is missing.
 
     Large tensors stay in the file, which is mapped. Models of opsets without rows (below 7, newer than onnx itself)
-    load with opset 0, under which no operator has a row; `source.opsets` keeps the truth.
+    load with opset 0, under which no operator has a row, and those that state none with one that suits all their
+    operators; `source.opsets` keeps the truth.
     """
     file = read(source)
     warnings: list[str] = []
@@ -90,8 +92,10 @@ def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
 
 def _opset(proto: onnx.ModelProto, warnings: list[str]) -> int:
     """The version of the default domain; 0 where no row may be used."""
-    version = opsets_of(proto).get("", 0)
     newest = onnx.defs.onnx_opset_version()
+    version = opsets_of(proto).get("")
+    if version is None:
+        return _unstated_opset(proto, newest, warnings)
     if version < OLDEST and any(n.domain in ("", "ai.onnx") for n in proto.graph.node):
         warnings.append(f"opset {version} is older than {OLDEST}: nothing is fused (convert the model to fuse it)")
     if version > newest:
@@ -99,6 +103,28 @@ def _opset(proto: onnx.ModelProto, warnings: list[str]) -> int:
             f"opset {version} is newer than {newest}, the newest that the installed onnx knows: nothing is fused"
         )
     return version if OLDEST <= version <= newest else 0
+
+
+def _unstated_opset(proto: onnx.ModelProto, newest: int, warnings: list[str]) -> int:
+    """An opset for a model that imports no default domain: the runtime then takes the newest that it knows.
+
+    That is one from `UNSTATED` on, all the same to a model whose standard operators have not changed since.
+    """
+    nodes = (n for g in graphs(proto.graph) for n in g.node)
+    for op in sorted({n.op_type for n in nodes if n.domain in ("", "ai.onnx")}):
+        versions = [_version(op, opset) for opset in (UNSTATED, newest)]
+        if None in versions or versions[0] != versions[1]:
+            warnings.append(f"no opset of the default domain is stated, and {op} changed since {UNSTATED}")
+            return 0
+    return UNSTATED
+
+
+def _version(op: str, opset: int) -> int | None:
+    """The opset in which an operator last changed; None where there is none yet."""
+    try:
+        return int(onnx.defs.get_schema(op, opset, "").since_version)
+    except onnx.defs.SchemaError:
+        return None
 
 
 def _shapes(

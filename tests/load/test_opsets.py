@@ -110,3 +110,20 @@ def test_the_long_name_of_the_default_domain():
     model.opset_import[0].domain = model.graph.node[0].domain = "ai.onnx"
     graph = graph_of(model)
     assert graph.opset == 20 and isinstance(define(ROWS, view_of(graph, graph.nodes[0])), tuple)
+
+
+@pytest.mark.parametrize(
+    ("op", "attrs", "opset"),
+    [("Relu", {}, 21), ("HardSwish", {}, 0), ("Swish", {}, 0), ("Cast", {"to": TensorProto.FLOAT}, 0)],
+)
+def test_the_default_domain_may_be_used_without_a_version(op: str, attrs: dict[str, int], opset: int):
+    nodes = [
+        helper.make_node("FastGelu", ["x"], ["t"], domain="com.microsoft"),
+        helper.make_node(op, ["t"], ["y"], **attrs),
+    ]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    graph = helper.make_graph(nodes, "g", [x], [y])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("com.microsoft", 1)], ir_version=8)
+    found = graph_of(model)
+    assert found.opset == opset  # Relu is the same in all opsets from 21 on; the others are newer, or changed
+    assert [f"{op} changed" in w for w in found.source.warnings] == ([] if opset else [True])
