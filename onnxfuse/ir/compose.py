@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 
+import numpy as np
+
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Axis, Index, Loaded, axes_of
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, axes_of
 from onnxfuse.ir.index import atoms as index_atoms
 from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, number
@@ -207,3 +209,49 @@ def rename_ranges(x: Scalar, names: Mapping[Axis, Axis]) -> Scalar:
 def cost(x: Scalar) -> float:
     """Vector operations per element of x, reductions not multiplied by their ranges."""
     return sum(FUNCTIONS[n.fn].cost for n in walk(x) if isinstance(n, Apply))
+
+
+def with_sources(x: Scalar, names: Mapping[str, str], numbers: Mapping[str, Const]) -> Scalar:
+    """x reading other tensors where `names` says so, and numbers instead of those in `numbers`."""
+
+    def leaf(n: Scalar) -> Scalar | None:
+        if not isinstance(n, Load):
+            return None
+        if n.source in numbers and not n.guards:
+            return numbers[n.source]
+        guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in n.guards)
+        otherwise = with_sources(n.otherwise, names, numbers) if n.otherwise is not None else None
+        return Load(names.get(n.source, n.source), tuple(map(on_index, n.index)), n.dtype, guards, otherwise)
+
+    def on_atom(a: Atom) -> Index | None:
+        if not isinstance(a, Loaded) or a.source not in names:
+            return None
+        return Index.of(Loaded(names[a.source], tuple(map(on_index, a.at)), on_index(a.extent)))
+
+    def on_index(i: Index) -> Index:
+        return transform(i, on_atom)
+
+    return rebuild(x, leaf, on_index)
+
+
+def folded(x: Scalar) -> Scalar:
+    """x with functions of numbers, extents that are numbers, and extremes of one number evaluated."""
+    if isinstance(x, FromIndex):
+        value = x.index.constant
+        return x if value is None else number(value, x.dtype)
+    if isinstance(x, Reduce):
+        body = tuple(map(folded, x.body))
+        some = all((r.extent.constant or 0) > 0 for r in x.ranges)
+        if some and x.combine in ("max", "min") and isinstance(body[0], Const):
+            return body[0]
+        return Reduce(x.combine, x.ranges, body, x.dtype, x.slot)
+    if not isinstance(x, Apply):
+        return x
+    args = tuple(map(folded, x.args))
+    if not all(isinstance(a, Const) for a in args):
+        return Apply(x.fn, args, x.dtype)
+    if x.fn == "cast":
+        return cast(args[0], x.dtype)
+    with np.errstate(all="ignore"):
+        made = FUNCTIONS[x.fn].numpy(*(np.asarray(a.value, a.dtype.numpy) for a in args if isinstance(a, Const)))
+    return Const(np.asarray(made).astype(x.dtype.numpy).item(), x.dtype)

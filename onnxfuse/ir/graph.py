@@ -104,7 +104,8 @@ Attribute = int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | tu
 class Node:
     """An operator call. "" marks an absent optional input; `captures` are outer values that its subgraphs read.
 
-    `origin` names the nodes of the loaded model that it stands for; `raw` is the loader's node for opaque ones.
+    `origin` names the nodes of the loaded model that it stands for; `raw` is the loader's node for opaque ones. `body`
+    is what an operator without a row computes: its inputs stand for those of the node, and are no values of the graph.
     """
 
     op: str
@@ -116,6 +117,7 @@ class Node:
     origin: tuple[str, ...] = ()
     captures: tuple[str, ...] = ()
     raw: Any = field(default=None, compare=False, repr=False)
+    body: Graph | None = field(default=None, compare=False, repr=False)
 
     @property
     def standard(self) -> bool:

@@ -11,6 +11,7 @@ from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_dims, declared_type, names_of
+from onnxfuse.load.functions import with_bodies
 from onnxfuse.load.infer import Claim, NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
 from onnxfuse.load.read import read
@@ -79,7 +80,7 @@ def _graph(parts: Parts, proto: onnx.ModelProto, shapes: Shapes, opset: int, han
         source=handle,
     )
     graph.verify()
-    return graph
+    return with_bodies(graph, handle.nodes)
 
 
 def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:

@@ -7,16 +7,17 @@ loops, the reference meaning and the docs follow from that; nothing else about a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 
-from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.compose import folded, sources, with_sources
+from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.scalar import Const, Load, Scalar
+from onnxfuse.ir.scalar import Const, FromIndex, Load, Scalar, cast
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +202,8 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
     """What a node computes, or why that cannot be said."""
     node = view.node
     row = rows.find(node, view.opset)
+    if row is None and node.body is not None:
+        return _by_body(rows, node, node.body)
     if row is None and not node.standard:
         return Decision("E-OPAQUE", (node.name,), f"{node.key} belongs to another domain")
     if row is None:
@@ -213,3 +216,43 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         return refused.decision
     except INVALID_CALL as e:
         return Decision("E-SHAPE-UNKNOWN", (node.name,), f"{node.op}: not a valid call of it: {e!r}")
+
+
+def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:
+    """What a node computes by its body: the definitions that its outputs depend on, between the node's own values."""
+    needed = set(body.outputs)
+    found: list[tuple[Definition, ...]] = []
+    for inner in reversed(body.nodes):
+        if not needed.intersection(inner.outputs):
+            continue
+        view = view_of(body, inner)
+        made = extent_of(view) or define(rows, view)
+        if isinstance(made, Decision):
+            return Decision(made.code, (node.name,), f"{node.op}: {made.reason}", made.unlock)
+        needed.update(s for d in made for s in sources(d.value))
+        found.append(made)
+    inputs = dict(zip(body.inputs, node.inputs, strict=False))
+    outputs = dict(zip(body.outputs, filter(None, node.outputs), strict=True))
+    return renamed((d for made in reversed(found) for d in made), inputs | outputs)
+
+
+def extent_of(view: View) -> tuple[Definition, ...]:
+    """The definition of one integer that is known as an extent."""
+    name = view.out()
+    known, type_ = view.known.get(name), view.types.get(name)
+    if known is None or len(known) != 1 or type_ is None:
+        return ()
+    return (Definition(name, view.axes(type_.shape), cast(FromIndex(known[0], I64), type_.dtype)),)
+
+
+def renamed(definitions: Iterable[Definition], names: Mapping[str, str]) -> tuple[Definition, ...]:
+    """Definitions of values under other names; those of one number vanish into their readers."""
+    numbers: dict[str, Const] = {}
+    out: list[Definition] = []
+    for d in definitions:
+        value = folded(with_sources(d.value, names, numbers))
+        if isinstance(value, Const) and d.name not in names:
+            numbers[d.name] = value
+        else:
+            out.append(Definition(names.get(d.name, d.name), d.axes, value))
+    return tuple(out)

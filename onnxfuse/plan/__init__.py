@@ -187,7 +187,7 @@ class _Grower:
         if kind.name == BATCHED:
             return (
                 None
-                if BATCHED in mine and REDUCTION in mine and self._batched(group) == 1
+                if BATCHED in mine and REDUCTION in mine and self._batched(group) == kind.products == 1
                 else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
             )
         if kind.name == WINDOW or (kind.name == REDUCTION and WINDOW in mine):
@@ -199,7 +199,7 @@ class _Grower:
         return self._numel_refusal(group, node)
 
     def _batched(self, group: int) -> int:
-        return sum(self.kinds[m].name == BATCHED for m in self.units.members[group])
+        return sum(self.kinds[m].products for m in self.units.members[group])
 
     def _reduction_refusal(self, group: int, node: int) -> tuple[str, str] | None:
         """A reduction joins when it reads whole values of the group and there is no second contraction behind it."""

@@ -23,12 +23,16 @@ MOVEMENT = "movement"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A node's kind and definitions; whether it keeps row-major order (movement), whether it wants channels last."""
+    """A node's kind and definitions; whether it keeps row-major order (movement), whether it wants channels last.
+
+    `products` are its contractions of two activations: a whole attention has two.
+    """
 
     name: str
     definitions: tuple[Definition, ...]
     keeps_order: bool = False
     spatial: bool = False
+    products: int = 0
 
 
 def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
@@ -46,7 +50,12 @@ def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
         return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
     if len(found) == 1 and len(reduces) == 1 and (side := _contraction(found[0], reduces[0], graph)):
-        return Kind(side, found, spatial=spatial)
+        return Kind(side, found, spatial=spatial, products=int(side == BATCHED))
+    products = [
+        d for d in found for n in walk(d.value) if isinstance(n, Reduce) and _contraction(d, n, graph) == BATCHED
+    ]
+    if len(products) > 1:
+        return Kind(BATCHED, found, products=len(products))
     windowed = spatial and len(found) == 1
     return Kind(WINDOW if windowed else REDUCTION, found, spatial=spatial)
 

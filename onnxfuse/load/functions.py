@@ -1,0 +1,149 @@
+"""What ONNX itself says that an operator computes, for operators without a row: function bodies of its schemas.
+
+A body is a graph of its own beside the node, which stays as it is: definitions are composed of those of the body.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+import onnx
+from onnx import helper
+
+from onnxfuse.errors import OnnxFuseError
+from onnxfuse.ir.graph import Constant, Graph, Node, TensorType
+from onnxfuse.load.convert import convert
+from onnxfuse.load.dims import Names
+from onnxfuse.load.infer import NodeInference, type_proto
+from onnxfuse.load.inline import subgraphs
+from onnxfuse.load.shapes import Setting, propagate
+from onnxfuse.load.tensors import Payloads
+from onnxfuse.ops.rows import ROWS
+
+_DEEPEST = 3  # bodies within bodies
+
+
+def with_bodies(graph: Graph, raw: Mapping[str, onnx.NodeProto], depth: int = 0) -> Graph:
+    """The graph with the body of each node of the default domain whose operator has one and no row.
+
+    Names inside a body are unique in the graph; its inputs are those of the schema, absent ones left out of its nodes.
+    """
+    if not graph.opset or depth == _DEEPEST:
+        return graph
+    nodes = tuple(replace(n, body=body_of(graph, n, raw, depth)) if _lacks_row(graph, n) else n for n in graph.nodes)
+    return graph.with_nodes(nodes)
+
+
+def _lacks_row(graph: Graph, node: Node) -> bool:
+    return node.standard and node.raw is None and not node.captures and ROWS.find(node, graph.opset) is None
+
+
+def body_of(graph: Graph, node: Node, raw: Mapping[str, onnx.NodeProto], depth: int) -> Graph | None:
+    """The body of a call, typed for its inputs; None where ONNX gives none for this opset."""
+    types = [graph.types.get(v) if v else None for v in node.inputs]
+    if any(v and t is None for v, t in zip(node.inputs, types, strict=True)) or node.name not in raw:
+        return None
+    found = _function(raw[node.name], types, graph.opset)
+    if found is None:
+        return None
+    function, opset = found
+    formal = dict(zip(function.input, types, strict=False))
+    held = {
+        name: graph.constants[v] for name, v in zip(function.input, node.inputs, strict=False) if v in graph.constants
+    }
+    try:
+        return _graph(function, opset, formal, held, node, depth)
+    except OnnxFuseError:  # a body that does not fit the call: the runtime has its own word on that
+        return None
+
+
+def _function(
+    call: onnx.NodeProto, types: Iterable[TensorType | None], opset: int
+) -> tuple[onnx.FunctionProto, int] | None:
+    """The function of a call with its attributes filled in, and the opset that it is written in."""
+    given = [type_proto(t, repr).SerializeToString() if t is not None else b"" for t in types]
+    function = onnx.FunctionProto()
+    try:
+        schema = onnx.defs.get_schema(call.op_type, opset, "")
+        if schema.has_context_dependent_function:
+            version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
+            text = schema.get_context_dependent_function_with_opset_version(version, call.SerializeToString(), given)
+        elif schema.has_function:
+            version = max(v for v in schema.function_opset_versions if v <= opset)
+            text = schema.get_function_with_opset_version(version)
+        else:
+            return None
+        function.ParseFromString(text)
+    except Exception:  # C++ errors of many kinds, and versions that are all newer: there is no body
+        return None
+    defaults = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.type}
+    _fill(function.node, defaults | {a.name: a for a in call.attribute})
+    return function, version
+
+
+def _fill(nodes: Iterable[onnx.NodeProto], values: Mapping[str, onnx.AttributeProto]) -> None:
+    """Let attributes that refer to those of the call be these; without a value they vanish."""
+    for node in nodes:
+        for inner in subgraphs(node):
+            _fill(inner.node, values)
+        for k in reversed(range(len(node.attribute))):
+            name, wanted = node.attribute[k].name, node.attribute[k].ref_attr_name
+            if wanted and wanted in values:
+                node.attribute[k].CopyFrom(values[wanted])
+                node.attribute[k].name = name
+            elif wanted:
+                del node.attribute[k]
+
+
+def _graph(
+    function: onnx.FunctionProto,
+    opset: int,
+    formal: Mapping[str, TensorType | None],
+    held: Mapping[str, Constant],
+    call: Node,
+    depth: int,
+) -> Graph:
+    wanted = [o for o, made in zip(function.output, call.outputs, strict=False) if made]
+    given = [i for i in function.input if formal.get(i) is not None]
+    made = {o for n in function.node for o in n.output}
+    names = {v: f"{call.outputs[0]}%{v}" for v in made} | {v: v for v in given}
+    nodes = [_renamed(n, names) for n in function.node]
+    outputs = [f"{call.outputs[0]}%{o}" for o in wanted]
+    infos = [[helper.make_empty_tensor_value_info(v) for v in names] for names in (given, outputs)]
+    proto = helper.make_model(helper.make_graph(nodes, function.name, *infos))
+    parts = convert(proto, Payloads(memoryview(b""), None))
+    constants = parts.constants | dict(held)
+    shapes = propagate(
+        Setting(
+            nodes=parts.nodes,
+            live={n.name for n in parts.nodes},
+            inputs={i: formal[i] for i in given if i not in held},
+            constants=constants,
+            opset=opset,
+            claimed={},
+            declared={},
+            inference=NodeInference(opset, parts.raw),
+            names=Names(),
+        )
+    )
+    body = Graph(
+        nodes=tuple(parts.nodes),
+        inputs=tuple(function.input),
+        outputs=tuple(outputs),
+        types=shapes.types,
+        constants=constants,
+        known=shapes.known,
+        opset=opset,
+    )
+    return with_bodies(body, parts.raw, depth + 1)
+
+
+def _renamed(node: onnx.NodeProto, names: Mapping[str, str]) -> onnx.NodeProto:
+    """A node under other names; values without one are absent."""
+    out = onnx.NodeProto()
+    out.CopyFrom(node)
+    out.name = ""
+    out.input[:] = [names.get(v, "") for v in node.input]
+    out.output[:] = [names.get(v, "") for v in node.output]
+    return out
