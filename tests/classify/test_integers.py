@@ -1,0 +1,80 @@
+"""Products of integer codes stay with the runtime; what lies between codes and is no product is planned as usual."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfuse.config import Options
+from onnxfuse.ir.dtype import I8, I32, U8
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.group import Plan
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from tests.rules.build import Build
+
+
+def coded(b: Build, x: str, zero: int = 3) -> str:
+    """x as codes."""
+    return str(b.node("QuantizeLinear", x, b.constant(np.float32(0.1)), b.constant(np.array(zero, np.uint8))))
+
+
+def decoded(b: Build, codes: str, zero: int = 3) -> str:
+    """The numbers that codes stand for."""
+    return str(b.node("DequantizeLinear", codes, b.constant(np.float32(0.1)), b.constant(np.array(zero, np.uint8))))
+
+
+def weights(b: Build, *shape: int) -> str:
+    """Constant codes as numbers."""
+    held = b.constant(b.rng.integers(-99, 99, shape).astype(np.int8))
+    return str(b.node("DequantizeLinear", held, b.constant(np.float32(0.01))))
+
+
+def planned(graph: Graph) -> tuple[Plan, list[list[str]]]:
+    """The plan of a graph, and the operators of its groups."""
+    made = plan(graph, ROWS, Options())
+    return made, [[n.op for n in g.nodes] for g in made.groups]
+
+
+def test_a_product_of_codes_stays_with_what_codes_and_decodes_for_it() -> None:
+    b = Build(21)
+    x = decoded(b, b.input("x", 4, 64, dtype=U8))
+    y = coded(b, b.node("Relu", b.node("MatMul", x, weights(b, 64, 32))))
+    made, groups = planned(b.graph(y))
+    assert groups == []
+    left = {name.split("_")[0] for d in made.decisions if d.code == "E-COST" for name in d.nodes}
+    assert left == {"dequantizelinear", "matmul", "relu", "quantizelinear"}
+
+
+def test_a_convolution_with_coded_weights_and_bias_stays() -> None:
+    b = Build(21)
+    x = decoded(b, b.input("x", 1, 8, 9, 9, dtype=U8))
+    bias = b.node("DequantizeLinear", b.constant(np.arange(16, dtype=np.int32)), b.constant(np.float32(0.001)))
+    y = coded(b, b.node("Conv", x, weights(b, 16, 8, 3, 3), bias))
+    assert planned(b.graph(y))[1] == []
+    assert I32 in {c.dtype for c in b.constants.values()} and I8 in {c.dtype for c in b.constants.values()}
+
+
+def test_weights_that_are_only_decoded_are_packed_by_the_runtime() -> None:
+    b = Build(21)
+    x = b.input("x", 4, 64)
+    y = b.node("Relu", b.node("Add", b.node("MatMul", x, weights(b, 64, 32)), b.weights(32)))
+    assert planned(b.graph(y))[1] == [["Add", "Relu"]]
+
+
+def test_what_lies_between_codes_is_one_kernel() -> None:
+    b = Build(21)
+    x, y = (decoded(b, b.input(name, 4, 64, dtype=U8)) for name in "xy")
+    made = b.node("Sigmoid", decoded(b, coded(b, b.node("Add", x, y))))
+    (group,) = planned(b.graph(coded(b, made)))[1]
+    assert sorted(group) == sorted(["Add", "Sigmoid", *["DequantizeLinear"] * 3, *["QuantizeLinear"] * 2])
+
+
+def test_numbers_that_a_product_and_others_read_are_decoded_for_each() -> None:
+    b = Build(21)
+    x = decoded(b, b.input("x", 4, 64, dtype=U8))
+    product = coded(b, b.node("MatMul", x, weights(b, 64, 64)))
+    y = coded(b, b.node("Add", x, decoded(b, product)))
+    made, groups = planned(b.graph(y))
+    assert [sorted(g) for g in groups] == [["Add", "DequantizeLinear", "DequantizeLinear", "QuantizeLinear"]]
+    assert {"x"} <= set(made.groups[0].inputs)
+    assert sum(n.inputs[0] == "x" for n in made.graph.nodes) == 2
