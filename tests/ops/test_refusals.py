@@ -15,6 +15,7 @@ from tests.ops.case import Case, data, ints, ours_symbolic, view
 from tests.ops.test_rows import CASES
 
 X, C = data(2, 3, 4, 5), data(3, seed=1)
+ONE, CODES = np.array(1, np.float32), data(2, 3, 4, 5, dtype="int8")
 BATCH_NORM = (X, C, C, C, np.abs(C))
 TRAINING = (X, np.array(0.5, np.float32), np.array(True))
 
@@ -27,6 +28,12 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("Dropout", TRAINING, {}, 13, constants=(1, 2)), "E-RANDOM", "training mode or a wanted mask"),
     (Case("Dropout", (X,), {}, 13, outputs=2), "E-RANDOM", "training mode or a wanted mask"),
     (Case("Cast", (X,), {"to": TensorProto.STRING}), "E-DTYPE", "element type 8"),
+    (Case("QuantizeLinear", (X, ONE), {"output_dtype": TensorProto.INT4}, 21), "E-DTYPE", "element type 22"),
+    (Case("QuantizeLinear", (X, ONE), {"precision": TensorProto.FLOAT16}, 23), "E-DTYPE", "another precision"),
+    (Case("QuantizeLinear", (X, ONE, ints(0, dtype="int32")[0]), {}, 21), "E-DTYPE", "codes of type int32"),
+    (Case("DequantizeLinear", (X, ONE), {}, 21), "E-DTYPE", "codes of type float32"),
+    (Case("DequantizeLinear", (CODES, C, CODES[0, 0, 0, 0]), {}, 21), "E-SHAPE-UNKNOWN", "of different shapes"),
+    (Case("DequantizeLinear", (CODES, C), {"axis": 2}, 21), "E-BROADCAST", "along an axis of 4"),
     (Case("Pad", (data(3), ints(1, 1)), {"mode": "reflect"}), "E-NO-KERNEL", "mode reflect"),
     (Case("MaxPool", (X,), {"kernel_shape": [2, 2]}, 12, outputs=2), "E-NO-KERNEL", "indices are wanted"),
     (Case("ArgMax", (X,), {"select_last_index": 1}, 13), "E-NO-KERNEL", "select_last_index"),
