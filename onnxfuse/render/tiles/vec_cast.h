@@ -70,8 +70,23 @@ ONNXFUSE_INLINE vec<uint16_t> narrow_bf16(vf v) {
   return resize<uint16_t>((vec<int32_t>)(v != v) ? (u >> 16 | 0x40) : rounded);
 }
 
+// From a float to an unsigned integer of 32 or 64 bits as compilers without such an instruction do it: by way of int64,
+// so that negative numbers wrap.
+template <class To, class V> ONNXFUSE_INLINE auto to_unsigned(V v) {
+  if constexpr (sizeof(To) == 4) {
+    if constexpr (is_vec<V>) return resize<uint32_t>(__builtin_convertvector(v, vec<int64_t>));
+    else return (uint32_t)(int64_t)v;
+  } else if constexpr (is_vec<V>) {
+    vd wide = __builtin_convertvector(v, vd);
+    vec<int64_t> large = (vec<int64_t>)(wide >= 0x1p63);
+    return (vec<uint64_t>)__builtin_convertvector(large ? wide - 0x1p63 : wide, vec<int64_t>) ^ ((vec<uint64_t>)large << 63);
+  } else {
+    return v >= (V)0x1p63 ? (uint64_t)(int64_t)(v - (V)0x1p63) ^ 1ull << 63 : (uint64_t)(int64_t)v;
+  }
+}
+
 // ONNX Cast: float to integer truncates, integers wrap, to bool is != 0, to f16 or bf16 rounds to nearest even.
-// What a float out of the integer's range gives is undefined, as in ONNX.
+// What a float out of the integer's range gives is undefined in ONNX; here it is what ONNX Runtime gives on x86.
 template <class To, class V> ONNXFUSE_INLINE auto convert(V v) {
   typedef elem<V> From;
   if constexpr (is_same<To, f16> || is_same<To, bf16>) {
@@ -82,6 +97,7 @@ template <class To, class V> ONNXFUSE_INLINE auto convert(V v) {
   } else if constexpr (!is_vec<V>) {
     if constexpr (is_same<To, bool>) return (uint8_t)(v != 0);
     else if constexpr (is_float<From> && sizeof(To) < 4) return (To)(int32_t)v;
+    else if constexpr (is_float<From> && (is_same<To, uint32_t> || is_same<To, uint64_t>)) return to_unsigned<To>(v);
     else return (To)v;
   } else if constexpr (is_same<To, bool>) {
     return to_bool(ne(v, V{}));
@@ -91,6 +107,7 @@ template <class To, class V> ONNXFUSE_INLINE auto convert(V v) {
     return (vec<To>)__builtin_convertvector(v, vec<To>);
   } else if constexpr (is_float<From>) {
     if constexpr (sizeof(To) < 4) return resize<To>(__builtin_convertvector(v, vec<int32_t>));
+    else if constexpr (is_same<To, uint32_t> || is_same<To, uint64_t>) return to_unsigned<To>(v);
     else return (vec<To>)__builtin_convertvector(v, vec<To>);
   } else if constexpr (is_float<To>) {
     if constexpr (sizeof(From) < 4) return (vec<To>)__builtin_convertvector(resize<int32_t>(v), vec<To>);
