@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import Any
 
 import onnx
 from onnx import helper
@@ -65,7 +66,7 @@ def _function(
     given = [type_proto(t, repr).SerializeToString() if t is not None else b"" for t in types]
     function = onnx.FunctionProto()
     try:
-        schema = onnx.defs.get_schema(call.op_type, opset, "")
+        schema: Any = onnx.defs.get_schema(call.op_type, opset, "")  # onnx declares no types for what it binds
         if schema.has_context_dependent_function:
             version = max(v for v in schema.context_dependent_function_opset_versions if v <= opset)
             text = schema.get_context_dependent_function_with_opset_version(version, call.SerializeToString(), given)
@@ -110,8 +111,8 @@ def _graph(
     names = {v: f"{call.outputs[0]}%{v}" for v in made} | {v: v for v in given}
     nodes = [_renamed(n, names) for n in function.node]
     outputs = [f"{call.outputs[0]}%{o}" for o in wanted]
-    infos = [[helper.make_empty_tensor_value_info(v) for v in names] for names in (given, outputs)]
-    proto = helper.make_model(helper.make_graph(nodes, function.name, *infos))
+    ins, outs = ([helper.make_empty_tensor_value_info(v) for v in names] for names in (given, outputs))
+    proto = helper.make_model(helper.make_graph(nodes, function.name, ins, outs))
     parts = convert(proto, Payloads(memoryview(b""), None))
     constants = parts.constants | dict(held)
     shapes = propagate(

@@ -46,8 +46,12 @@ def loop() -> list[onnx.NodeProto]:
 
 def scan() -> list[onnx.NodeProto]:
     """y holds 2 r + 1 for each row r of h."""
-    body = helper.make_graph([fused("row", "made")], "body", [value("row", 5)], [value("made", 5)])
-    return [helper.make_node("Scan", ["h"], ["y"], body=body, num_scan_inputs=1)]
+    body = helper.make_graph([fused("row", "made")], "body", [value("row", 1, 5)], [value("made", 1, 5)])
+    return [
+        helper.make_node("Unsqueeze", ["h", "one"], ["rows"]),
+        helper.make_node("Scan", ["rows"], ["scanned"], body=body, num_scan_inputs=1),
+        helper.make_node("Squeeze", ["scanned", "one"], ["y"]),
+    ]
 
 
 def model(nodes: list[onnx.NodeProto]) -> bytes:
@@ -58,6 +62,7 @@ def model(nodes: list[onnx.NodeProto]) -> bytes:
     proto.graph.input.extend([value("x", 4, 5), value("c", kind=TensorProto.BOOL)])
     proto.graph.output.append(value("y", 4, 5))
     proto.graph.initializer.append(numpy_helper.from_array(np.array(ROUNDS), "rounds"))
+    proto.graph.initializer.append(numpy_helper.from_array(np.array([1]), "one"))
     return bytes(proto.SerializeToString())
 
 
