@@ -6,8 +6,9 @@ import numpy as np
 
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import I8, I32, U8
-from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.graph import Graph, TensorType
 from onnxfuse.ir.group import Plan
+from onnxfuse.ir.index import Index
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from tests.rules.build import Build
@@ -78,3 +79,26 @@ def test_numbers_that_a_product_and_others_read_are_decoded_for_each() -> None:
     assert [sorted(g) for g in groups] == [["Add", "DequantizeLinear", "DequantizeLinear", "QuantizeLinear"]]
     assert {"x"} <= set(made.groups[0].inputs)
     assert sum(n.inputs[0] == "x" for n in made.graph.nodes) == 2
+
+
+def test_an_integer_product_keeps_what_quantizes_for_it_and_what_scales_it() -> None:
+    b = Build(21)
+    scale = b.input("s")
+    x = b.node("QuantizeLinear", b.input("x", 4, 64), scale, b.constant(np.array(3, np.uint8)))
+    product = b.opaque("MatMulInteger", x)
+    b.types[product] = TensorType(I32, (Index.of(4), Index.of(64)))
+    scales = b.node("Mul", b.node("Reciprocal", scale), b.constant(0.5))
+    y = b.node("Add", b.node("Mul", b.node("Cast", product, to=1), scales), b.weights(64))
+    assert planned(b.graph(b.node("Tanh", b.node("Relu", y))))[1] == [["Reciprocal", "Mul"], ["Relu", "Tanh"]]
+
+
+def test_what_stands_between_integer_convolutions_stays() -> None:
+    b = Build(21)
+    x = decoded(b, b.input("x", 1, 8, 9, 9, dtype=U8))
+    y = decoded(b, coded(b, b.node("Conv", x, weights(b, 8, 8, 3, 3), pads=(1, 1, 1, 1))))
+    z = decoded(b, coded(b, b.node("Add", x, b.node("Sigmoid", y))))
+    w = decoded(b, coded(b, b.node("Conv", z, weights(b, 8, 8, 3, 3))))
+    row = b.node("Tanh", b.node("Relu", b.node("Flatten", w)))
+    made, groups = planned(b.graph(row))
+    assert groups == [["Relu", "Tanh"]]
+    assert any("between integer convolutions" in d.reason for d in made.decisions)
