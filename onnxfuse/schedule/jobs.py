@@ -16,7 +16,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
-from onnxfuse.ir.scalar import Guard, Load, Scalar, const
+from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
@@ -120,8 +120,10 @@ def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared
         done.shapes.setdefault(d.name, d.shape)
         nest = nest_of(d, done.places)
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
+        operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target) if found is not None and worth_tiles(found) else None
         if tiled is None:
+            del done.jobs[operands:]  # made ready for nothing
             _absorb(nest, done, constants)
         done.jobs.append(Job(nest, tiled))
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
@@ -202,7 +204,7 @@ def _left(c: Contraction, done: Prepared) -> Load:
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         if pieces is not None and _readable(pieces[1].constant, bool(left.guards)):
             return left
-        if left.guards and len(left.index) >= 3:
+        if left.guards and len(left.index) >= 3 and isinstance(left.otherwise, Const | None):
             return _padded(c, left, done)
         if pieces is not None and not left.guards:
             return left

@@ -165,6 +165,11 @@ def attentions() -> list[Case]:
     q, k, v = (b.input(n, 2, 3, s, 16) for n, s in (("q", 11), ("k", 23), ("v", 23)))
     p = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=(0, 1, 3, 2))), axis=-1)
     out.append(Case("attention_cross", b.graph(b.node("MatMul", p, v))))
+    b = Build()  # heads of which the first channels were turned and the others were not
+    turned, kept = ([b.input(f"{n}{i}", 1, 3, 14, size) for i in "qk"] for n, size in (("turned", 8), ("kept", 24)))
+    q, k = (b.node("Concat", *parts, axis=3) for parts in zip(turned, kept, strict=True))
+    p = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=(0, 1, 3, 2))), axis=-1)
+    out.append(Case("attention_of_joined", b.graph(b.node("MatMul", p, b.input("v", 1, 3, 14, 16)))))
     b = Build()
     i = b.input("i", 2, 5, dtype=I64)
     x = b.node("Gather", scaled(b, 30, 24), i)
