@@ -33,8 +33,11 @@ void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out
 // out[k * pitch + i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < pitch.
 void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out);
 
-// The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps.
+// The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps. Where each panel is
+// read by one tile, what lies FAR floats ahead: a whole panel ahead would be evicted again before it is read.
+constexpr i64 FAR = 8192;
 ONNXFUSE_INLINE Ahead ahead_of(const float* next, i64 depth, i64 turn, i64 turns) {
+  if (turns == 1 && depth * PANEL > FAR) next += FAR - depth * PANEL;
   i64 step = (PANEL * 4 + turns - 1) / turns;
   return Ahead{reinterpret_cast<const char*>(next) + turn * depth * step, step};
 }
