@@ -28,6 +28,8 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("Dropout", TRAINING, {}, 13, constants=(1, 2)), "E-RANDOM", "training mode or a wanted mask"),
     (Case("Dropout", (X,), {}, 13, outputs=2), "E-RANDOM", "training mode or a wanted mask"),
     (Case("Cast", (X,), {"to": TensorProto.STRING}), "E-DTYPE", "element type 8"),
+    (Case("Cast", (X,), {"to": TensorProto.FLOAT8E4M3FN}, 19), "E-DTYPE", "element type 17"),
+    (Case("Cast", (X,), {"to": TensorProto.INT4}, 21), "E-DTYPE", "element type 22"),
     (Case("QuantizeLinear", (X, ONE), {"output_dtype": TensorProto.INT4}, 21), "E-DTYPE", "element type 22"),
     (Case("QuantizeLinear", (X, ONE), {"precision": TensorProto.FLOAT16}, 23), "E-DTYPE", "another precision"),
     (Case("QuantizeLinear", (X, ONE, ints(0, dtype="int32")[0]), {}, 21), "E-DTYPE", "codes of type int32"),
