@@ -10,7 +10,8 @@ from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Atom, Axis, Index, Loaded, axes_of
 from onnxfuse.ir.index import atoms as index_atoms
-from onnxfuse.ir.indexing import substitute, transform
+from onnxfuse.ir.indexing import product, substitute, transform
+from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, number
 
 
@@ -241,9 +242,8 @@ def folded(x: Scalar) -> Scalar:
         return x if value is None else number(value, x.dtype)
     if isinstance(x, Reduce):
         body = tuple(map(folded, x.body))
-        some = all((r.extent.constant or 0) > 0 for r in x.ranges)
-        if some and x.combine in ("max", "min") and isinstance(body[0], Const):
-            return body[0]
+        if x.combine in ("max", "min") and isinstance(body[0], Const):
+            return _of_one_number(x, body[0])
         return Reduce(x.combine, x.ranges, body, x.dtype, x.slot)
     if not isinstance(x, Apply):
         return x
@@ -255,3 +255,12 @@ def folded(x: Scalar) -> Scalar:
     with np.errstate(all="ignore"):
         made = FUNCTIONS[x.fn].numpy(*(np.asarray(a.value, a.dtype.numpy) for a in args if isinstance(a, Const)))
     return Const(np.asarray(made).astype(x.dtype.numpy).item(), x.dtype)
+
+
+def _of_one_number(x: Reduce, n: Const) -> Scalar:
+    """An extreme of one number is it, unless the ranges are empty."""
+    empty = MONOIDS[x.combine].init(x.dtype)[0]
+    if all((r.extent.constant or 0) > 0 for r in x.ranges):
+        return n
+    count = FromIndex(product([r.extent for r in x.ranges]), I64)
+    return apply("select", apply("greater", count, number(0, I64)), n, empty)

@@ -7,7 +7,7 @@ loops, the reference meaning and the docs follow from that; nothing else about a
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -233,7 +233,30 @@ def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | D
         found.append(made)
     inputs = dict(zip(body.inputs, node.inputs, strict=False))
     outputs = dict(zip(body.outputs, filter(None, node.outputs), strict=True))
-    return renamed((d for made in reversed(found) for d in made), inputs | outputs)
+    return renamed(shallow_first([d for made in reversed(found) for d in made], body.outputs), inputs | outputs)
+
+
+def shallow_first(definitions: Sequence[Definition], outputs: Iterable[str]) -> list[Definition]:
+    """What outputs depend on, each definition behind its operands, those of the shortest chain first.
+
+    So what a reader needs from aside does not come between it and the chain that it ends.
+    """
+    made = {d.name: d for d in definitions}
+    reads = {d.name: [s for s in sorted(sources(d.value)) if s in made] for d in definitions}
+    depth: dict[str, int] = {}
+    for d in definitions:
+        depth[d.name] = 1 + max((depth[s] for s in reads[d.name]), default=0)
+    out: dict[str, Definition] = {}
+
+    def visit(name: str) -> None:
+        if name not in out:
+            for s in sorted(reads[name], key=lambda s: depth[s]):
+                visit(s)
+            out[name] = made[name]
+
+    for name in outputs:
+        visit(name)
+    return list(out.values())
 
 
 def extent_of(view: View) -> tuple[Definition, ...]:
