@@ -50,6 +50,8 @@ def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
         return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
     if len(found) == 1 and len(reduces) == 1 and (side := _contraction(found[0], reduces[0], graph)):
+        if side == WEIGHTS and (short := _short_weights(graph, node)) is not None:
+            return short
         return Kind(side, found, spatial=spatial, products=int(side == BATCHED))
     products = [
         d for d in found for n in walk(d.value) if isinstance(n, Reduce) and _contraction(d, n, graph) == BATCHED
@@ -65,6 +67,16 @@ def _types_refused(graph: Graph, node: Node) -> Decision | None:
         if v and graph.types.get(v) is None:
             return Decision("E-SHAPE-UNKNOWN", (node.name,), f"the type of {v} is not known")
     return None
+
+
+def _short_weights(graph: Graph, node: Node) -> Decision | None:
+    """Why weights of less than 32 bits stay with the runtime, which widens them once, when it loads the model."""
+    held = [graph.constants[v].dtype for v in node.inputs if v in graph.constants]
+    short = next((d for d in held if d.floating and d.bytes < F32.bytes), None)
+    if short is None:
+        return None
+    reason = f"weights of {short.name} would be widened in every run"
+    return Decision("E-DTYPE", (node.name,), reason, "a model with float32 weights")
 
 
 def _moves(x: Scalar) -> bool:
