@@ -16,7 +16,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
-from onnxfuse.ir.scalar import Guard, Load, Scalar, const
+from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
@@ -202,7 +202,7 @@ def _left(c: Contraction, done: Prepared) -> Load:
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         if pieces is not None and _readable(pieces[1].constant, bool(left.guards)):
             return left
-        if left.guards and len(left.index) >= 3:
+        if left.guards and len(left.index) >= 3 and isinstance(left.otherwise, Const):
             return _padded(c, left, done)
         if pieces is not None and not left.guards:
             return left
