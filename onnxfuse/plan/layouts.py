@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.graph import Graph
@@ -24,27 +24,30 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
     """
     inside = {n.name for g in groups for n in g.nodes}
     readers = graph.consumers()
-    wants: set[str] = set()
-    for g in groups:
-        if not any(kinds[n.name].spatial for n in g.nodes):
-            continue
-        channels = channels_in(g, kinds)
-        wants |= {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS}
     outputs = {o for g in groups for o in g.outputs} - set(graph.outputs)
-    ranks = {v: len(t.shape) for v in wants & outputs if (t := graph.types.get(v)) is not None}
-    return {
-        v: channels_last(rank)
-        for v, rank in sorted(ranks.items())
-        if rank in (3, 4, 5) and all(n.name in inside for n in readers.get(v, []))
-    }
+    ranks = {v: len(t.shape) for v in outputs if (t := graph.types.get(v)) is not None}
+    free = {v for v, rank in ranks.items() if rank in (3, 4, 5) and all(n.name in inside for n in readers.get(v, []))}
+    wants: set[str] = set()
+    known = -1
+    while known < len(wants):  # what a group makes of such a value without reducing it lies so as well
+        known = len(wants)
+        for g in groups:
+            channels = channels_in(g, kinds, wants)
+            wants |= {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v in free}
+    return {v: channels_last(ranks[v]) for v in sorted(wants)}
 
 
-def channels_in(group: Group, kinds: Mapping[str, Kind]) -> dict[str, int]:
-    """For values of a group that hold the channels of an image: the dimension that runs through them."""
-    found: dict[str, int] = {}
+def channels_in(group: Group, kinds: Mapping[str, Kind], images: Container[str] = ()) -> dict[str, int]:
+    """For values of a group that hold the channels of an image: the dimension that runs through them.
+
+    It begins with those of the group's operators of images, and with `images` that come from outside.
+    """
+    found = {v: CHANNELS for v in (*group.inputs, *group.outputs) if v in images}
     for n in group.nodes:
         if kinds[n.name].spatial:
             found |= {n.inputs[0]: CHANNELS, n.outputs[0]: CHANNELS}
+    if not found:
+        return found
     rest = [d for n in group.nodes if not kinds[n.name].spatial for d in kinds[n.name].definitions]
     known = -1
     while known < len(found):
