@@ -6,7 +6,21 @@ from collections.abc import Iterable
 
 from onnxfuse.ir.compose import rebuild
 from onnxfuse.ir.dtype import BOOL, I64
-from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, Mod, atoms, divides, in_range, lower, nonnegative, upper
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Div,
+    Index,
+    Mod,
+    atoms,
+    divides,
+    in_range,
+    lower,
+    modulo,
+    nonnegative,
+    upper,
+)
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar, const
 
@@ -102,11 +116,32 @@ def simplify(x: Scalar) -> Scalar:
             return simplify(node.otherwise)
         left = tuple(g for g, s in zip(node.guards, states, strict=True) if s is None)
         if len(left) == len(node.guards):
-            return None
+            return turned(node)
         otherwise = simplify(node.otherwise) if left and node.otherwise is not None else None
         return Load(node.source, node.index, node.dtype, left, otherwise)
 
     return rebuild(x, go, lambda i: i)
+
+
+def turned(x: Load) -> Load | None:
+    """Two pieces of one tensor that follow each other round the end of an axis (a roll), as one load modulo the extent.
+
+    The first piece is read at i + b where 0 <= i < a, the second one at i - a where 0 <= i - a < b: together that is
+    (i + b) % (a + b).
+    """
+    rest = x.otherwise
+    if not isinstance(rest, Load) or rest.source != x.source or len(x.guards) != 1 or len(rest.guards) != 1:
+        return None
+    first, second = x.guards[0], rest.guards[0]
+    apart = [at for at, (e, f) in enumerate(zip(x.index, rest.index, strict=True)) if e != f]
+    whole = first.extent + second.extent
+    if len(apart) != 1 or second.index != first.index - first.extent or not in_range(first.index, whole):
+        return None
+    at = apart[0]
+    if x.index[at] != first.index + second.extent or rest.index[at] != second.index:
+        return None
+    index = (*x.index[:at], modulo(x.index[at], whole), *x.index[at + 1 :])
+    return Load(x.source, index, x.dtype)
 
 
 def _decided(x: Apply) -> Scalar | None:

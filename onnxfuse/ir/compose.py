@@ -137,11 +137,10 @@ def inline(x: Scalar, producers: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
         if not node.guards:
             return value
         assert node.otherwise is not None
-        return Apply(
-            "select",
-            (in_guards(node.guards), guarded(value, node.guards), inline(node.otherwise, producers)),
-            node.dtype,
-        )
+        otherwise = inline(node.otherwise, producers)
+        if isinstance(value, Load) and not value.guards:
+            return Load(value.source, value.index, value.dtype, node.guards, otherwise)
+        return Apply("select", (in_guards(node.guards), guarded(value, node.guards), otherwise), node.dtype)
 
     return rebuild(x, go, lambda i: i)
 

@@ -162,7 +162,8 @@ class Tile:
 class Pack:
     """Rows of a matrix side by side: out[at + k * pitch + row - begin] = load(row, k), zeros behind the last row.
 
-    The source is contiguous in k. A pitch of 0 means as many as there are rows.
+    The source is contiguous in k. A pitch of 0 means as many as there are rows. `apart`: the pitch is larger than a
+    step, and what lies between the rows of one step and the next is left alone.
     """
 
     out: str
@@ -173,6 +174,7 @@ class Pack:
     k: Axis
     load: Load
     pitch: int = 0
+    apart: bool = False
 
 
 @dataclass(frozen=True, slots=True)

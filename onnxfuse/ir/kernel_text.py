@@ -114,7 +114,7 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             return f"tile {s.out}{at} ={plus} {left} @ {right}, {size}{ahead}"
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
-            pitch = s.pitch or "rows"
+            pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}"
         case Across():
             return f"across {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"

@@ -40,7 +40,7 @@ def softmax_like(log: bool) -> Define:
 def softmax(s: Stages, have: At, over: Sequence[int], x: Element, *, log: bool = False) -> None:
     """Output 0 as the softmax of x over some axes."""
     high = s.reduced("%max", have, over, "max", x)
-    power = s.value("%exp", have, lambda at: apply("exp", apply("sub", x(at), high(at))))
+    power = s.value("%exp", have, lambda at: apply("exp_or_zero", apply("sub", x(at), high(at))))
     norm = s.reduced("%sum", have, over, "sum", power)
     if log:
         s.output(have, lambda at: apply("sub", apply("sub", x(at), high(at)), apply("log", norm(at))))

@@ -1,8 +1,9 @@
 """Graph to plan: groups grown from anchors, and every refusal with its reason.
 
-Anchors are taken in the order batched contractions (attention), contractions with weights, reductions; each grows
-forward over the values it makes and backward over what only it reads (DNNFusion's seed growth, with the seed turned
-round: the costliest operators first). What is left grows from elementwise seeds, smallest result first, as published.
+Anchors are taken in the order batched contractions (attention), contractions with weights, windows, reductions; each
+grows forward over the values it makes and backward over what only it reads (DNNFusion's seed growth, with the seed
+turned round: the costliest operators first). What is left grows from elementwise seeds, smallest result first, as
+published.
 Legality is freedom from cycles; what a group becomes (phases, stages, tiles) is decided later.
 """
 
@@ -16,10 +17,11 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.layout import Layout, channels_last
+from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, kind_of
+from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.units import Units
 
 MOST_NODES = 64
@@ -80,9 +82,9 @@ def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
         nodes = tuple(graph.nodes[m] for m in units.members[g])
         groups.append(group_of(nodes[0].name, nodes, graph, wanted))
     by_name = {graph.nodes[i].name: k for i, k in kinds.items()}
-    kept = _drop_lonely(groups, _layouts(graph, groups, by_name), options.min_group)
+    kept = _drop_lonely(groups, layouts_of(graph, groups, by_name), options.min_group)
     inside = {n.name for g in kept for n in g.nodes}
-    layouts = _layouts(graph, kept, by_name)
+    layouts = layouts_of(graph, kept, by_name)
     dropped = {graph.nodes[i].name for i in kinds if graph.nodes[i].name not in inside}
     return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped
 
@@ -124,7 +126,7 @@ class _Grower:
         """Positions of the groups' representatives."""
         order = sorted(self.kinds)
         groups: list[int] = []
-        for wanted in ((BATCHED,), (WEIGHTS,), (REDUCTION,), (WINDOW,), (ELEMENTWISE, MOVEMENT)):
+        for wanted in ((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT)):
             seeds = [i for i in order if self.kinds[i].name in wanted]
             if wanted[0] == ELEMENTWISE:
                 seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
@@ -190,7 +192,7 @@ class _Grower:
                 if BATCHED in mine and REDUCTION in mine and self._batched(group) == kind.products == 1
                 else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
             )
-        if kind.name == WINDOW or (kind.name == REDUCTION and WINDOW in mine):
+        if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
             return ("E-TYPE", f"{op} reads windows across the group's tiles")
         if kind.name == REDUCTION:
             return self._reduction_refusal(group, node)
@@ -307,23 +309,3 @@ def _worth(units: Units, kinds: dict[int, Kind], group: int, least: int) -> bool
 def _drop_lonely(groups: list[Group], layouts: dict[str, Layout], least: int) -> list[Group]:
     """Groups of fewer operators than asked stay only in the middle of an area whose layout they share."""
     return [g for g in groups if len(g.nodes) >= least or any(v in layouts for v in (*g.inputs, *g.outputs))]
-
-
-def _layouts(graph: Graph, groups: list[Group], kinds: dict[str, Kind]) -> dict[str, Layout]:
-    """Channels last for every image between groups that a convolution or pooling makes or reads."""
-    inside = {n.name: g for g in groups for n in g.nodes}
-    outputs = {o for g in groups for o in g.outputs}
-    readers = graph.consumers()
-    wants: set[str] = set()
-    can: set[str] = set()
-    for v in outputs:
-        t = graph.types.get(v)
-        if t is None or len(t.shape) not in (3, 4, 5) or v in graph.outputs:
-            continue
-        if any(n.name not in inside for n in readers.get(v, [])):
-            continue
-        can.add(v)
-    for g in groups:
-        if any(kinds[n.name].spatial for n in g.nodes):
-            wants |= {v for v in (*g.inputs, *g.outputs) if v in can}
-    return {v: channels_last(len(graph.types[v].shape)) for v in sorted(wants)}  # type: ignore[union-attr]  # typed above

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from onnxfuse.ir.compose import cost, free_axes, loads, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph, Node
-from onnxfuse.ir.index import Index
+from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 
 WEIGHTS = "weights"  # a contraction with a constant side
@@ -46,7 +46,7 @@ def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
     reduces = [n for d in found for n in walk(d.value) if isinstance(n, Reduce)]
     spatial = node.op in ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
     if not reduces:
-        moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d.value) for d in found)
+        moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
         return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
     if len(found) == 1 and len(reduces) == 1 and (side := _contraction(found[0], reduces[0], graph)):
@@ -79,8 +79,21 @@ def _short_weights(graph: Graph, node: Node) -> Decision | None:
     return Decision("E-DTYPE", (node.name,), reason, "a model with float32 weights")
 
 
-def _moves(x: Scalar) -> bool:
-    return all(isinstance(n, Load) for n in walk(x))
+def _moves(d: Definition) -> bool:
+    return all(isinstance(n, Load) for n in walk(d.value)) or _joins(d)
+
+
+def _joins(d: Definition) -> bool:
+    """Whether every element is one of a tensor: pieces that follow each other along an axis to its very end."""
+    piece: Scalar | None = d.value
+    guards = piece.guards if isinstance(piece, Load) else ()
+    axis = next((a for a in d.axes if len(guards) == 1 and guards[0].index == Index.of(a)), None)
+    start = ZERO
+    while axis is not None and isinstance(piece, Load) and len(piece.guards) == 1:
+        if piece.guards[0].index != Index.of(axis) - start:
+            return False
+        start, piece = start + piece.guards[0].extent, piece.otherwise
+    return axis is not None and isinstance(piece, Const) and start == axis.extent
 
 
 def _contraction(d: Definition, reduce: Reduce, graph: Graph) -> str | None:

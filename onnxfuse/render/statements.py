@@ -264,8 +264,9 @@ class Printer:
             f"from[{row} - {index(s.begin, 1)}] = {where};"
         )
         rows = f"(int)({index(s.end - s.begin)})"
+        pitch = s.pitch or rows
         self.put(
-            f"  pack_rows({rows}, {s.pitch or rows}, from, {index(s.k.extent)}, "
+            f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, from, {index(s.k.extent)}, "
             f"{identifier(s.out)} + {index(s.at, 1)});"
         )
         self.put("}")

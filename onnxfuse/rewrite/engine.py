@@ -172,7 +172,8 @@ def _best(
 def commit(work: Work, draft: Draft) -> list[int]:
     """Carry a settled draft out; the nodes around it that see something new."""
     dead, root = draft.dead(), work.nodes[draft.root]
-    origin = tuple(dict.fromkeys(o for at in dead for o in (work.nodes[at].origin or (work.nodes[at].name,)) if o))
+    origin = tuple(work.origin(at) for at in dead)
+    first = tuple(_label(work.nodes[at]) for at in dead[:1])
     freed = [v for at in dead for v in work.remove(at).reads]
     touched: list[int] = []
     for old, new in draft.swaps:
@@ -184,10 +185,11 @@ def commit(work: Work, draft: Draft) -> list[int]:
     for node in draft.nodes:
         # what makes the root's value takes its name, the nodes before it derived ones
         name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{root.name}/{node.op}")
-        made = Node(node.op, node.inputs, node.outputs, node.attrs, name, origin=origin)
+        made = Node(node.op, node.inputs, node.outputs, node.attrs, name, origin=first)
         for o in made.outputs:
             work.types[o] = work.types.get(o) or draft.types.get(o)
         touched.append(work.add(made, beside=draft.root))
+        work.origins[touched[-1]] = origin
         touched.extend(k for o in made.outputs for k in work.users.get(o, ()))
     for old, new in draft.swaps:
         if new != old and old in work.pinned:

@@ -21,6 +21,8 @@ from onnxfuse.ops.spec import Definition, View, define
 Array = np.ndarray[Any, Any]
 Definitions = tuple[Definition, ...]
 
+Origin = tuple["str | Origin", ...]
+
 SMALL = 4096  # elements up to which constants are looked into: compared by content, tested for a uniform value
 
 
@@ -45,6 +47,7 @@ class Work:
         self.users: dict[str, dict[int, None]] = {}
         self.equal: dict[Any, int] = {}
         self.names = {n.name for n in graph.nodes}
+        self.origins: dict[int, Origin] = {}  # what nodes made by rewrites replaced
         self._next = 0
         self._definitions: dict[int, Definitions | Decision] = {}
         self._numbers: dict[str, float | None] = {}
@@ -109,6 +112,11 @@ class Work:
         return constant.load()
 
     # Changing ---------------------------------------------------------------------------------------------------------
+
+    def origin(self, at: int) -> Origin:
+        """Names of the loaded model's nodes that a node stands for, or what they are made of."""
+        node = self.nodes[at]
+        return self.origins.get(at) or node.origin or (node.name,)
 
     def add(self, node: Node, place: tuple[int, int] | None = None, beside: int = 0) -> int:
         """Put a node at a place, or right behind the node `beside`."""
@@ -217,7 +225,11 @@ class Work:
 
     def freeze(self) -> Graph:
         """The graph, in an order that keeps the given one where it can, without constants that nobody reads."""
-        nodes = [self.nodes[at] for at in sorted(self.nodes, key=lambda at: self.place[at])]
+        order = sorted(self.nodes, key=lambda at: self.place[at])
+        nodes = [
+            replace(self.nodes[at], origin=names_of(self.origins[at])) if at in self.origins else self.nodes[at]
+            for at in order
+        ]
         used = {*self.graph.inputs, *self.graph.outputs, *(v for n in nodes for v in (*n.reads, *n.outputs))}
         constants = {v: c for v, c in self.constants.items() if v in used}
         return replace(
@@ -227,6 +239,19 @@ class Work:
             constants=constants,
             known={v: k for v, k in self.known.items() if v in used},
         )
+
+
+def names_of(origin: Origin) -> tuple[str, ...]:
+    """The names in an origin, each once."""
+    found: dict[str, None] = {}
+    stack: list[str | Origin] = [origin]
+    while stack:
+        part = stack.pop()
+        if isinstance(part, str):
+            found.setdefault(part)
+        else:
+            stack.extend(reversed(part))
+    return tuple(name for name in found if name)
 
 
 def content(constant: Constant) -> bytes | None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.ir.index import Atom, Axis, Index
+from onnxfuse.ir.compose import indices_of, walk
+from onnxfuse.ir.index import Atom, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.jobs import Job
 
 
@@ -109,7 +111,16 @@ def _units(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def _alone(job: Job) -> bool:
-    return job.tiled is not None and not job.tiled.batch
+    """Whether a job is best done by itself: a contraction with weights, or windows, whose neighbours share inputs."""
+    return not job.tiled.batch if job.tiled is not None else _windows(job)
+
+
+def _windows(job: Job) -> bool:
+    """Whether a job sums over places around each element: an index that runs with an axis and a range."""
+    reduces = [n for n in walk(job.nest.value) if isinstance(n, Reduce)]
+    ranges = {r for n in reduces for r in n.ranges}
+    indices = [e for n in reduces for b in n.body for e in indices_of(b)]
+    return any(axes_of(e) & ranges and axes_of(e) & set(job.nest.axes) for e in indices)
 
 
 def _closed(jobs: Sequence[Job]) -> list[Together]:

@@ -16,6 +16,7 @@ from onnxfuse.schedule.jobs import is_output
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, offsets_of, order_of, strided
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.turn import turned
 from onnxfuse.schedule.windows import jammed
 from onnxfuse.schedule.writer import written
 
@@ -31,6 +32,9 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
     )
     goals = [g.substituted(values) for g in goals]
+    copy = turned(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
+    if copy is not None:
+        return copy
     signs = signs_of(goals)
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None

@@ -122,12 +122,12 @@ def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
         operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target) if found is not None and worth_tiles(found) else None
+        if d.name not in done.places:  # for contiguity only: phases decide where it really lives
+            done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
         if tiled is None:
             del done.jobs[operands:]  # made ready for nothing
             _absorb(nest, done, constants)
         done.jobs.append(Job(nest, tiled))
-        if d.name not in done.places:  # for contiguity only: phases decide where it really lives
-            done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
     return done
 
 

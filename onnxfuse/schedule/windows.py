@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import WIDE, Goal, Level
 from onnxfuse.schedule.writer import Writer, finished, lifted
 
-MOST_TAPS = 32  # a longer window is not unrolled
+MOST_TAPS = 32  # of one line: a longer one is not unrolled
 
 
 def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
@@ -30,7 +30,7 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     if len(found) != 1 or not rows or goal.also or found[0].combine not in WIDE:
         return None
     reduce = found[0]
-    taps = product([r.extent for r in reduce.ranges]).constant
+    taps = product([r.extent for r in reduce.ranges[1:]]).constant
     x = rows[-1].axis
     width = x.extent.constant
     if taps is None or taps > MOST_TAPS or width is None or width < 2 or vector.axis in reduce.ranges:

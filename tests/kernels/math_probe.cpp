@@ -15,7 +15,7 @@ template <class T, class F> static void map_vector(const T* x, T* y, long n, F f
   extern "C" void name##_scalar_float(const float* x, float* y, long n) { for (long i = 0; i < n; i++) y[i] = name(x[i]); }        \
   extern "C" void name##_scalar_double(const double* x, double* y, long n) { for (long i = 0; i < n; i++) y[i] = name(x[i]); }
 
-UNARY(exp_) UNARY(log_) UNARY(tanh_) UNARY(erf_) UNARY(sigmoid_) UNARY(softplus_) UNARY(sqrt_) UNARY(rsqrt_) UNARY(reciprocal_)
+UNARY(exp_) UNARY(exp_or_zero_) UNARY(log_) UNARY(tanh_) UNARY(erf_) UNARY(sigmoid_) UNARY(softplus_) UNARY(sqrt_) UNARY(rsqrt_) UNARY(reciprocal_)
 UNARY(sin_) UNARY(cos_) UNARY(tan_) UNARY(asin_) UNARY(acos_) UNARY(atan_) UNARY(sinh_) UNARY(cosh_) UNARY(asinh_) UNARY(acosh_)
 UNARY(atanh_) UNARY(floor_) UNARY(ceil_) UNARY(round_) UNARY(trunc_) UNARY(abs_) UNARY(sign_) UNARY(gelu_erf) UNARY(gelu_tanh)
 

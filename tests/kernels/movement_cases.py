@@ -34,6 +34,9 @@ def order() -> list[Case]:
         out.append(Case(f"turn_{name}", one("Transpose", 7, 19, 33, perm=perm)))
     out += [
         Case("turn_four", one("Transpose", 2, 6, 5, 16, perm=(0, 3, 1, 2))),
+        Case("turn_alone", one("Transpose", 3, 50, 19, perm=(0, 2, 1), after="")),
+        Case("turn_alone_long", one("Transpose", 2, 9, 1040, perm=(2, 0, 1), after="")),
+        Case("turn_alone_prime", one("Transpose", 31, 521, perm=(1, 0), after="")),
         Case("turn_any", one("Transpose", "A", "B", perm=(1, 0)), ANY),
         Case("turn_bytes", one("Transpose", 9, 34, perm=(1, 0), dtype=U8, after="")),
         Case("turn_none", one("Transpose", 0, 34, perm=(1, 0))),
@@ -52,6 +55,15 @@ def order() -> list[Case]:
     x = b.node("Reshape", b.input("x", 2, 12, 20), b.ints(2, 3, 4, 20))
     x = b.node("Transpose", x, perm=(0, 2, 1, 3))
     out.append(Case("heads_split_and_merged", b.graph(b.node("Exp", b.node("Reshape", x, b.ints(2, 4, 60))))))
+    b = Build()
+    x = b.node("Concat", b.input("x", 2, 35, 40), b.input("y", 2, 3, 40), b.input("z", 2, 16, 40), axis=1)
+    out.append(Case("joined_and_turned", b.graph(b.node("Transpose", x, perm=(0, 2, 1)))))
+    b = Build()
+    x = b.input("x", 2, 6, 9, 20)
+    for axis, first, last in ((1, 2, 6), (2, 3, 9)):
+        pieces = [b.node("Slice", x, *map(b.ints, (i, j, axis))) for i, j in ((first, last), (0, first))]
+        x = b.node("Concat", *pieces, axis=axis)
+    out.append(Case("rolled", b.graph(b.node("Relu", x))))
     b = Build()
     x = b.node("Transpose", b.input("x", 8, 9, 20), perm=(2, 1, 0))
     y = b.node("Reshape", x, b.ints(18, 80))

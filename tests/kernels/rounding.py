@@ -29,7 +29,7 @@ MOST_UNDECIDED = 0.2  # share of elements that may hang on a comparison of nearl
 NONE = Const(0.0, F64)
 ANY = Const(float("inf"), F64)
 
-MONOTONE = ("exp", "log", "erf", "tanh", "sigmoid", "sqrt", "reciprocal")
+MONOTONE = ("exp", "exp_or_zero", "log", "erf", "tanh", "sigmoid", "sqrt", "reciprocal")
 STEPS = ("floor", "ceil", "round", "sign")
 COMPARISONS = ("equal", "less", "less_equal", "greater", "greater_equal")
 LOGIC = ("and", "or", "xor", "not")

@@ -36,6 +36,7 @@ def erf(x: Array) -> Array:
 
 FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "exp_": (np.exp, 1.3),
+    "exp_or_zero_": (lambda x: np.where(x < -87, 0, np.exp(x)), 1.3),
     "log_": (np.log, 1.0),
     "tanh_": (np.tanh, 1.5),
     "erf_": (erf, 2.6),

@@ -86,6 +86,8 @@ def convolutions() -> list[Case]:
         conv("group_two", (1, 16, 8, 8), (24, 8, 3, 3), group=2, **three),
         conv("group_many", (1, 32, 6, 6), (32, 4, 3, 3), group=8, **three, last=""),
         conv("depth_even", (1, 32, 14, 14), (32, 1, 3, 3), group=32, after="clip", **three),
+        conv("depth7", (1, 40, 18, 18), (40, 1, 7, 7), group=40, pads=pads(3), after=""),
+        conv("depth7_small", (2, 19, 5, 7), (19, 1, 7, 7), group=19, pads=pads(3)),
         conv("depth_odd", (1, 19, 7, 7), (19, 1, 3, 3), group=19, strides=(2, 2), after="clip", **three),
         conv("depth_plain", (1, 19, 7, 7), (19, 1, 3, 3), group=19, after="clip", last="", **three),
         conv("depth_wide", (1, 8, 30, 30), (8, 1, 5, 5), group=8, pads=pads(2)),

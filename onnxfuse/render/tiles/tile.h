@@ -30,8 +30,8 @@ void tile_even(int rows, const float* const* table, i64 segments, i64 length, co
 // out[i * PANEL + j] = sum over k < depth of a[k * rows + i] * b[k * PANEL + j], added to what is there with `more`.
 void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead);
 
-// out[k * pitch + i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < pitch.
-void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out);
+// out[k * pitch + i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < wide <= pitch.
+void pack_rows(int rows, int wide, i64 pitch, const float* const* from, i64 depth, float* out);
 
 // The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps. Where each panel is
 // read by one tile, what lies FAR floats ahead: a whole panel ahead would be evicted again before it is read.

@@ -109,10 +109,10 @@ void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out
   with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, more, ahead); });
 }
 
-void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* out) {
-  for (int first = 0; first < pitch; first += LANES) {
-    const int wide = pitch - first < LANES ? pitch - first : LANES;
-    const int alive = rows - first < wide ? rows - first : wide;
+void pack_rows(int rows, int wide, i64 pitch, const float* const* from, i64 depth, float* out) {
+  for (int first = 0; first < wide; first += LANES) {
+    const int here = wide - first < LANES ? wide - first : LANES;
+    const int alive = rows - first < here ? rows - first : here;
     i64 k = 0;
     for (; k + LANES <= depth; k += LANES) {
       vf block[LANES];
@@ -120,16 +120,16 @@ void pack_rows(int rows, int pitch, const float* const* from, i64 depth, float* 
       for (int i = 0; i < LANES; i++) block[i] = i < alive ? load(from[first + i] + k) : vf{};
       transpose(block);
       float* to = out + k * pitch + first;
-      if (wide == LANES) {
+      if (here == LANES) {
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) store(to + i * pitch, block[i]);
       } else {
 #pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) store_n(to + i * pitch, block[i], wide);
+        for (int i = 0; i < LANES; i++) store_n(to + i * pitch, block[i], here);
       }
     }
     for (; k < depth; k++)
-      for (int i = 0; i < wide; i++) out[k * pitch + first + i] = i < alive ? from[first + i][k] : 0.0f;
+      for (int i = 0; i < here; i++) out[k * pitch + first + i] = i < alive ? from[first + i][k] : 0.0f;
   }
 }
 
