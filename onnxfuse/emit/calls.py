@@ -44,11 +44,11 @@ def room_of(main: Planned, domain: str) -> Room:
     """Where the names of the model and of everything that was planned are taken."""
     room = Room(domain, set())
     for inner in graphs(main.source.proto.graph):
-        room.taken |= defined(inner)
+        room.taken.update(defined(inner))
     for planned in _everywhere(main):
-        room.taken |= {*planned.plan.graph.types, *planned.plan.graph.constants}
+        room.taken.update(planned.plan.graph.types, planned.plan.graph.constants)
         inside = {n.outputs for f in planned.fused for n in f.group.nodes}
-        room.node_names |= {n.name for n in planned.plan.graph.nodes if n.outputs not in inside}
+        room.node_names.update(n.name for n in planned.plan.graph.nodes if n.outputs not in inside)
     return room
 
 
@@ -116,7 +116,8 @@ def _kept(
     raw = node.raw if node.raw is not None else source.nodes.get(node.name)
     made = node_proto(node, graph.opset, raw)
     if nested and raw is not None:
-        made.name = raw.name
+        without(made, "name")
+        made.MergeFrom(onnx.NodeProto(name=raw.name) if raw.name else onnx.NodeProto())
     for a in made.attribute:
         if a.name in bodies:
             a.g.CopyFrom(bodies[a.name])

@@ -12,12 +12,12 @@ from onnxfuse.emit.alone import alone
 from onnxfuse.emit.calls import fill, fix_extents, room_of
 from onnxfuse.emit.checks import check
 from onnxfuse.emit.planned import Fused, Planned
-from onnxfuse.emit.proto import node_proto, set_metadata, without
+from onnxfuse.emit.proto import node_proto, set_metadata, tensors_in, without
 from onnxfuse.emit.weights import Weight, Weights
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.load.source import Source
-from onnxfuse.load.wire import Buffer, slim
+from onnxfuse.load.wire import Buffer, key_of, slim
 
 _IR_WITH_FUNCTIONS = 8
 
@@ -45,7 +45,7 @@ class Emitted:
     was_external: bool
     exact: memoryview | None = None
     names: Mapping[str, str] = field(default_factory=dict)  # of the calls, by their groups' first nodes
-    bodies: tuple[onnx.ModelProto, ...] = ()  # that have groups, each as a model of its own, with the same stubs
+    bodies: tuple[Emitted, ...] = ()  # that have groups, each as a model of its own
 
     @property
     def weight_bytes(self) -> int:
@@ -71,11 +71,17 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Plan
         proto.ir_version = max(proto.ir_version, _IR_WITH_FUNCTIONS)
         proto.opset_import.add(domain=library.domain, version=1)
         if "" not in source.opsets:  # what is used of it means the same in this opset
-            proto.opset_import.add(domain="", version=graph.opset)
+            proto.opset_import.add(domain="", version=plan.graph.opset)
         set_metadata(proto, library=library.path, library_sha256=library.sha256, manifest=library.manifest)
     check(proto)
-    bodies = tuple(made for held in room.held if (made := alone(proto, held)) is not None)
+    bodies = tuple(_of(made, weights) for held in room.held if (made := alone(proto, held)) is not None)
     return Emitted(proto, weights.large, weights.blob, bool(source.external), names=room.names, bodies=bodies)
+
+
+def _of(body: onnx.ModelProto, weights: Weights) -> Emitted:
+    """A body alone, with those weights that it reads."""
+    stubs = {key_of(tensor) for tensor in (*body.graph.initializer, *tensors_in(body.graph))}
+    return Emitted(body, tuple(w for w in weights.large if w.key in stubs), weights.blob, was_external=False)
 
 
 def copied(source: Source) -> Emitted:

@@ -15,7 +15,7 @@ from onnxfuse.config import default_cache_dir
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.errors import DeviceError
-from onnxfuse.load import Source, key_of
+from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described
@@ -95,13 +95,10 @@ def _planned(b: Build) -> Planned:
 
 
 def body_model(context: Context, calls: Calls, emitted: Emitted, number: int) -> Path:
-    """A body that has kernels, as a model of its own in the folder; its functions make it run without the library too."""
-    proto = emitted.bodies[number]
-    stubs = {key_of(tensor) for tensor in proto.graph.initializer}
-    weights = tuple(w for w in emitted.weights if w.key in stubs)
+    """A body that has kernels, as a model of its own in the folder."""
     path = context.folder / f"body_{number}.onnx"
     with Staged() as staged:
-        calls.write(Emitted(proto, weights, emitted.blob, was_external=False), path, staged)
+        calls.write(emitted.bodies[number], path, staged)
         staged.commit()
     return path
 

@@ -45,6 +45,7 @@ STEPS: tuple[Step, ...] = (
     ("verify", verdict.verify, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
+_HOLDS = {"code": "E-SUBGRAPH", "reason": "it holds graphs, which are fused on their own", "unlock": ""}
 _DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled
 
 
@@ -203,7 +204,8 @@ def _decisions(b: Build) -> tuple[Decision, ...]:
     """Every refusal once, those of the planner first."""
     planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
     later = [d for each in b.everywhere() for d in each.refused]
-    return tuple(dict.fromkeys((*planned, *later)))
+    holders = {each.node: _HOLDS for each in b.everywhere() if each.node}
+    return tuple(dict.fromkeys(replace(d, **holders.get(d.nodes[0], {})) for d in (*planned, *later)))
 
 
 def _described(context: Context, b: Build) -> Iterator[GroupResult]:
@@ -220,14 +222,13 @@ def _nodes_before(b: Build) -> int:
 
 def _nodes_after(b: Build) -> int:
     """Nodes of what is or would be written, those of the same bodies included."""
-    if b.copy or b.plan is None:
-        return (
-            _nodes_before(b)
-            if b.emitted is None
-            else len(b.emitted.proto.graph.node) + _nodes_before(b) - len(have(b.loaded).nodes)
-        )
-    made = [len(each.parts) + sum(1 for _ in nodes_left(each)) for each in b.everywhere()]
+    made = [_nodes_of(each, planned=b.plan is not None and not b.copy) for each in b.everywhere()]
     return sum(made) if b.emitted is None else len(b.emitted.proto.graph.node) + sum(made[1:])
+
+
+def _nodes_of(b: Build, *, planned: bool) -> int:
+    """Nodes of one graph."""
+    return len(b.parts) + sum(1 for _ in nodes_left(b)) if planned else len(have(b.loaded).nodes)
 
 
 def _verified(b: Build) -> Verified | None:

@@ -124,21 +124,24 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     """
     parts = {g.name: p for g, p in zip(b.groups, b.all_parts, strict=True)}
     known = [name for name, p in parts.items() if _key(p) in b.passed]
-    results = list(_results(context, calls, b, known, len(parts))) if len(known) < len(parts) else []
+    results = list(_results(context, calls, b, known)) if len(known) < len(parts) else []
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
-    return replace(b, passed=passed), [(parts[r.name], r) for r in results if r.ok is False]
+    seen = {*known, *(r.name for r in results if r.ok is not None)}
+    inside = {g.name for g, p in zip(b.groups, b.all_parts, strict=True) if p not in b.parts}
+    said = f"{len(inside - seen)} kernels in bodies were compared only where the whole model ran them"
+    notes = (said,) if inside - seen and said not in b.notes else ()
+    return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 
 
-def _results(context: Context, calls: Calls, b: Build, known: list[str], count: int) -> Iterator[Compared]:
-    """What became of each kernel but the known ones: in the main graph with the user's inputs, in bodies with random."""
+def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iterator[Compared]:
+    """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
     emitted, library = have(b.emitted), have(b.library).path
     settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
-    inside = [_calls_in(proto.graph, b.domain) for proto in emitted.bodies]
-    if count > sum(map(len, inside)):
+    if not _calls_in(emitted.proto.graph, b.domain) <= set(known):
         with suppress(DeviceError):
             yield from calls.verify_groups(b.files[-1], library, **settings)
-    for number, names in enumerate(inside):
-        if not names <= set(known):
+    for number, body in enumerate(emitted.bodies):
+        if not _calls_in(body.proto.graph, b.domain) <= set(known):
             with suppress(DeviceError):  # what random inputs do not run; the whole model is compared all the same
                 path = body_model(context, calls, emitted, number)
                 yield from calls.verify_groups(path, library, **settings | {"inputs": None})
