@@ -127,7 +127,7 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     results = list(_results(context, calls, b, known)) if len(known) < len(parts) else []
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
     seen = {*known, *(r.name for r in results if r.ok is not None)}
-    inside = {g.name for g, p in zip(b.groups, b.all_parts, strict=True) if p not in b.parts}
+    inside = {g.name for g in b.groups[len(b.parts) :]}  # those of the main graph come first
     said = f"{len(inside - seen)} kernels in bodies were compared only where the whole model ran them"
     notes = (said,) if inside - seen and said not in b.notes else ()
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
