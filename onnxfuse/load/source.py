@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,3 +82,10 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
     if "ai.onnx" in found:
         found.setdefault("", found.pop("ai.onnx"))
     return found
+
+
+def everywhere(graph: Graph) -> Iterator[Graph]:
+    """A loaded graph, and the graphs of the bodies in it."""
+    yield graph
+    for body in graph.source.bodies:
+        yield from everywhere(body.graph)
