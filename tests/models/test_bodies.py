@@ -128,6 +128,23 @@ def names_in(graph: onnx.GraphProto) -> set[str]:
     return made | {t.name for t in graph.initializer} | {v.name for v in graph.input}
 
 
+@pytest.mark.parametrize("skipped", [(), ("else_branch/MatMul",)])
+@pytest.mark.parametrize("outside", [False, True])
+def test_weights_of_a_body_itself(outside: bool, skipped: tuple[str, ...], tmp_path: Path) -> None:
+    """Packed they move to the main graph, else they stay; beside the file or in it."""
+    made = bodies.model("branches")
+    branch = bodies.graphs_of(made.graph)[2]
+    branch.initializer.append(made.graph.initializer[0])
+    branch.initializer[0].name = "own"
+    product = next(n for n in branch.node if n.op_type == "MatMul")
+    product.input[1] = "own"
+    result = built(made, tmp_path, skip_node=skipped, save_as_external_data=outside)
+    kept = bodies.graphs_of(onnx.load(tmp_path / "fused.onnx").graph)[2]
+    assert [t.name for t in kept.initializer] == (["own"] if skipped else [])
+    assert (result.output.data is not None) == outside
+    assert worst(tmp_path, result, feeds_of("branches")) <= FLOORS["float32"]
+
+
 @pytest.mark.parametrize("name", ["tiny-gpt2", pytest.param("tiny-gpt2.dynamic", marks=pytest.mark.slow)])
 def test_a_merged_decoder_is_fused_in_both_branches(name: str, tmp_path: Path) -> None:
     alone = built(network(name).build(), tmp_path)
