@@ -45,7 +45,7 @@ STEPS: tuple[Step, ...] = (
     ("verify", verdict.verify, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
-_HOLDS = {"code": "E-SUBGRAPH", "reason": "it holds graphs, which are fused on their own", "unlock": ""}
+_HOLDS = "it holds graphs, which are fused on their own"
 _DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled
 
 
@@ -204,8 +204,10 @@ def _decisions(b: Build) -> tuple[Decision, ...]:
     """Every refusal once, those of the planner first."""
     planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
     later = [d for each in b.everywhere() for d in each.refused]
-    holders = {each.node: _HOLDS for each in b.everywhere() if each.node}
-    return tuple(dict.fromkeys(replace(d, **holders.get(d.nodes[0], {})) for d in (*planned, *later)))
+    holders = {(each.node,) for each in b.everywhere()}
+    return tuple(
+        dict.fromkeys(Decision("E-SUBGRAPH", d.nodes, _HOLDS) if d.nodes in holders else d for d in (*planned, *later))
+    )
 
 
 def _described(context: Context, b: Build) -> Iterator[GroupResult]:
