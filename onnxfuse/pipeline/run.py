@@ -205,9 +205,12 @@ def _decisions(b: Build) -> tuple[Decision, ...]:
     planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
     later = [d for each in b.everywhere() for d in each.refused]
     holders = {(each.node,) for each in b.everywhere()}
-    return tuple(
-        dict.fromkeys(Decision("E-SUBGRAPH", d.nodes, _HOLDS) if d.nodes in holders else d for d in (*planned, *later))
-    )
+    return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*planned, *later)))
+
+
+def _of_holder(d: Decision) -> Decision:
+    """What is said of a node whose bodies have plans of their own: not that it has no kernel itself."""
+    return replace(d, code="E-SUBGRAPH", reason=_HOLDS, unlock="") if d.code == "E-NO-KERNEL" else d
 
 
 def _described(context: Context, b: Build) -> Iterator[GroupResult]:
