@@ -13,7 +13,7 @@ from onnxfuse.cache import file_digest
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Graph
-from onnxfuse.load import Source, load, simplify_shapes
+from onnxfuse.load import Source, everywhere, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
@@ -48,9 +48,11 @@ def _pattern(node: str | None) -> re.Pattern[str] | None:
 
 def _rules(model: str | bytes, wanted: re.Pattern[str], options: Options) -> list[tuple[str, str, str]]:
     """(node, rule, why it does not fire there) for the nodes asked for; "" where it does."""
-    graph = simplify_shapes(load(model, options))
-    names = [n.name for n in graph.nodes if wanted.search(n.name)]
-    return [(name, rule, why) for name in names for rule, why in rewrite_explain(graph, name, options)]
+    found = []
+    for graph in map(simplify_shapes, everywhere(load(model, options))):
+        names = [n.name for n in graph.nodes if wanted.search(n.name)]
+        found += [(name, rule, why) for name in names for rule, why in rewrite_explain(graph, name, options)]
+    return found
 
 
 def _explained(
@@ -101,16 +103,16 @@ def inspect(name: str) -> Answer:
     graph = load(show.given() if name == STREAM else name, Options())
     source: Source = graph.source
     operators = _operators(graph)
-    weights = sum(c.bytes for c in graph.constants.values())
+    constants = {c for each in everywhere(graph) for c in each.constants.values()}  # those that bodies share once
     facts = {
         "path": name,
         "sha256": source.sha256,
         "bytes": source.bytes,
         "ir_version": source.ir_version,
         "opsets": source.opsets,
-        "nodes": len(graph.nodes),
-        "parameters": sum(c.size for c in graph.constants.values()),
-        "weight_bytes": weights,
+        "nodes": sum(len(each.nodes) for each in everywhere(graph)),
+        "parameters": sum(c.size for c in constants),
+        "weight_bytes": sum(c.bytes for c in constants),
         "flops": sum(o["flops"] or 0 for o in operators) if all(o["flops"] is not None for o in operators) else None,
         "inputs": {name: repr(graph.types[name]) for name in graph.inputs},
         "outputs": {name: repr(graph.types[name]) for name in graph.outputs},
@@ -126,9 +128,9 @@ def _operators(graph: Graph) -> list[dict[str, Any]]:
     count = Counter[str]()
     classes: dict[str, Counter[str]] = {}
     work: dict[str, int | None] = {}
-    for node in graph.nodes:
+    for within, node in ((g, n) for g in everywhere(graph) for n in g.nodes):
         name = f"{node.domain}::{node.op}" if node.domain else node.op
-        facts = facts_of(graph, node)
+        facts = facts_of(within, node)
         count[name] += 1
         classes.setdefault(name, Counter())[facts.type.label if facts is not None else "-"] += 1
         each, before = facts.flops.constant if facts is not None else None, work.get(name, 0)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from onnx import FunctionProto, ModelProto, helper
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from onnxfuse import compare, engine, feed_limits, feeds, trial
 from onnxfuse.verify_nodes import DOMAIN
@@ -30,7 +30,7 @@ def measure(
     path = Path(model).absolute()
     os.chdir(path.parent)  # where a model given as bytes looks for its external data
     proto = feed_limits.load_proto(path)
-    domains = {n.op_type: n.domain for n in proto.graph.node if n.domain.startswith(DOMAIN)}
+    domains = {n.op_type: n.domain for n in _nodes(proto.graph) if n.domain.startswith(DOMAIN)}
     _add_bodies(proto, set(domains.values()))
     session = engine.open_session(_only(proto, "", ""), engine.options(libraries=custom, optimize=False, lean=True))
     sets, expected = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), inputs, seed, dims)
@@ -46,6 +46,15 @@ def measure(
     return shares
 
 
+def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
+    """The nodes of a graph and of all graphs inside them."""
+    for node in graph.node:
+        yield node
+        for a in node.attribute:
+            for inner in (*a.graphs, *([a.g] if a.HasField("g") else [])):
+                yield from _nodes(inner)
+
+
 def _add_bodies(proto: ModelProto, domains: set[str]) -> None:
     """Give the functions of these domains a second domain."""
     for function in [each for each in proto.functions if each.domain in domains]:
@@ -58,7 +67,7 @@ def _add_bodies(proto: ModelProto, domains: set[str]) -> None:
 
 def _only(proto: ModelProto, op_type: str, domain: str) -> bytes:
     """The model with fused nodes of this type alone in the domain that has kernels."""
-    for node in proto.graph.node:
+    for node in _nodes(proto.graph):
         plain = node.domain.removeprefix(_BODIES)
         if plain.startswith(DOMAIN):
             node.domain = plain if (node.op_type, plain) == (op_type, domain) else _BODIES + plain

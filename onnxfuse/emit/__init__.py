@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from onnxfuse.emit.body import Body, body
-from onnxfuse.emit.model import Emitted, Fused, Library, copied, emit
+from onnxfuse.emit.model import Emitted, Library, copied, emit
 from onnxfuse.emit.names import domain, identity
+from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.staged import Staged, refuse_existing
 from onnxfuse.emit.write import data_path, outside, write, write_stream
 
@@ -13,6 +14,7 @@ __all__ = [
     "Emitted",
     "Fused",
     "Library",
+    "Planned",
     "Staged",
     "body",
     "copied",

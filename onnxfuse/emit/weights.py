@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -21,6 +22,8 @@ from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.wire import THRESHOLD, Buffer, key_of, make_stub
 
 _KEY = "weight:"
+# What is stored: a value as it is, or a constant (or the digest of its payload) as it was packed.
+_Key = tuple[str | Constant, Layout, DType | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -33,14 +36,27 @@ class Weight:
 
 
 class Weights:
-    """Collects what a model's nodes read, in the order of reading, and stores it in the model."""
+    """Collects what a graph's nodes read, in the order of reading, and stores it in the graph.
 
-    def __init__(self, source: Source) -> None:
+    The weights of a body (`inner`) hold what lies in it; what is packed lies in the main graph, once for all bodies.
+    `shared`: weights that rewrites made are compared with those that are there, since two bodies may make the same.
+    """
+
+    def __init__(self, source: Source, *, shared: bool = False, main: Weights | None = None) -> None:
         self.source = source
         self.moved = False  # whether something lay in another file
+        self._main = main or self
+        self._shared = shared
+        self._captured: Mapping[str, Constant] = {}  # what lies further outside
         self._payloads = Payloads(source.data, source.path)
-        self._large: dict[str, Weight] = {}
-        self._tensors: dict[tuple[str, Layout, DType | None], onnx.TensorProto | onnx.SparseTensorProto] = {}
+        self._large: dict[str, Weight] = {} if main is None else main._large
+        self._tensors: dict[_Key, onnx.TensorProto | onnx.SparseTensorProto] = {}
+
+    def inner(self, captured: Mapping[str, Constant]) -> Weights:
+        """The weights of a body, which reads `captured` from outside."""
+        made = Weights(self.source, main=self._main)
+        made._captured = captured
+        return made
 
     @property
     def large(self) -> tuple[Weight, ...]:
@@ -57,7 +73,8 @@ class Weights:
         """Constants among `values` are read as they are."""
         for value in values:
             constant = graph.constants.get(value)
-            if constant is not None and (value, PLAIN, None) not in self._tensors:
+            outside = constant is None or self._captured.get(value) is constant
+            if constant is not None and not outside and (value, PLAIN, None) not in self._tensors:
                 self._tensors[value, PLAIN, None] = self._unpacked(constant, value)
 
     def packed(self, p: Param, graph: Graph, taken: set[str]) -> str:
@@ -67,11 +84,16 @@ class Weights:
         if not p.layout.steps and p.dtype == constant.dtype:
             self.plain([p.value], graph)
             return p.value
-        key = (p.value, p.layout, p.dtype)
+        return self._main._packed(constant, p, taken)
+
+    def _packed(self, constant: Constant, p: Param, taken: set[str]) -> str:
+        make = _maker(constant, p.layout, p.dtype)
+        key: _Key = (constant, p.layout, p.dtype)
+        if self._shared and constant.raw is None:
+            key = (hashlib.sha256(make()).hexdigest(), p.layout, p.dtype)
         if key not in self._tensors:
             shape = [e.constant or 0 for e in p.storage]
             tensor = onnx.TensorProto(name=unique(f"{p.value}.packed", taken), data_type=p.dtype.onnx, dims=shape)
-            make = _maker(constant, p.layout, p.dtype)
             self._tensors[key] = self._put(tensor, prod(shape) * p.dtype.bytes, make)
         found = self._tensors[key]
         assert isinstance(found, onnx.TensorProto)

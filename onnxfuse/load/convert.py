@@ -1,4 +1,4 @@
-"""The main graph of a ModelProto as nodes and constants, checked: nothing undefined, nothing made twice, no cycle."""
+"""A GraphProto as nodes and constants, checked: nothing undefined, nothing made twice, no cycle."""
 
 from __future__ import annotations
 
@@ -34,11 +34,21 @@ class Parts:
     raw: dict[str, onnx.NodeProto] = field(default_factory=dict)
 
 
-def convert(proto: onnx.ModelProto, payloads: Payloads) -> Parts:
-    """Nodes in topological order, constants and inputs of the main graph."""
-    graph, parts = proto.graph, Parts()
+def convert(
+    graph: onnx.GraphProto,
+    ir_version: int,
+    payloads: Payloads,
+    outer: Mapping[str, Constant] | None = None,
+    path: str = "",
+) -> Parts:
+    """Nodes in topological order, constants and inputs of a graph.
+
+    Of the body of a control flow node, `outer` are the constants around it: those that it reads are its constants too,
+    and other values from outside follow its inputs. `path` goes before the names of its nodes.
+    """
+    parts = Parts()
     stored = {t.name: t for t in graph.initializer}
-    fixed = proto.ir_version < _IR_WITH_OVERRIDABLE
+    fixed = ir_version < _IR_WITH_OVERRIDABLE
     listed = {v.name for v in graph.input}
     parts.inputs = [v.name for v in graph.input if not (fixed and v.name in stored)]
     parts.overridable = [] if fixed else [name for name in stored if name in listed]
@@ -47,9 +57,13 @@ def convert(proto: onnx.ModelProto, payloads: Payloads) -> Parts:
         if fixed or name not in listed:
             parts.constants[name] = made
     parts.constants.update((t.values.name, sparse_constant(t)) for t in graph.sparse_initializer)
+    if outer is not None:
+        read = sorted(free_names(graph))
+        parts.constants.update((name, outer[name]) for name in read if name in outer)
+        parts.inputs += [name for name in read if name not in outer]
     names = _unique_names(graph.node)
     for raw, name in zip(graph.node, names, strict=True):
-        _add_node(parts, raw, name, payloads)
+        _add_node(parts, raw, path + name, payloads)
     _check(parts, [o.name for o in graph.output])
     return parts
 

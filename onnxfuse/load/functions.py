@@ -112,8 +112,8 @@ def _graph(
     nodes = [_renamed(n, names) for n in function.node]
     outputs = [f"{call.outputs[0]}%{o}" for o in wanted]
     ins, outs = ([helper.make_empty_tensor_value_info(v) for v in names] for names in (given, outputs))
-    proto = helper.make_model(helper.make_graph(nodes, function.name, ins, outs))
-    parts = convert(proto, Payloads(memoryview(b""), None))
+    proto = helper.make_graph(nodes, function.name, ins, outs)
+    parts = convert(proto, onnx.IR_VERSION, Payloads(memoryview(b""), None))
     constants = parts.constants | dict(held)
     shapes = propagate(
         Setting(

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 import onnx
 
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
+from onnxfuse.load.bodies import bodies_of
 from onnxfuse.load.convert import Parts, convert
-from onnxfuse.load.dims import Names, declared_dims, declared_type, names_of
-from onnxfuse.load.functions import with_bodies
-from onnxfuse.load.infer import Claim, NodeInference, inferred
+from onnxfuse.load.dims import Names, declared_type, names_of
+from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
 from onnxfuse.load.read import read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
+from onnxfuse.load.typed import declared, typed
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
 UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18
@@ -39,7 +40,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     if proto.functions and not already_fused:
         proto = _inline(proto, warnings)
     payloads = Payloads(file.data, file.path)
-    parts = convert(proto, payloads)
+    parts = convert(proto.graph, proto.ir_version, payloads)
     listed = {v.name: v for v in proto.graph.input}
     infos = {name: listed[name] for name in parts.inputs}
     names = names_of(options, infos, (*proto.graph.output, *proto.graph.value_info))
@@ -53,6 +54,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
         )
     handle = Source(
         proto=proto,
+        graph=proto.graph,
         data=file.data,
         path=file.path,
         sha256=file.digest,
@@ -65,22 +67,9 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
         already_fused=already_fused,
         warnings=(*warnings, *shapes.warnings),
     )
-    return _graph(parts, proto, shapes, opset, handle)
-
-
-def _graph(parts: Parts, proto: onnx.ModelProto, shapes: Shapes, opset: int, handle: Source) -> Graph:
-    graph = Graph(
-        nodes=tuple(parts.nodes),
-        inputs=tuple(parts.inputs),
-        outputs=tuple(o.name for o in proto.graph.output),
-        types=shapes.types,
-        constants=parts.constants,
-        known=shapes.known,
-        opset=opset,
-        source=handle,
-    )
-    graph.verify()
-    return with_bodies(graph, handle.nodes)
+    graph = typed(parts, proto.graph.output, shapes, opset, handle)
+    bodies = () if already_fused else bodies_of(graph, names, payloads)
+    return replace(graph, source=replace(handle, bodies=bodies))
 
 
 def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
@@ -139,18 +128,11 @@ def _shapes(
         constants=parts.constants,
         opset=opset,
         claimed=inferred(proto, inputs),
-        declared=dict(_declared((*proto.graph.value_info, *proto.graph.output))),
+        declared=dict(declared((*proto.graph.value_info, *proto.graph.output))),
         inference=NodeInference(opset, parts.raw),
         names=names,
     )
     return propagate(setting)
-
-
-def _declared(infos: Iterable[onnx.ValueInfoProto]) -> Iterator[tuple[str, Claim]]:
-    for info in infos:
-        number, dims = declared_dims(info.type)
-        if number and dims is not None:
-            yield info.name, (number, dims)
 
 
 def _check_subgraph_data(proto: onnx.ModelProto, payloads: Payloads) -> None:

@@ -36,6 +36,7 @@ class Setting:
     declared: Mapping[str, Claim]
     inference: NodeInference
     names: Names
+    known: Mapping[str, tuple[Index, ...]] = field(default_factory=dict)  # elements of inputs, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,8 @@ class _Pass:
         for name, t in self.setting.inputs.items():
             self.types[name] = t
             self.aliases.update((repr(e), e) for e in (t.shape if t else ()))
+            if name in self.setting.known and t is not None and t.static_shape is not None:
+                self._learn(name, of_indices(self.setting.known[name]).reshape(t.static_shape))
         for name, c in self.setting.constants.items():
             self.types[name] = TensorType(c.dtype, tuple(map(Index.of, c.shape))) if c.dtype.kind != "x" else None
             if c.size <= LIMIT and c.dtype.kind in "iubf":

@@ -2,25 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import onnx
 
+from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.ir.index import Index
 from onnxfuse.load.wire import slice_of
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A graph that an If, Loop or Scan holds, as a `Graph` of its own.
+
+    Its inputs are the formal ones and then the values from outside; constants from outside are its constants. The names
+    of its nodes tell where they are: NODE/ATTRIBUTE/NAME.
+    """
+
+    node: str  # that holds it
+    attribute: str
+    graph: Graph
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Source:
     """A loaded model. `proto` is the whole ModelProto, functions inlined; its large payloads are stubs (see `wire`).
 
-    `proto` is shared: copy it before changing it. `nodes` are its main graph's nodes under the names that they have in
-    the `Graph` (unnamed nodes got one there). Inputs, outputs, opsets, metadata and doc strings are those of `proto`.
+    `proto` is shared: copy it before changing it. `graph` is the part of it that the `Graph` was made of, the main
+    graph or a body; `nodes` are its nodes under the names that they have there (unnamed nodes got one).
+    Inputs, outputs, opsets, metadata and doc strings are those of `proto`.
     """
 
     proto: onnx.ModelProto
+    graph: onnx.GraphProto
     data: memoryview  # the file, mapped; what stubs of `proto` point into
     path: Path | None  # None: the model came as bytes
     sha256: str  # of the file alone, without external data
@@ -31,6 +47,8 @@ class Source:
     facts: tuple[Index, ...] = ()  # at least 0 in every run in which the model succeeds; types rely on that
     unproven: tuple[str, ...] = ()  # values whose type is only what the model declares: the runtime does not check it
     already_fused: bool = False  # the model has kernels of ours: it is to be copied unchanged
+    captured: Mapping[str, Constant] = field(default_factory=dict)  # a body's constants that lie outside of it
+    bodies: tuple[Body, ...] = ()  # of its nodes, those of the main graph and not of their own nodes
     warnings: tuple[str, ...] = ()  # what is odd about the model, a sentence each
 
     @property
@@ -64,3 +82,10 @@ def opsets_of(proto: onnx.ModelProto) -> dict[str, int]:
     if "ai.onnx" in found:
         found.setdefault("", found.pop("ai.onnx"))
     return found
+
+
+def everywhere(graph: Graph) -> Iterator[Graph]:
+    """A loaded graph, and the graphs of the bodies in it."""
+    yield graph
+    for body in graph.source.bodies:
+        yield from everywhere(body.graph)

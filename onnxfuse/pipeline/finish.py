@@ -12,10 +12,11 @@ from typing import Any
 from onnxfuse.build import Library
 from onnxfuse.cache import Cache
 from onnxfuse.config import default_cache_dir
-from onnxfuse.emit import Emitted, Fused, Staged
+from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.errors import DeviceError
 from onnxfuse.load import Source
+from onnxfuse.load.inline import graphs
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described
 from onnxfuse.pipeline.outputs import Places
@@ -35,7 +36,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     if cache is None and not options.no_cache:
         b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
     toolchain = calls.find_toolchain(options.toolchain)
-    entries = [Entry(b.sources[op].symbol) for op in dict.fromkeys(p.op for p in b.parts)]
+    entries = [Entry(b.sources[op].symbol) for op in dict.fromkeys(p.op for p in b.all_parts)]
     glue = calls.registration(b.domain, entries, context.target.features)
     library = calls.build_library(
         tuple(b.sources.values()),
@@ -77,14 +78,29 @@ def emit(context: Context, calls: Calls, b: Build) -> Build:
         emitted = calls.copied(source)
     else:
         library = have(b.library)
-        fused = [Fused(p.group, have(p.kernel), have(p.body), p.op) for p in b.parts]
+        main = _planned(b)
         stated = Stated(b.domain, places.library_name, library.sha256, places.manifest_name)
-        emitted = calls.emit(have(b.plan), fused, stated)
+        emitted = calls.emit(main.plan, main.fused, stated, main.inner)
     b = replace(
         b, emitted=emitted, groups=_groups(context, b, emitted), files=_written(context, calls, emitted, places)
     )
     _write_manifest(context, b, source)
     return b
+
+
+def _planned(b: Build) -> Planned:
+    """The graph of a build with its kernels, as emit takes it."""
+    fused = tuple(Fused(p.group, have(p.kernel), have(p.body), p.op) for p in b.parts)
+    return Planned(have(b.plan), fused, tuple(map(_planned, b.inner)), b.node, b.attribute)
+
+
+def body_model(context: Context, calls: Calls, emitted: Emitted, number: int) -> Path:
+    """A body that has kernels, as a model of its own in the folder."""
+    path = context.folder / f"body_{number}.onnx"
+    with Staged() as staged:
+        calls.write(emitted.bodies[number], path, staged)
+        staged.commit()
+    return path
 
 
 def _written(context: Context, calls: Calls, emitted: Emitted, places: Places) -> tuple[Path, ...]:
@@ -132,15 +148,15 @@ def _write_manifest(context: Context, b: Build, source: Source) -> None:
 
 def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
     """The groups under the names that their nodes got."""
-    names = {n.output[0]: n.name for n in emitted.proto.graph.node if b.domain and n.domain == b.domain}
-    return tuple(described(context, p, names[have(p.kernel).outputs[0].value], have(b.plan).graph) for p in b.parts)
+    found = ((each, p) for each in b.everywhere() for p in each.parts)
+    return tuple(described(context, p, emitted.names[p.group.nodes[0].name], have(x.plan).graph) for x, p in found)
 
 
 def check_emitted(b: Build) -> None:
     """Assert that every kernel is called by one node; emit itself checks the model."""
-    nodes = have(b.emitted).proto.graph.node
+    nodes = [n for graph in graphs(have(b.emitted).proto.graph) for n in graph.node]
     calls = sum(1 for n in nodes if b.domain and n.domain == b.domain)
-    assert calls == len(b.parts), "emit: kernels and nodes differ in number"
+    assert calls == len(b.all_parts), "emit: kernels and nodes differ in number"
     assert all(path.is_file() for path in b.files), "emit: a file is missing"
 
 

@@ -16,7 +16,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
-from onnxfuse.pipeline.state import Build, Context, Part
+from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.report.result import GroupResult
 
@@ -56,6 +56,13 @@ def _left_out(b: Build, group: Group, decision: Decision) -> frozenset[str]:
     if told or b.rounds > SHRINKING_ROUNDS:
         return told or names
     return frozenset({group.nodes[-1].name})
+
+
+def forbidden(b: Build, names: frozenset[str]) -> Build:
+    """The build in which these nodes stay with the runtime, wherever they are; what loses one is planned again."""
+    mine = names & {n.name for n in have(b.graph).nodes}
+    b = replace(b, inner=tuple(forbidden(each, names) for each in b.inner))
+    return replace(b, forbidden=b.forbidden | mine, again=True) if mine else b
 
 
 def names_of(group: Group) -> frozenset[str]:

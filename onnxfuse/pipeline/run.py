@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import astuple, fields, replace
 from difflib import get_close_matches
@@ -24,7 +24,7 @@ from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse
 from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
-from onnxfuse.report.result import Model, Output, Refusal, Result, Verified
+from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
 
@@ -45,6 +45,7 @@ STEPS: tuple[Step, ...] = (
     ("verify", verdict.verify, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
+_HOLDS = "it holds graphs, which are fused on their own"
 _DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled
 
 
@@ -58,7 +59,7 @@ def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], 
             b = function(context, calls, b)
             check(b)
         show(name, b)
-        back = b.again and name in ("schedule", "verify")
+        back = b.stale and name in ("schedule", "verify")
         at = _NAMES.index("plan") if back else at + 1
     return b
 
@@ -137,8 +138,8 @@ def _shower(options: Options, show: Callable[[str], None] | None) -> Callable[[s
 def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None) -> Result:
     """Deliver what was made, when it has the kernels that were asked for."""
     options, places = context.options, have(context.places)
-    if len(b.parts) < options.require_fusion:
-        reason = f"optimize: {len(b.parts)} kernels were made, fewer than the {options.require_fusion} required"
+    if len(b.all_parts) < options.require_fusion:
+        reason = f"optimize: {len(b.all_parts)} kernels were made, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
     context.tell("begin", {"step": "gain"})
     with context.meter.step("gain"):
@@ -171,20 +172,20 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
     """What is known after the last step."""
     source: Source = have(b.loaded).source
     path = str(context.model) if isinstance(context.model, Path) else None
-    kernels = [part.kernel for part in b.parts if part.kernel is not None]
+    kernels = [part.kernel for part in b.all_parts if part.kernel is not None]
     rules = Counter[str]()
-    for firing in b.firings:
+    for firing in (f for each in b.everywhere() for f in each.firings):
         rules[firing.rule] += firing.count
     return Result(
         model=Model(path, source.sha256, source.opsets.get("", 0), source.bytes),
         output=output,
-        nodes_before=len(have(b.loaded).nodes),
+        nodes_before=_nodes_before(b),
         nodes_after=_nodes_after(b),
         kernels=len(kernels),
-        distinct_kernels=len({part.op for part in b.parts if part.op}),
+        distinct_kernels=len({part.op for part in b.all_parts if part.op}),
         phases=sum(len(kernel.phases) for kernel in kernels),
         phase_bytes=phase_bytes(kernels),
-        groups=b.groups or tuple(described(context, part, part.group.name, have(b.plan).graph) for part in b.parts),
+        groups=b.groups or tuple(_described(context, b)),
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
         verify=_verified(b),
@@ -201,17 +202,38 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
 
 def _decisions(b: Build) -> tuple[Decision, ...]:
     """Every refusal once, those of the planner first."""
-    planned = b.plan.decisions if b.plan is not None else ()
-    return tuple(dict.fromkeys((*planned, *b.refused)))
+    planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
+    later = [d for each in b.everywhere() for d in each.refused]
+    holders = {(each.node,) for each in b.everywhere()}
+    return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*planned, *later)))
+
+
+def _of_holder(d: Decision) -> Decision:
+    """What is said of a node whose bodies have plans of their own: not that it has no kernel itself."""
+    return replace(d, code="E-SUBGRAPH", reason=_HOLDS, unlock="") if d.code == "E-NO-KERNEL" else d
+
+
+def _described(context: Context, b: Build) -> Iterator[GroupResult]:
+    """The groups under the names that the planner gave them."""
+    for each in b.everywhere():
+        for part in each.parts:
+            yield described(context, part, part.group.name, have(each.plan).graph)
+
+
+def _nodes_before(b: Build) -> int:
+    """Nodes of what was loaded, bodies that were understood included."""
+    return sum(len(have(each.loaded).nodes) for each in b.everywhere())
 
 
 def _nodes_after(b: Build) -> int:
-    """Nodes of the main graph of what is or would be written."""
-    if b.emitted is not None:
-        return len(b.emitted.proto.graph.node)
-    if b.copy or b.plan is None:
-        return len(have(b.loaded).nodes)
-    return len(b.parts) + sum(1 for _ in nodes_left(b))
+    """Nodes of what is or would be written, those of the same bodies included."""
+    made = [_nodes_of(each, planned=b.plan is not None and not b.copy) for each in b.everywhere()]
+    return sum(made) if b.emitted is None else len(b.emitted.proto.graph.node) + sum(made[1:])
+
+
+def _nodes_of(b: Build, *, planned: bool) -> int:
+    """Nodes of one graph."""
+    return len(b.parts) + sum(1 for _ in nodes_left(b)) if planned else len(have(b.loaded).nodes)
 
 
 def _verified(b: Build) -> Verified | None:

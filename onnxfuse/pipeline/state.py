@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -55,10 +55,16 @@ class Context:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Build:
-    """Everything that the steps have made so far; a step gives a new one. None: not made yet."""
+    """Everything that the steps have made so far; a step gives a new one. None: not made yet.
+
+    Bodies of control flow nodes have builds of their own, `inner`, in which what belongs to the whole model is empty.
+    """
 
     loaded: Graph | None = None  # as in the file
     graph: Graph | None = None  # rewritten
+    inner: tuple[Build, ...] = ()  # of the bodies of its nodes
+    node: str = ""  # of an inner one, the node that holds the body, and which of its attributes that is
+    attribute: str = ""
     firings: tuple[Firing, ...] = ()
     forbidden: frozenset[str] = frozenset()  # names of nodes that stay with the runtime
     plan: Plan | None = None
@@ -79,6 +85,22 @@ class Build:
     verdict: Verdict | None = None
     gain: Gain | None = None
     notes: tuple[str, ...] = ()
+
+    def everywhere(self) -> Iterator[Build]:
+        """The build itself, and those of all bodies."""
+        yield self
+        for each in self.inner:
+            yield from each.everywhere()
+
+    @property
+    def all_parts(self) -> tuple[Part, ...]:
+        """The parts of the main graph and of all bodies."""
+        return tuple(part for b in self.everywhere() for part in b.parts)
+
+    @property
+    def stale(self) -> bool:
+        """Whether something is to be planned again."""
+        return any(b.again for b in self.everywhere())
 
 
 def have(value: T | None) -> T:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
 from onnxfuse.build import TILES
 from onnxfuse.emit import domain
-from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel, Tile, statements
 from onnxfuse.load import Source
@@ -30,35 +30,69 @@ def load(context: Context, calls: Calls, b: Build) -> Build:
     if source.already_fused:
         notes = (*notes, "the model has kernels of onnxfuse already: it is copied as it is")
     b = replace(b, loaded=graph, graph=graph, notes=notes, copy=source.already_fused)
-    return b if b.copy else replace(b, graph=calls.simplify(graph))
+    return b if b.copy else _simplified(calls, b)
+
+
+def _simplified(calls: Calls, b: Build) -> Build:
+    """The build without shape arithmetic, and one for each body that is still there."""
+    graph: Graph = calls.simplify(have(b.graph))
+    there = {n.name for n in graph.nodes}
+    bodies = [body for body in have(b.loaded).source.bodies if body.node in there]
+    inner = [Build(loaded=o.graph, graph=o.graph, node=o.node, attribute=o.attribute) for o in bodies]
+    return replace(b, graph=graph, inner=tuple(_simplified(calls, each) for each in inner))
+
+
+def _each(step: Callable[[Context, Calls, Build], Build]) -> Callable[[Context, Calls, Build], Build]:
+    """The step on a graph and on the bodies in it; none on a model that is copied."""
+
+    def run(context: Context, calls: Calls, b: Build) -> Build:
+        if b.copy:
+            return b
+        done = step(context, calls, b)
+        return replace(done, inner=tuple(run(context, calls, each) for each in done.inner))
+
+    return run
 
 
 def check_graph(b: Build) -> None:
-    """Assert that the graph still is the loaded one to those who call the model."""
-    graph, loaded = have(b.graph), have(b.loaded)
-    graph.verify()
-    assert (graph.inputs, graph.outputs) == (loaded.inputs, loaded.outputs), "rewrite: inputs or outputs changed"
+    """Assert that the graphs still are the loaded ones to those who call the model or hold the body."""
+    for each in b.everywhere():
+        graph, loaded = have(each.graph), have(each.loaded)
+        graph.verify()
+        assert (graph.inputs, graph.outputs) == (loaded.inputs, loaded.outputs), "rewrite: inputs or outputs changed"
 
 
 def rewrite(context: Context, calls: Calls, b: Build) -> Build:
-    """The graph with every allowed rewrite done."""
+    """The graphs with every allowed rewrite done."""
     if b.copy:
         return b
-    before = len(have(b.loaded).nodes)
-    graph, firings = calls.rewrite(have(b.graph), context.options)
+    before = sum(len(have(each.loaded).nodes) for each in b.everywhere())
+    b = _each(_rewritten)(context, calls, b)
     rules = Counter[str]()
-    for firing in firings:
+    for firing in (f for each in b.everywhere() for f in each.firings):
         rules[firing.rule] += firing.count
-    context.tell("rewrite", {"before": before, "after": len(graph.nodes), "rules": dict(rules.most_common(6))})
-    return replace(b, graph=graph, firings=firings)
+    after = sum(len(have(each.graph).nodes) for each in b.everywhere())
+    context.tell("rewrite", {"before": before, "after": after, "rules": dict(rules.most_common(6))})
+    return b
+
+
+def _rewritten(context: Context, calls: Calls, b: Build) -> Build:
+    """One graph with every allowed rewrite done; bodies of nodes that are gone are forgotten."""
+    graph, firings = calls.rewrite(have(b.graph), context.options)
+    there = {n.name for n in graph.nodes}
+    return replace(b, graph=graph, firings=firings, inner=tuple(each for each in b.inner if each.node in there))
 
 
 def plan(context: Context, calls: Calls, b: Build) -> Build:
-    """Groups of nodes that become kernels, none of them forbidden."""
-    if b.copy:
-        return b
+    """Groups of nodes that become kernels, none of them forbidden; a graph that lost nothing keeps its plan."""
+    return _each(_planned)(context, calls, b)
+
+
+def _planned(context: Context, calls: Calls, b: Build) -> Build:
     graph = have(b.graph)
-    if b.rounds >= MOST_ROUNDS:
+    if b.plan is not None and not b.again:
+        made = b.plan
+    elif b.rounds >= MOST_ROUNDS:
         reason = f"after {b.rounds} plans there still was a group without a kernel"
         given_up = Decision("E-NO-KERNEL", tuple(n.name for n in graph.nodes), reason, "report it")
         made = Plan(graph, (), {}, (given_up,))
@@ -69,14 +103,17 @@ def plan(context: Context, calls: Calls, b: Build) -> Build:
 
 def check_plan(b: Build) -> None:
     """Assert what a plan promises."""
-    if b.plan is not None:
-        checked_plan(b.plan, b.forbidden)
+    for each in b.everywhere():
+        if each.plan is not None:
+            checked_plan(each.plan, each.forbidden)
 
 
 def lower(context: Context, calls: Calls, b: Build) -> Build:
     """Each group as definitions; a group that was scheduled in an earlier round is taken from there."""
-    if b.copy:
-        return b
+    return _each(_lowered)(context, calls, b)
+
+
+def _lowered(context: Context, calls: Calls, b: Build) -> Build:
     made, parts, refusals = have(b.plan), [], []
     for group in made.groups:
         known = b.made.get(_key(made, group))
@@ -99,7 +136,7 @@ def _key(made: Plan, group: Group) -> tuple[object, ...]:
 
 def check_lowered(b: Build) -> None:
     """Assert that each lowered group still gives what the group gives."""
-    for part in b.parts:
+    for part in b.all_parts:
         assert part.lowered.outputs == part.group.outputs, f"lower: {part.group.name} gives something else"
 
 
@@ -107,6 +144,20 @@ def schedule(context: Context, calls: Calls, b: Build) -> Build:
     """Each group as a kernel with a body and a name that equal kernels share."""
     if b.copy:
         return b
+    b = _each(_with_kernels)(context, calls, b)
+    if b.stale:
+        return b
+    parts = b.all_parts
+    if not parts:
+        b = replace(b, copy=True, library=None, sources={}, domain="")
+    nodes = sum(len(have(each.graph).nodes) for each in b.everywhere())
+    left = sum(1 for each in b.everywhere() for _ in nodes_left(each))
+    path = context.model if not isinstance(context.model, bytes) else "-"
+    context.tell("plan", {"nodes": nodes, "kernels": len(parts), "left": left, "path": str(path)})
+    return b
+
+
+def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
     parts: list[Part] = []
     refusals: list[tuple[Group, Decision]] = []
     for part in b.parts:
@@ -117,14 +168,7 @@ def schedule(context: Context, calls: Calls, b: Build) -> Build:
             parts.append(found)
     made = have(b.plan)
     b = refused(replace(b, parts=tuple(parts)), refusals)
-    b = replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
-    if not parts and not b.again:
-        b = replace(b, copy=True, library=None, sources={}, domain="")
-    if not b.again:
-        told = {"nodes": len(have(b.graph).nodes), "kernels": len(parts), "left": sum(1 for _ in nodes_left(b))}
-        path = context.model if not isinstance(context.model, bytes) else "-"
-        context.tell("plan", told | {"path": str(path)})
-    return b
+    return replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
 
 
 def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | Decision:
@@ -162,7 +206,7 @@ def nodes_left(b: Build) -> Iterator[str]:
 
 def check_scheduled(b: Build) -> None:
     """Assert that each kernel gives what its group gives."""
-    for part in b.parts:
+    for part in b.all_parts:
         gives = {p.value for p in part.kernel.outputs} if part.kernel is not None else set()
         assert gives == set(part.group.outputs), f"schedule: {part.group.name} gives something else"
 
@@ -171,11 +215,11 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
     """One source per distinct kernel, that of the register tiles where one uses them, and the domain of all."""
     if b.copy:
         return b
-    distinct = {part.op: have(part.kernel) for part in b.parts}
+    distinct = {part.op: have(part.kernel) for part in b.all_parts}
     sources = {op: calls.render(kernel, op, op) for op, kernel in distinct.items()}
     if any(map(_has_tiles, distinct.values())):
         sources[""] = calls.tiles_source()
-    bodies = {part.op: have(part.body).text for part in b.parts}
+    bodies = {part.op: have(part.body).text for part in b.all_parts}
     headers = [path.read_text(encoding="utf-8") for path in sorted(TILES.glob("*.h"))]
     texts = [f"{op}\0{source.text}\0{bodies.get(op, '')}" for op, source in sorted(sources.items())]
     machine = (context.target.name, *context.target.flags, *context.target.features)
@@ -190,4 +234,4 @@ def check_sources(b: Build) -> None:
     """Assert that each kernel has a source of its own name."""
     symbols = [source.symbol for source in b.sources.values()]
     assert len(set(symbols)) == len(symbols), "render: two sources have one name"
-    assert all(part.op in b.sources for part in b.parts), "render: a kernel has no source"
+    assert all(part.op in b.sources for part in b.all_parts), "render: a kernel has no source"

@@ -10,7 +10,14 @@ from onnxfuse.pipeline.state import Build, have
 
 def text_of(step: str, b: Build) -> str:
     """What this step made, one fact per line; the same build, the same text."""
-    return "\n".join(_TEXTS[step](b)) + "\n"
+    builds = [b] if step in _WHOLE else list(b.everywhere())
+    lines = [line for each in builds for line in (*_head(each), *_TEXTS[step](each))]
+    return "\n".join(lines) + "\n"
+
+
+def _head(b: Build) -> Iterator[str]:
+    if b.node:
+        yield f"body {b.node}/{b.attribute}"
 
 
 def _lowered(b: Build) -> Iterator[str]:
@@ -48,6 +55,7 @@ def _verdict(b: Build) -> Iterator[str]:
         yield repr(b.verdict)
 
 
+_WHOLE = ("render", "build", "emit", "verify")  # steps that make one thing of all graphs
 _TEXTS: dict[str, Callable[[Build], Iterable[str]]] = {
     "load": lambda b: [text(have(b.loaded))],
     "rewrite": lambda b: [text(have(b.graph))],

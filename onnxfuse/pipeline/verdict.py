@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
 from onnxfuse.errors import AnsweredNo, DeviceError
-from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.finish import cache_of
-from onnxfuse.pipeline.groups import MOST_ROUNDS, longest_sums, names_of, reductions
+from onnxfuse.pipeline.finish import body_model, cache_of
+from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, reductions
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
@@ -45,7 +46,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     if verdict.ok is False and not b.copy:
         suspects = _suspects(context, calls, b, verdict) if b.rounds < MOST_ROUNDS else []
         if suspects or options.verify is None:
-            return _given_up(b, verdict, suspects or list(b.parts))
+            return _given_up(b, verdict, suspects or list(b.all_parts))
     if verdict.ok is False:
         hint = "nothing was written; --rtol allows more, --skip-node leaves nodes to ONNX Runtime"
         raise AnsweredNo(f"verify: the result differs: {verdict.message}", hint=hint)
@@ -64,7 +65,7 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
     groups = [p.group for p in parts]
     decisions = tuple(Decision("E-NUMERICS", g.origin or (g.name,), reason, "--verify fails instead") for g in groups)
     out = frozenset[str]().union(*(names_of(g) for g in groups))
-    return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
+    return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
 
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
@@ -87,7 +88,7 @@ def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> lis
     while order and math.hypot(*(excess[op] for op in order)) > _SAFE:
         order.pop()
     kept = set(order)
-    return [p for p in b.parts if p.op not in kept] if kept else []
+    return [p for p in b.all_parts if p.op not in kept] if kept else []
 
 
 def _settings(context: Context, b: Build) -> dict[str, Any]:
@@ -121,23 +122,39 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
 
     Kernels that passed in an earlier round are not tried again. None fails where the model does not run at all.
     """
-    parts = {g.name: p for g, p in zip(b.groups, b.parts, strict=True)}
+    parts = {g.name: p for g, p in zip(b.groups, b.all_parts, strict=True)}
     known = [name for name, p in parts.items() if _key(p) in b.passed]
-    if len(known) == len(parts):
-        return b, []
-    path, library = b.files[-1], have(b.library).path
-    settings = _settings(context, b) | {"reductions": longest_sums(b.parts), "skip": known}
-    try:
-        results: tuple[Compared, ...] = calls.verify_groups(path, library, **settings)
-    except DeviceError:
-        return b, []
+    results = list(_results(context, calls, b, known)) if len(known) < len(parts) else []
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
-    return replace(b, passed=passed), [(parts[r.name], r) for r in results if r.ok is False]
+    seen = {*known, *(r.name for r in results if r.ok is not None)}
+    inside = {g.name for g in b.groups[len(b.parts) :]}  # those of the main graph come first
+    said = f"{len(inside - seen)} kernels in bodies were compared only where the whole model ran them"
+    notes = (said,) if inside - seen and said not in b.notes else ()
+    return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
+
+
+def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iterator[Compared]:
+    """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
+    emitted, library = have(b.emitted), have(b.library).path
+    settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
+    if not _calls_in(emitted.proto.graph, b.domain) <= set(known):
+        with suppress(DeviceError):
+            yield from calls.verify_groups(b.files[-1], library, **settings)
+    for number, body in enumerate(emitted.bodies):
+        if not _calls_in(body.proto.graph, b.domain) <= set(known):
+            with suppress(DeviceError):  # what random inputs do not run; the whole model is compared all the same
+                path = body_model(context, calls, emitted, number)
+                yield from calls.verify_groups(path, library, **settings | {"inputs": None})
+
+
+def _calls_in(graph: Any, domain: str) -> set[str]:
+    """The names of the nodes of a graph that call kernels."""
+    return {n.name for n in graph.node if n.domain == domain}
 
 
 def _key(part: Part) -> tuple[str, ...]:
     """What a kernel is and what it computes."""
-    return (part.op, *part.group.outputs)
+    return (part.op, part.group.nodes[0].name, *part.group.outputs)
 
 
 def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
@@ -150,7 +167,13 @@ def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
         Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", "report it")
         for p, r in failed
     )
-    graph = have(b.plan).graph
-    sums = {p.group.name: reductions(graph, p.group) if r.error is not None else frozenset[str]() for p, r in failed}
-    out = frozenset[str]().union(*(sums[p.group.name] or names_of(p.group) for p, _ in failed))
-    return replace(b, forbidden=b.forbidden | out, refused=(*b.refused, *decisions), again=True)
+    out = frozenset[str]()
+    for p, r in failed:
+        sums = reductions(_graph_of(b, p), p.group) if r.error is not None else frozenset[str]()
+        out |= sums or names_of(p.group)
+    return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
+
+
+def _graph_of(b: Build, part: Part) -> Graph:
+    """The graph that a part is of."""
+    return next(have(each.plan).graph for each in b.everywhere() if any(p is part for p in each.parts))

@@ -13,8 +13,9 @@ from onnx import numpy_helper
 
 from onnxfuse.config import Options
 from onnxfuse.emit.body import Body, body
-from onnxfuse.emit.model import Emitted, Fused, Library, emit
+from onnxfuse.emit.model import Emitted, Library, emit
 from onnxfuse.emit.names import identity
+from onnxfuse.emit.planned import Fused
 from onnxfuse.emit.staged import Staged
 from onnxfuse.emit.write import write
 from onnxfuse.ir.dtype import DType

@@ -7,7 +7,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse.emit.model import check, copied, emit
+from onnxfuse.emit.checks import check
+from onnxfuse.emit.model import copied, emit
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.layout import Layout, Permute, panels
 from tests.emit import plans

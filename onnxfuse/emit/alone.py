@@ -1,0 +1,81 @@
+"""A body as a model of its own, in which its kernels can be compared with what they stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from onnxfuse.emit.calls import Held
+from onnxfuse.emit.proto import value_info, without
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import Index
+from onnxfuse.load.inline import free_names
+
+
+def alone(model: onnx.ModelProto, held: Held) -> onnx.ModelProto | None:
+    """The body with what it reads from outside as inputs, weights as initializers, and the functions of the model.
+
+    Extents that it reads from outside are computed. None where no kernel is in the body itself, or the type of
+    something that it reads is not known.
+    """
+    if not held.planned.fused:
+        return None
+    graph, body = held.planned.plan.graph, held.protos[-1]
+    made = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
+    made.graph.CopyFrom(body)
+    without(made.graph, "input", "node")
+    stored = {t.name: t for outer in (model.graph, *held.protos[1:-1]) for t in outer.initializer}
+    read = free_names(body)
+    made.graph.initializer.extend(stored[name] for name in sorted(read & stored.keys()))
+    values = (*(v.name for v in body.input), *sorted(read - stored.keys()))
+    extents = _extents(graph, values)
+    for name in values:
+        have = graph.types.get(name)
+        if have is None:
+            return None
+        computed = list(_computed(graph, name, extents)) if name in graph.known else []
+        made.graph.node.extend(computed)
+        if not computed:
+            made.graph.input.append(value_info(name, have.dtype, have.shape))
+    made.graph.node.extend(body.node)
+    return made
+
+
+def _extents(graph: Graph, values: tuple[str, ...]) -> dict[Index, tuple[str, int]]:
+    """Where an extent can be read: the axis of a value that is no integers itself."""
+    found: dict[Index, tuple[str, int]] = {}
+    for name in values:
+        have = graph.types.get(name)
+        if have is not None and name not in graph.known:
+            for axis, e in enumerate(have.shape):
+                found.setdefault(e, (name, axis))
+    return found
+
+
+def _computed(graph: Graph, name: str, extents: dict[Index, tuple[str, int]]) -> Iterator[onnx.NodeProto]:
+    """Nodes that make known integers from extents; none where one of them is no extent and no number."""
+    have, elements = graph.types[name], graph.known[name]
+    if have is None or not elements or any(e.constant is None and e not in extents for e in elements):
+        return
+    parts = []
+    for number, e in enumerate(elements):
+        part = f"{name}.{number}"
+        parts.append(part)
+        if e.constant is not None:
+            yield _constant(part, np.array([e.constant], have.dtype.numpy))
+            continue
+        source, axis = extents[e]
+        yield helper.make_node("Shape", [source], [f"{part}.shape"])
+        yield _constant(f"{part}.axis", np.array([axis], np.int64))
+        yield helper.make_node("Gather", [f"{part}.shape", f"{part}.axis"], [f"{part}.long"])
+        yield helper.make_node("Cast", [f"{part}.long"], [part], to=have.dtype.onnx)
+    yield _constant(f"{name}.like", np.array(have.static_shape, np.int64))
+    yield helper.make_node("Concat", parts, [f"{name}.all"], axis=0)
+    yield helper.make_node("Reshape", [f"{name}.all", f"{name}.like"], [name])
+
+
+def _constant(name: str, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(array))

@@ -1,0 +1,39 @@
+"""A converted graph becomes a `Graph`: its types are propagated, its promises checked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from onnxfuse.ir.graph import Graph
+from onnxfuse.load.convert import Parts
+from onnxfuse.load.dims import declared_dims
+from onnxfuse.load.functions import with_bodies
+from onnxfuse.load.infer import Claim
+from onnxfuse.load.shapes import Shapes
+from onnxfuse.load.source import Source
+
+
+def declared(infos: Iterable[onnx.ValueInfoProto], *, named: bool = True) -> Iterator[tuple[str, Claim]]:
+    """What a model says of values; without names of dimensions unless `named`."""
+    for info in infos:
+        number, dims = declared_dims(info.type)
+        if number and dims is not None:
+            yield info.name, (number, tuple(d if named or isinstance(d, int) else None for d in dims))
+
+
+def typed(parts: Parts, outputs: Iterable[onnx.ValueInfoProto], shapes: Shapes, opset: int, handle: Source) -> Graph:
+    """The graph of these parts."""
+    graph = Graph(
+        nodes=tuple(parts.nodes),
+        inputs=tuple(parts.inputs),
+        outputs=tuple(o.name for o in outputs),
+        types=shapes.types,
+        constants=parts.constants,
+        known=shapes.known,
+        opset=opset,
+        source=handle,
+    )
+    graph.verify()
+    return with_bodies(graph, handle.nodes)
