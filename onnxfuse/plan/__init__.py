@@ -21,7 +21,7 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, kind_of
-from onnxfuse.plan.layouts import layouts_of
+from onnxfuse.plan.layouts import channels_in, layouts_of
 from onnxfuse.plan.units import Units
 
 MOST_NODES = 64
@@ -208,9 +208,20 @@ class _Grower:
         n = self.units.nodes[node]
         if self._batched(group) > 1:
             return ("E-TYPE", f"{n.op} would follow both contractions of an attention")
-        if WEIGHTS in self._kinds(group) and any(self.kinds[m].spatial for m in self.units.members[group]):
+        if WEIGHTS in self._kinds(group) and not self._channels_end(group, node):
             return ("E-TYPE", f"{n.op} reads across the tiles of a convolution")
         return None
+
+    def _channels_end(self, group: int, node: int) -> bool:
+        """Whether what a node reads of a group of a convolution ends with its channels, as its scratch lies then."""
+        members = self.units.members[group]
+        if not any(self.kinds[m].spatial for m in members):
+            return True
+        nodes = [self.units.nodes[m] for m in members]
+        channels = channels_in(nodes, {self.units.nodes[m].name: self.kinds[m] for m in members})
+        made = {o for n in nodes for o in n.outputs}
+        read = [(v, self.units.graph.types.get(v)) for v in self.units.nodes[node].reads if v in made]
+        return all(t is not None and channels.get(v) == len(t.shape) - 1 for v, t in read)
 
     def _movement_refusal(self, group: int, node: int) -> tuple[str, str] | None:
         """Movement joins its producer when it is its only reader; otherwise its readers may take it."""

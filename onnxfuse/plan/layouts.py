@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from onnxfuse.ir.compose import loads
-from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import ONE, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient
@@ -32,23 +32,23 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
     while known < len(wants):  # what a group makes of such a value without reducing it lies so as well
         known = len(wants)
         for g in groups:
-            channels = channels_in(g, kinds, wants)
+            channels = channels_in(g.nodes, kinds, wants.intersection((*g.inputs, *g.outputs)))
             wants |= {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v in free}
     return {v: channels_last(ranks[v]) for v in sorted(wants)}
 
 
-def channels_in(group: Group, kinds: Mapping[str, Kind], images: Container[str] = ()) -> dict[str, int]:
+def channels_in(nodes: Sequence[Node], kinds: Mapping[str, Kind], images: Iterable[str] = ()) -> dict[str, int]:
     """For values of a group that hold the channels of an image: the dimension that runs through them.
 
     It begins with those of the group's operators of images, and with `images` that come from outside.
     """
-    found = {v: CHANNELS for v in (*group.inputs, *group.outputs) if v in images}
-    for n in group.nodes:
+    found = dict.fromkeys(images, CHANNELS)
+    for n in nodes:
         if kinds[n.name].spatial:
             found |= {n.inputs[0]: CHANNELS, n.outputs[0]: CHANNELS}
     if not found:
         return found
-    rest = [d for n in group.nodes if not kinds[n.name].spatial for d in kinds[n.name].definitions]
+    rest = [d for n in nodes if not kinds[n.name].spatial for d in kinds[n.name].definitions]
     known = -1
     while known < len(found):
         known = len(found)
