@@ -169,7 +169,7 @@ def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
 def _as_index(value: Scalar, extent: Index) -> Index | None:
     while isinstance(value, Apply) and value.fn == "cast":
         value = value.args[0]
-    if isinstance(value, FromIndex):
+    if isinstance(value, FromIndex) and not value.guards:
         return value.index
     if isinstance(value, Load) and not value.guards:
         return Index.of(Loaded(value.source, value.index, extent))

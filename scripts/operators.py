@@ -9,14 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from onnx.defs import get_all_schemas_with_history
 
 from onnxfuse.classify import NodeFacts, node_facts
-from onnxfuse.ir.dtype import BOOL, F32, I64, U8, DType
-from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
+from onnxfuse.ir.dtype import BOOL, F32, I64, U8, U32, DType
+from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
-from onnxfuse.ops import contraction, elementwise, movement, normalization, own, quantized, reduction
-from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops import own, reduction
+from onnxfuse.ops.rows import FAMILIES, ROWS
 from onnxfuse.ops.spec import Row, define, view_of
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "operators.md"
@@ -28,7 +29,7 @@ MATRIX, IMAGE, ROW, IDS = (N, C), (N, 8, 32, 32), (C,), (N, 16)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs as shapes, or as known integers where they are lists; attributes; and the type of inputs.
+    """Inputs as shapes, known integers (lists), constants (arrays) or absent (None); attributes; the type of inputs.
 
     `others` is that of all inputs but the first, where it differs.
     """
@@ -45,7 +46,10 @@ EXAMPLES: dict[str, Example] = {
     **{op: Example((MATRIX, ROW)) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu")},
     **{op: Example((MATRIX, ROW)) for op in ("Equal", "Less", "Greater", "LessOrEqual", "GreaterOrEqual")},
     **{op: Example((MATRIX, ROW), dtype=BOOL) for op in ("And", "Or", "Xor")},
-    "Mod": Example((MATRIX, ROW), dtype=I64),
+    **{op: Example((MATRIX, ROW), dtype=I64) for op in ("Mod", "BitwiseAnd", "BitwiseOr", "BitwiseXor")},
+    "BitwiseNot": Example(dtype=I64),
+    "BitShift": Example((MATRIX, ROW), {"direction": "LEFT"}, dtype=U32),
+    "CastLike": Example((MATRIX, [1])),
     "Not": Example(dtype=BOOL),
     "Where": Example((MATRIX, MATRIX, ROW), dtype=BOOL, others=F32),
     "Cast": Example(attrs={"to": I64.onnx}),
@@ -63,6 +67,18 @@ EXAMPLES: dict[str, Example] = {
     "Gather": Example((MATRIX, ROW)),
     "GatherElements": Example((MATRIX, MATRIX)),
     "GatherND": Example((MATRIX, (C, 1))),
+    "CenterCropPad": Example(((N, 64), [48]), {"axes": (1,)}),
+    "ReverseSequence": Example(((C, N), (N,))),
+    "OneHot": Example((ROW, [8], (2,))),
+    "Resize": Example((IMAGE, None, None, [N, 8, 64, 64]), {"mode": "linear"}),
+    "Upsample": Example((IMAGE, np.array([1, 1, 2, 2], np.float32))),
+    "CumSum": Example((MATRIX, [1])),
+    "CumProd": Example((MATRIX, [1])),
+    "LpPool": Example((IMAGE,), POOL),
+    "GlobalLpPool": Example((IMAGE,)),
+    "ConvTranspose": Example((IMAGE, (8, 16, 4, 4)), {"strides": (2, 2), "pads": (1, 1, 1, 1)}),
+    "Col2Im": Example(((N, 8 * 4, 15 * 15), [16, 16], [2, 2])),
+    "Einsum": Example(((N, 4, C), (N, 8, C)), {"equation": "bic,bjc->bij"}),
     "Range": Example(([0], [64], [2])),
     "ConstantOfShape": Example(([4, 8],)),
     "Tile": Example((MATRIX, [1, 2])),
@@ -97,7 +113,7 @@ EXAMPLES: dict[str, Example] = {
     "Gemm": Example((MATRIX, (C, 64), (64,))),
     "Conv": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
 }
-INDEXED = {"Gather", "GatherElements", "GatherND"}
+INDEXED = {"Gather", "GatherElements", "GatherND", "ReverseSequence"}
 INTRODUCED: dict[str, int] = {}
 for schema in get_all_schemas_with_history():
     if schema.domain == "":
@@ -120,10 +136,17 @@ def example_graph(op: str, opset: int) -> Graph:
     e = EXAMPLES.get(op, Example())
     types: dict[str, TensorType | None] = {}
     known: dict[str, tuple[Index, ...]] = {}
+    constants: dict[str, Constant] = {}
     names = []
     for k, given in enumerate(e.inputs):
-        name = "abcdefghi"[k]
+        name = "abcdefghi"[k] if given is not None else ""
         names.append(name)
+        if given is None:
+            continue
+        if isinstance(given, np.ndarray):
+            constants[name] = Constant.of(given, F32)
+            types[name] = TensorType(F32, tuple(map(Index.of, given.shape)))
+            continue
         if isinstance(given, list):
             known[name] = tuple(map(Index.of, given))
             types[name] = TensorType(I64, () if op == "Range" else (Index.of(len(given)),))
@@ -133,7 +156,7 @@ def example_graph(op: str, opset: int) -> Graph:
     outputs = ("y", "z")[: e.outputs]
     domain, _, plain = op.rpartition("::")
     node = Node(plain, tuple(names), outputs, e.attrs, op, domain)
-    return Graph((node,), tuple(names), outputs, types, {}, known, opset)
+    return Graph((node,), tuple(names), outputs, types, constants, known, opset)
 
 
 def facts_of(op: str, opset: int) -> NodeFacts:
@@ -164,7 +187,7 @@ def line(row: Row) -> str:
 def document() -> str:
     """The whole page."""
     parts = [HEAD]
-    for family in (elementwise, movement, reduction, normalization, contraction, own, quantized):
+    for family in FAMILIES:
         parts.append(
             f"## {family.__name__.rsplit('.', 1)[-1].capitalize()}\n\n{(family.__doc__ or '').splitlines()[0]}\n"
         )

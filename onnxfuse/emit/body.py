@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from onnxfuse.emit.blocks import in_blocks
 from onnxfuse.emit.legal import legal
 from onnxfuse.emit.spell import LIMIT, Spelling, refused
@@ -127,6 +129,7 @@ class _Writer:
         if problem is not None:
             raise Refused(problem)
         shaping = row.shape_inputs if row else ()
+        typing = row.type_inputs if row else ()
         attrs = dict(node.attrs)
         inputs: list[str] = []
         for i, value in enumerate(node.inputs):
@@ -134,6 +137,9 @@ class _Writer:
                 shape, extra = self._reshape_target(node)
                 attrs = {k: v for k, v in attrs.items() if k != "allowzero"} | extra
                 inputs.append(shape)
+            elif i in typing and value not in self.names:
+                dtype = self._type(value).dtype
+                inputs.append(self.spell.constant(Constant.of(np.zeros((), dtype.numpy), dtype)))
             else:
                 inputs.append(self._read(value, shaping=i in shaping))
         if spell is not None:

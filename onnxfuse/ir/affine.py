@@ -22,7 +22,7 @@ from onnxfuse.ir.index import (
     upper,
 )
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar, const
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar, const, number
 
 
 def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
@@ -108,15 +108,16 @@ def simplify(x: Scalar) -> Scalar:
         if isinstance(node, Apply) and node.fn == "select":
             condition = simplify(node.args[0])
             return simplify(node.args[1 if condition.value else 2]) if isinstance(condition, Const) else None
-        if not isinstance(node, Load) or not node.guards:
+        if not isinstance(node, (Load, FromIndex)) or not node.guards:
             return None
         states = [holds(g) for g in node.guards]
         if False in states:
-            assert node.otherwise is not None
-            return simplify(node.otherwise)
+            return _beyond(node)
         left = tuple(g for g, s in zip(node.guards, states, strict=True) if s is None)
         if len(left) == len(node.guards):
-            return turned(node)
+            return turned(node) if isinstance(node, Load) else None
+        if isinstance(node, FromIndex):
+            return FromIndex(node.index, node.dtype, left)
         otherwise = simplify(node.otherwise) if left and node.otherwise is not None else None
         return Load(node.source, node.index, node.dtype, left, otherwise)
 
@@ -154,9 +155,19 @@ def _decided(x: Apply) -> Scalar | None:
         return None
     if x.fn not in ("less", "greater_equal") or not isinstance(x.args[0], FromIndex) or x.args[1] != const(0, I64):
         return None
+    if x.args[0].guards:
+        return None
     low, high = lower(x.args[0].index), upper(x.args[0].index)
     if low is not None and nonnegative(low):
         return const(x.fn == "greater_equal", BOOL)
     if high is not None and nonnegative(-high - 1):
         return const(x.fn == "less", BOOL)
     return None
+
+
+def _beyond(x: Load | FromIndex) -> Scalar:
+    """What x is where a guard fails."""
+    if isinstance(x, FromIndex):
+        return number(0, x.dtype)
+    assert x.otherwise is not None
+    return simplify(x.otherwise)

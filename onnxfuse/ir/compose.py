@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, axes_of
+from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, axes_of
 from onnxfuse.ir.index import atoms as index_atoms
 from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
@@ -52,12 +52,10 @@ def loads(x: Scalar) -> Iterator[Load]:
 def indices_of(x: Scalar) -> Iterator[Index]:
     """Every index expression directly held by the nodes of x."""
     for node in walk(x):
-        if isinstance(node, Load):
-            yield from node.index
+        if isinstance(node, (Load, FromIndex)):
+            yield from node.index if isinstance(node, Load) else (node.index,)
             for g in node.guards:
                 yield from (g.index, g.extent)
-        elif isinstance(node, FromIndex):
-            yield node.index
 
 
 def sources(x: Scalar) -> frozenset[str]:
@@ -74,11 +72,10 @@ def free_axes(x: Scalar) -> frozenset[Axis]:
         inner = frozenset().union(*(free_axes(b) for b in x.body))
         return inner - frozenset(x.ranges)
     found: set[Axis] = set()
-    if isinstance(x, Load):
-        for i in (*x.index, *(g.index for g in x.guards)):
+    if isinstance(x, (Load, FromIndex)):
+        own = x.index if isinstance(x, Load) else (x.index,)
+        for i in (*own, *(g.index for g in x.guards)):
             found |= axes_of(i)
-    elif isinstance(x, FromIndex):
-        found |= axes_of(x.index)
     for child in children(x):
         found |= free_axes(child)
     return frozenset(found)
@@ -110,10 +107,10 @@ def _rebuild_one(
         return Apply(node.fn, tuple(go(a) for a in node.args), node.dtype)
     if isinstance(node, Reduce):
         return Reduce(node.combine, node.ranges, tuple(go(b) for b in node.body), node.dtype, node.slot)
+    guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in getattr(node, "guards", ()))
     if isinstance(node, FromIndex):
-        return FromIndex(on_index(node.index), node.dtype)
+        return FromIndex(on_index(node.index), node.dtype, guards)
     if isinstance(node, Load) and (node.index or node.guards):
-        guards = tuple(Guard(on_index(g.index), on_index(g.extent)) for g in node.guards)
         otherwise = go(node.otherwise) if node.otherwise is not None else None
         return Load(node.source, tuple(on_index(i) for i in node.index), node.dtype, guards, otherwise)
     return node
@@ -146,12 +143,14 @@ def inline(x: Scalar, producers: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
 
 
 def guarded(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
-    """x with every load also under these guards, so that nothing outside its tensor is read."""
+    """x with every load and every lookup also under these guards, so that nothing outside its tensor is read."""
 
     def go(node: Scalar) -> Scalar | None:
         if isinstance(node, Load) and node.index:
             otherwise = number(0, node.dtype) if node.otherwise is None else guarded(node.otherwise, guards)
             return Load(node.source, node.index, node.dtype, guards + node.guards, otherwise)
+        if isinstance(node, FromIndex) and any(isinstance(a, (Entry, Loaded)) for a in index_atoms(node.index)):
+            return FromIndex(node.index, node.dtype, guards + node.guards)
         return None
 
     return rebuild(x, go, lambda i: i)
@@ -169,9 +168,9 @@ def inside(guards: tuple[Guard, ...], x: Scalar, otherwise: Scalar) -> Scalar:
 def in_guards(guards: tuple[Guard, ...]) -> Scalar:
     """Whether all guards hold, as a bool."""
     result: Scalar | None = None
-    for g in guards:
-        low = apply("greater_equal", FromIndex(g.index, I64), Const(0, I64))
-        high = apply("less", FromIndex(g.index - g.extent, I64), Const(0, I64))
+    for at, g in enumerate(guards):
+        low = apply("greater_equal", guarded(FromIndex(g.index, I64), guards[:at]), Const(0, I64))
+        high = apply("less", guarded(FromIndex(g.index - g.extent, I64), guards[:at]), Const(0, I64))
         both = apply("and", low, high)
         result = both if result is None else apply("and", result, both)
     assert result is not None

@@ -43,6 +43,12 @@ def _sigmoid(x: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
 
 
+# Functions that kernels ask libm for, element by element, and what NumPy calls them.
+LIBM = {
+    **{f: f for f in ("tan", "sinh", "cosh")},
+    **{f: "arc" + f[1:] for f in ("asin", "acos", "atan", "asinh", "acosh", "atanh")},
+}
+
 FUNCTIONS: dict[str, Function] = {
     f.name: f
     for f in (
@@ -71,6 +77,13 @@ FUNCTIONS: dict[str, Function] = {
         Function("sigmoid", 1, _sigmoid, 18.0),
         Function("sin", 1, np.sin, 20.0),
         Function("cos", 1, np.cos, 20.0),
+        *(Function(f, 1, getattr(np, name), 60.0) for f, name in LIBM.items()),
+        Function("bit_and", 2, np.bitwise_and, laws="cai"),
+        Function("bit_or", 2, np.bitwise_or, laws="cai"),
+        Function("bit_xor", 2, np.bitwise_xor, laws="ca"),
+        Function("bit_not", 1, np.invert),
+        Function("shift_left", 2, np.left_shift, 2.0),
+        Function("shift_right", 2, np.right_shift, 2.0),
         Function("equal", 2, np.equal, result="bool", laws="c"),
         Function("less", 2, np.less, result="bool"),
         Function("less_equal", 2, np.less_equal, result="bool"),

@@ -1,8 +1,9 @@
-"""Quasi-affine integers: polynomials over axes, symbols, `//`, `%` and loaded indices, always in simplified form.
+"""Quasi-affine integers: polynomials over axes, symbols, `//`, `%`, minima and looked-up indices, always simplified.
 
-An `Index` is a sum of integer multiples of products of atoms. Six kinds of atom or operation exist: integers and sums
-(the polynomial itself), `Axis` (a loop variable), `Symbol` (an extent known when the kernel runs), `Div`, `Mod` and
-`Loaded` (an index read from a tensor). Symbols are at least 1; a loop over a zero extent is never entered.
+An `Index` is a sum of integer multiples of products of atoms. Eight kinds of atom or operation exist: integers and
+sums (the polynomial itself), `Axis` (a loop variable), `Symbol` (an extent known when the kernel runs), `Div`, `Mod`,
+`Least` (the smaller of two), `Entry` (an integer of a constant table) and `Loaded` (an index read from a tensor).
+Symbols are at least 1; a loop over a zero extent is never entered.
 
 The laws, applied when a `//` or `%` is built (after Halide's simplifier and "law 4" of tinygrad's movement ops):
     (1) multiples of k leave `//k` and vanish from `%k`
@@ -16,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hashlib import blake2s
 from math import gcd
 
 Monomial = tuple["Atom", ...]
@@ -90,7 +92,54 @@ class Loaded:
         return f"{self.source}[{', '.join(map(repr, self.at))}]"
 
 
-Atom = Symbol | Axis | Div | Mod | Loaded
+@dataclass(frozen=True, slots=True)
+class Least:
+    """The smaller of two."""
+
+    one: Index
+    two: Index
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("min", self.one, self.two)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"min({self.one!r}, {self.two!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Integers that are known when the kernel is made; equal tables have equal names."""
+
+    values: tuple[int, ...]
+    name: str = field(init=False, compare=False, default="")
+
+    def __post_init__(self) -> None:
+        digest = blake2s(repr(self.values).encode(), digest_size=5).hexdigest()
+        object.__setattr__(self, "name", f"T{len(self.values)}_{digest}")
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """Integer `at` of a table, which has one for every value of it."""
+
+    table: Table
+    at: Index
+
+    def __repr__(self) -> str:
+        return f"{self.table}[{self.at!r}]"
+
+
+Atom = Symbol | Axis | Div | Mod | Least | Entry | Loaded
 IndexLike = "Index | Atom | int"
 
 
@@ -185,7 +234,7 @@ def _paren(e: Index) -> str:
 
 
 def _rank(atom: Atom) -> tuple[int, str]:
-    order = {Axis: 0, Loaded: 1, Div: 2, Mod: 3, Symbol: 4}
+    order = {Axis: 0, Loaded: 1, Entry: 2, Least: 3, Div: 4, Mod: 5, Symbol: 6}
     return order[type(atom)], repr(atom)
 
 
@@ -412,6 +461,29 @@ def modulo(num: Index, den: Index) -> Index:
     return Index.of(Mod(rest, den))
 
 
+def least(a: Index, b: Index) -> Index:
+    """The smaller of a and b, simplified."""
+    low = lower(b - a)
+    if low is not None and nonnegative(low):
+        return a
+    low = lower(a - b)
+    if low is not None and nonnegative(low):
+        return b
+    return Index.of(Least(*sorted((a, b), key=repr)))
+
+
+def greatest(a: Index, b: Index) -> Index:
+    """The larger of a and b, simplified."""
+    return -least(-a, -b)
+
+
+def entry(table: Table, at: Index) -> Index:
+    """Integer `at` of a table, simplified."""
+    n = at.constant
+    same = n is None and len(set(table.values)) == 1
+    return Index.of(Entry(table, at)) if n is None and not same else Index.of(table.values[n or 0])
+
+
 # Bounds ---------------------------------------------------------------------------------------------------------------
 
 
@@ -431,7 +503,7 @@ def _bound(e: Index, *, upper_side: bool) -> Index | None:
         part = ONE
         for atom in mono:
             low, high = _atom_range(atom)
-            if low is None or not nonnegative(low):
+            if len(mono) > 1 and (low is None or not nonnegative(low)):
                 return None
             side = high if (c > 0) == upper_side else low
             if side is None:
@@ -448,6 +520,10 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
         return ZERO, atom.extent - 1
     if isinstance(atom, Mod):
         return ZERO, atom.den - 1
+    if isinstance(atom, Entry):
+        return Index.of(min(atom.table.values)), Index.of(max(atom.table.values))
+    if isinstance(atom, Least):
+        return _least_range(atom)
     low, high = lower(atom.num), upper(atom.num)
     # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
     low = ZERO if low is not None and nonnegative(low) else None
@@ -456,6 +532,18 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
         if any(isinstance(a, Div) for m, _ in high.terms for a in m):
             high = None
     return low, high
+
+
+def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
+    """Bounds of a minimum: it is at least the smaller of two lower bounds, and at most any upper bound."""
+    lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
+    low = next((a for a in lows if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows)), None)
+    highs = [h for h in (upper(atom.one), upper(atom.two)) if h is not None]
+    if len(highs) == 2:
+        apart = highs[1] - highs[0]
+        more = max(apart.terms, key=_degree, default=((), 0))[1] < 0  # for large symbols the second is the smaller one
+        highs = highs[1:] if more else highs
+    return low, next(iter(highs), None)
 
 
 def nonnegative(e: Index) -> bool:
@@ -500,6 +588,11 @@ def atoms(e: Index) -> Iterator[Atom]:
             if isinstance(atom, (Div, Mod)):
                 yield from atoms(atom.num)
                 yield from atoms(atom.den)
+            elif isinstance(atom, Least):
+                yield from atoms(atom.one)
+                yield from atoms(atom.two)
+            elif isinstance(atom, Entry):
+                yield from atoms(atom.at)
             elif isinstance(atom, Loaded):
                 for at in atom.at:
                     yield from atoms(at)

@@ -5,19 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from onnxfuse.ir.index import (
     ONE,
     ZERO,
     Atom,
     Axis,
     Div,
+    Entry,
     Index,
+    Least,
     Loaded,
     Mod,
     Symbol,
     axes_of,
     divides,
+    entry,
     floor_div,
+    least,
     modulo,
 )
 
@@ -41,6 +47,10 @@ def _transform_atom(atom: Atom, replace: Callable[[Atom], Index | None]) -> Inde
         return floor_div(transform(atom.num, replace), transform(atom.den, replace))
     if isinstance(atom, Mod):
         return modulo(transform(atom.num, replace), transform(atom.den, replace))
+    if isinstance(atom, Least):
+        return least(transform(atom.one, replace), transform(atom.two, replace))
+    if isinstance(atom, Entry):
+        return entry(atom.table, transform(atom.at, replace))
     if isinstance(atom, Loaded):
         return Index.of(
             Loaded(atom.source, tuple(transform(a, replace) for a in atom.at), transform(atom.extent, replace))
@@ -72,7 +82,7 @@ def coefficient(e: Index, axis: Axis) -> Index | None:
 
 
 def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
-    """e as a number (or NumPy array): `value` gives that of every axis, symbol and loaded index."""
+    """e as a number (or NumPy array): `value` gives that of every axis, symbol, table entry and loaded index."""
     total: Any = 0
     for mono, c in e.terms:
         part: Any = c
@@ -81,6 +91,8 @@ def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
                 part = part * (evaluate(atom.num, value) // evaluate(atom.den, value))
             elif isinstance(atom, Mod):
                 part = part * (evaluate(atom.num, value) % evaluate(atom.den, value))
+            elif isinstance(atom, Least):
+                part = part * np.minimum(evaluate(atom.one, value), evaluate(atom.two, value))
             else:
                 part = part * value(atom)
         total = total + part

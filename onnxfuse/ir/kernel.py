@@ -8,10 +8,10 @@ anything: widths, orders, tiles and buffers were decided by `schedule`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ZERO, Axis, Index, Symbol
+from onnxfuse.ir.index import ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
@@ -249,3 +249,22 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         yield s
         if isinstance(s, (Loop, Fold, When)):
             yield from statements(s.body)
+
+
+def tables(kernel: Kernel) -> tuple[Table, ...]:
+    """The constant tables that a kernel looks up, each once, in the order of their names."""
+    found: dict[str, Table] = {}
+    seen: set[int] = set()
+    waiting: list[object] = [kernel.phases]
+    while waiting:
+        here = waiting.pop()
+        if id(here) in seen:
+            continue
+        seen.add(id(here))
+        if isinstance(here, Index):
+            found |= {a.table.name: a.table for a in atoms(here) if isinstance(a, Entry)}
+        elif isinstance(here, tuple):
+            waiting.extend(here)
+        elif is_dataclass(here):
+            waiting.extend(getattr(here, f.name) for f in fields(here))
+    return tuple(found[name] for name in sorted(found))

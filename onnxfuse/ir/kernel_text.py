@@ -24,6 +24,7 @@ from onnxfuse.ir.kernel import (
     Tile,
     Touch,
     When,
+    tables,
 )
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -38,6 +39,7 @@ def kernel_lines(kernel: Kernel) -> Iterator[str]:
         yield f"{b.symbol!r} is dimension {b.axis} of {kernel.inputs[b.input].name}{times}"
     yield from (f"requires {e!r} >= 0" for e in kernel.requires)
     yield from (f"{each.space} {_buffer(each)}" for each in kernel.scratch)
+    yield from (f"table {t!r} = {_listed(t.values)}" for t in tables(kernel))
     for phase in kernel.phases:
         yield from _phase(phase)
 

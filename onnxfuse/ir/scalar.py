@@ -66,19 +66,19 @@ class Load:
         text = f"{self.source}[{', '.join(map(repr, self.index))}]" if self.index else self.source
         if not self.guards:
             return text
-        when = " & ".join(f"0<={g.index!r}<{g.extent!r}" for g in self.guards)
-        return f"({text} if {when} else {self.otherwise!r})"
+        return f"({text} if {_when(self.guards)} else {self.otherwise!r})"
 
 
 @dataclass(frozen=True, slots=True)
 class FromIndex:
-    """An index as a number."""
+    """An index as a number; 0 where a guard fails, and then nothing that the index looks up is read."""
 
     index: Index
     dtype: DType
+    guards: tuple[Guard, ...] = ()
 
     def __repr__(self) -> str:
-        return f"num({self.index!r})"
+        return f"(num({self.index!r}) if {_when(self.guards)} else 0)" if self.guards else f"num({self.index!r})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +125,10 @@ class Reduce:
 
 
 Scalar = Const | Load | FromIndex | Apply | Reduce
+
+
+def _when(guards: tuple[Guard, ...]) -> str:
+    return " & ".join(f"0<={g.index!r}<{g.extent!r}" for g in guards)
 
 
 def apply(fn: str, *args: Scalar, dtype: DType | None = None) -> Scalar:

@@ -20,6 +20,7 @@ from onnxfuse.ir.index import (
     ZERO,
     Axis,
     Div,
+    Entry,
     Index,
     Loaded,
     Mod,
@@ -32,7 +33,7 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # elements of a tensor worth knowing
@@ -105,6 +106,8 @@ class _Evaluator:
         def replace(atom: Any) -> Index | None:
             if isinstance(atom, Axis):
                 return at[atom]
+            if isinstance(atom, Entry):
+                return self._entry(atom, self.index(atom.at, at))
             if isinstance(atom, Loaded):
                 found = self.element(atom.source, tuple(self.index(i, at) for i in atom.at))
                 extent = self.index(atom.extent, at)
@@ -114,6 +117,12 @@ class _Evaluator:
             return None
 
         return transform(e, replace)
+
+    def _entry(self, atom: Entry, place: Index) -> Index:
+        n = place.constant
+        if n is None or not 0 <= n < len(atom.table.values):
+            raise Undecided
+        return Index.of(atom.table.values[n])
 
     def element(self, source: str, at: tuple[Index, ...]) -> Element:
         array = self.values[source]
@@ -126,7 +135,8 @@ class _Evaluator:
         if isinstance(x, Const):
             return x.dtype.numpy.type(x.value) if x.dtype.floating else Index.of(int(x.value))
         if isinstance(x, FromIndex):
-            return self._typed(self.index(x.index, at), x.dtype)
+            inside = self._inside(x.guards, at)
+            return self._typed(self.index(x.index, at) if inside else ZERO, x.dtype)
         if isinstance(x, Load):
             return self._load(x, at)
         if isinstance(x, Reduce):
@@ -136,14 +146,19 @@ class _Evaluator:
         return self._apply(x, [self.scalar(a, at) for a in x.args])
 
     def _load(self, x: Load, at: Mapping[Axis, Index]) -> Element:
-        for g in x.guards:
+        if not self._inside(x.guards, at):
+            assert x.otherwise is not None
+            return self.scalar(x.otherwise, at)
+        return self.element(x.source, tuple(self.index(i, at) for i in x.index))
+
+    def _inside(self, guards: Sequence[Guard], at: Mapping[Axis, Index]) -> bool:
+        for g in guards:
             i, n = self.index(g.index, at).constant, self.index(g.extent, at).constant
             if i is None or n is None:
                 raise Undecided
             if not 0 <= i < n:
-                assert x.otherwise is not None
-                return self.scalar(x.otherwise, at)
-        return self.element(x.source, tuple(self.index(i, at) for i in x.index))
+                return False
+        return True
 
     def _reduce(self, x: Reduce, at: Mapping[Axis, Index]) -> Element:
         monoid = MONOIDS[x.combine]

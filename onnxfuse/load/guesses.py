@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from onnxfuse.ir.dtype import U8
 from onnxfuse.ir.graph import Refused, TensorType
-from onnxfuse.ir.index import Index, divides, floor_div
+from onnxfuse.ir.index import Index, divides
+from onnxfuse.ops.resize import resized
 from onnxfuse.ops.spec import INVALID_CALL, View
 
 Guess = Callable[[View], TensorType | None]
@@ -47,29 +48,8 @@ def _multi_head(view: View) -> TensorType | None:
 
 
 def _resize(view: View) -> TensorType | None:
-    """Resize and Upsample: to `sizes`, or by scales that are integers or the inverse of integers."""
-    have = view.shape(0)
-    if view.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
-        return None
-    at = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
-    shape = list(have)
-    if view.has(3):
-        wanted: list[Index | None] = list(view.ints(3))
-    else:
-        given = view.array(2 if view.node.op == "Resize" and view.opset >= 11 else 1)
-        scales = view.attr("scales", ()) if given is None else given.reshape(-1).tolist()
-        wanted = [_scaled(have[a], float(s)) for a, s in zip(at, scales, strict=True)]
-    for a, extent in zip(at, wanted, strict=True):
-        if extent is None:
-            return None
-        shape[a] = extent
-    return TensorType(view.dtype(0), tuple(shape))
-
-
-def _scaled(extent: Index, scale: float) -> Index | None:
-    if scale.is_integer():
-        return extent * int(scale)
-    return floor_div(extent, Index.of(int(1 / scale))) if scale > 0 and (1 / scale).is_integer() else None
+    """Resize and Upsample whose elements no row defines: to `sizes`, or by scales."""
+    return TensorType(view.dtype(0), resized(view))
 
 
 # By domain and operator: the type of the first output; of other outputs nothing is said.

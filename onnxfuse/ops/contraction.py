@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -10,7 +11,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import Element, Lift, total
+from onnxfuse.ops.stages import Element, Lift, Stages, total
 from onnxfuse.ops.window import guarded_load, windows
 
 
@@ -101,7 +102,93 @@ def conv(view: View) -> tuple[Definition, ...]:
     return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
 
 
+Named = dict[str, Index]
+Labelled = Callable[[Named], Scalar]
+
+
+def einsum(view: View) -> tuple[Definition, ...]:
+    """Einsum: operands joined from left to right; a label is summed over as soon as nothing later needs it."""
+    terms, result = _equation(view)
+    extents = _extents(view, terms)
+    if any(label not in extents for label in result):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{view.attr('equation', '')} makes a label of nothing")
+    stages = Stages(view)
+    value, have = _operand(view, 0, terms[0], extents), tuple(dict.fromkeys(terms[0]))
+    for k, labels in enumerate(terms[1:], 1):
+        value = _both(value, _operand(view, k, labels, extents))
+        have = tuple(dict.fromkeys((*have, *labels)))
+        later = {label for after in terms[k + 1 :] for label in after} | set(result)
+        if k + 1 < len(terms) and not later.issuperset(have):
+            value, have = _joined(stages, f"%{k}", value, have, later, extents)
+    over = tuple(label for label in have if label not in result)
+    body = _summed(f"{view.out()}:", value, over, extents)
+    stages.output(tuple(extents[label] for label in result), lambda at: body(dict(zip(result, at, strict=True))))
+    return tuple(stages.made)
+
+
+def _equation(view: View) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+    """The labels of each operand and of the result; axes that "..." stands for are numbered from the last one."""
+    left, arrow, right = view.attr("equation", "").replace(" ", "").partition("->")
+    texts = left.split(",")
+    ranks = [len(view.shape(i)) for i in range(len(view.node.inputs))]
+    dots = [rank - len(text.replace("...", "")) for text, rank in zip(texts, ranks, strict=True)]
+    if any(n < 0 or (n and "..." not in text) for n, text in zip(dots, texts, strict=True)):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{left} does not fit operands of ranks {ranks}")
+    if not arrow:
+        plain = left.replace(",", "").replace("...", "")
+        right = "..." * ("..." in left) + "".join(sorted(c for c in set(plain) if plain.count(c) == 1))
+    return [_labels(t, n) for t, n in zip(texts, dots, strict=True)], _labels(right, max(dots))
+
+
+def _labels(text: str, dots: int) -> tuple[str, ...]:
+    before, found, after = text.partition("...")
+    return (*before, *(f"{k}" for k in reversed(range(dots if found else 0))), *after)
+
+
+def _extents(view: View, terms: list[tuple[str, ...]]) -> dict[str, Index]:
+    """The extent of each label; an axis of one element is repeated."""
+    found: dict[str, Index] = {}
+    for i, labels in enumerate(terms):
+        for label, e in zip(labels, view.shape(i), strict=True):
+            (common,) = broadcast(view, [(found.get(label, ONE),), (e,)])
+            found[label] = common
+    return found
+
+
+def _operand(view: View, i: int, labels: tuple[str, ...], extents: dict[str, Index]) -> Labelled:
+    dtype = view.dtype(0).accumulator
+    single = [e == ONE and extents[label] != ONE for label, e in zip(labels, view.shape(i), strict=True)]
+
+    def value(at: Named) -> Scalar:
+        index = tuple(ZERO if one else at[label] for label, one in zip(labels, single, strict=True))
+        return cast(view.load(i, index), dtype)
+
+    return value
+
+
+def _both(one: Labelled, two: Labelled) -> Labelled:
+    return lambda at: apply("mul", one(at), two(at))
+
+
+def _summed(prefix: str, value: Labelled, over: tuple[str, ...], extents: dict[str, Index]) -> Labelled:
+    """A value summed over some labels."""
+    ranges = {label: Axis(f"{prefix}{label}", extents[label]) for label in over}
+    return lambda at: total("sum", tuple(ranges.values()), value(at | {k: Index.of(r) for k, r in ranges.items()}))
+
+
+def _joined(
+    stages: Stages, tag: str, value: Labelled, have: tuple[str, ...], later: set[str], extents: dict[str, Index]
+) -> tuple[Labelled, tuple[str, ...]]:
+    """A value summed over the labels that nothing later needs, made once; and the labels that are left."""
+    kept = tuple(label for label in have if label in later)
+    over = tuple(label for label in have if label not in later)
+    body = _summed(f"{stages.view.out()}{tag}:", value, over, extents)
+    read = stages.value(tag, tuple(extents[k] for k in kept), lambda at: body(dict(zip(kept, at, strict=True))))
+    return lambda at: read(tuple(at[k] for k in kept)), kept
+
+
 ROWS: tuple[Row, ...] = (
+    Row("Einsum", einsum),
     Row("MatMul", matmul),
     Row("Gemm", gemm),
     Row("Conv", conv),

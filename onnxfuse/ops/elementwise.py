@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import pi, sqrt
+from math import inf, pi, sqrt
 
-from onnxfuse.ir.dtype import BOOL, DType, dtype_of
+from onnxfuse.ir.dtype import BOOL, F32, DType, dtype_of
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.scalar import Const, Scalar, apply, cast, const
 from onnxfuse.ops.spec import Definition, Row, View
@@ -46,7 +46,14 @@ def pointwise(op: str, body: Body, *, since: int = 1, until: int = 10_000) -> Ro
     return Row(op, define, since, until)
 
 
-def unary(op: str, body: Callable[[View, Scalar], Scalar], *, since: int = 1, until: int = 10_000) -> Row:
+def unary(
+    op: str,
+    body: Callable[[View, Scalar], Scalar],
+    *,
+    since: int = 1,
+    until: int = 10_000,
+    type_inputs: tuple[int, ...] = (),
+) -> Row:
     """A row of one data input whose body may look at attributes."""
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -54,7 +61,7 @@ def unary(op: str, body: Callable[[View, Scalar], Scalar], *, since: int = 1, un
         x = view.load(0, tuple(map(Index.of, axes)))
         return (Definition(view.out(), axes, body(view, x)),)
 
-    return Row(op, define, since, until)
+    return Row(op, define, since, until, type_inputs=type_inputs)
 
 
 def fn(name: str) -> Body:
@@ -224,6 +231,47 @@ def _hard_sigmoid(view: View, x: Scalar) -> Scalar:
     return _between(_linear(x, view.attr("alpha", 0.2), view.attr("beta", 0.5)), 0, 1)
 
 
+def _celu(view: View, x: Scalar) -> Scalar:
+    alpha = const(view.attr("alpha", 1.0), x.dtype)
+    return _negative(x, apply("mul", alpha, _expm1(apply("div", x, alpha))))
+
+
+def _thresholded(view: View, x: Scalar) -> Scalar:
+    above = apply("greater", x, const(view.attr("alpha", 1.0), x.dtype))
+    return apply("select", above, x, const(0, x.dtype))
+
+
+def _shrink(view: View, x: Scalar) -> Scalar:
+    """x + bias below -lambd, x - bias above lambd, 0 between; integers are computed with as real numbers."""
+    y = x if x.dtype.floating else cast(x, F32)
+    bias, most = const(view.attr("bias", 0.0), y.dtype), view.attr("lambd", 0.5)
+    above = apply("select", apply("greater", y, const(most, y.dtype)), apply("sub", y, bias), const(0, y.dtype))
+    below = apply("less", y, const(-most, y.dtype))
+    return cast(apply("select", below, apply("add", y, bias), above), x.dtype)
+
+
+def _is_infinite(view: View, x: Scalar) -> Scalar:
+    """Which infinities count is said by two attributes."""
+    sides = [s for s, name in ((1, "detect_positive"), (-1, "detect_negative")) if view.attr(name, 1)]
+    if len(sides) == 2:
+        return apply("isinf", x)
+    return apply("equal", x, const(sides[0] * inf, x.dtype)) if sides else const(False, BOOL)
+
+
+def shift(view: View) -> tuple[Definition, ...]:
+    """BitShift in either direction."""
+    names = {"LEFT": "shift_left", "RIGHT": "shift_right"}
+    direction = view.attr("direction", "")
+    if direction not in names:
+        raise view.refuse("E-NO-KERNEL", f"direction {direction!r}")
+    return pointwise("BitShift", fn(names[direction])).define(view)
+
+
+def _cast_like(view: View, x: Scalar) -> Scalar:
+    """The conversion of Cast to the element type of the second input."""
+    return cast(x, view.dtype(1))
+
+
 def _swish(view: View, x: Scalar) -> Scalar:
     return apply("mul", x, apply("sigmoid", apply("mul", const(view.attr("alpha", 1.0), x.dtype), x)))
 
@@ -240,26 +288,35 @@ def _as_bool(x: Scalar, dtype: DType = BOOL) -> Scalar:
 # Operators that are the scalar function of their name.
 PLAIN = (
     *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Erf", "Tanh"),
-    *("Sigmoid", "Sin", "Cos", "Not", "IsNaN"),
+    *("Sigmoid", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh"),
+    *("Not", "IsNaN"),
 )
 
 ROWS: tuple[Row, ...] = (
     *(pointwise(op, fn(op.lower()), since=7) for op in ("Add", "Sub", "Mul", "Div")),
     *(pointwise(op, chain(name)) for op, name in (("Min", "min"), ("Max", "max"), ("Sum", "add"))),
     *(pointwise(op, fn(op.lower()), since=7) for op in ("Equal", "Less", "Greater", "And", "Or", "Xor")),
+    *(pointwise(f"Bitwise{name}", fn(f"bit_{name.lower()}")) for name in ("And", "Or", "Xor")),
     pointwise("LessOrEqual", fn("less_equal")),
     pointwise("GreaterOrEqual", fn("greater_equal")),
     pointwise("Mean", mean),
     pointwise("Pow", power, since=7),
     pointwise("Where", fn("select")),
     Row("Mod", modulo),
+    Row("BitShift", shift),
     *(unary(op, function_of(op.lower())) for op in PLAIN),
+    unary("BitwiseNot", function_of("bit_not")),
+    unary("IsInf", _is_infinite),
     unary("Identity", lambda view, x: x),
     unary("Relu", lambda view, x: relu(x)),
     unary("Gelu", gelu),
     unary("Cast", cast_to),
+    unary("CastLike", _cast_like, type_inputs=(1,)),
     unary("LeakyRelu", _leaky),
     unary("Elu", _elu),
+    unary("Celu", _celu),
+    unary("ThresholdedRelu", _thresholded),
+    unary("Shrink", _shrink),
     unary("Selu", _selu, since=6),
     unary("HardSigmoid", _hard_sigmoid),
     unary("HardSwish", lambda view, x: apply("mul", x, _between(_linear(x, 1 / 6, 0.5), 0, 1))),

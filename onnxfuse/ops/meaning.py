@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, Symbol
+from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
 Array = np.ndarray[Any, Any]
@@ -51,6 +51,8 @@ class _Evaluator:
             if isinstance(atom, Axis):
                 at = frame.index(atom)
                 return np.arange(self.extent(atom)).reshape([-1 if i == at else 1 for i in range(len(frame))])
+            if isinstance(atom, Entry):
+                return self._element(np.array(atom.table.values, np.int64), (atom.at,), frame, inside)
             assert isinstance(atom, Loaded)
             got = self._element(self.arrays[atom.source], atom.at, frame, inside).astype(np.int64)
             return np.where(got < 0, got + self.index(atom.extent, frame), got)
@@ -76,8 +78,11 @@ class _Evaluator:
         if isinstance(x, Const):
             return np.full((1,) * len(frame), x.value, x.dtype.numpy)
         if isinstance(x, FromIndex):
-            got = np.asarray(self.index(x.index, frame)).astype(x.dtype.numpy)
-            return got.reshape((1,) * (len(frame) - got.ndim) + got.shape)
+            inside = self._inside(x.guards, frame)
+            got = np.asarray(self.index(x.index, frame, inside))
+            if inside is not None:
+                got = np.where(inside, got, 0)
+            return got.reshape((1,) * (len(frame) - got.ndim) + got.shape).astype(x.dtype.numpy)
         if isinstance(x, Load):
             return self._load(x, frame)
         if isinstance(x, Reduce):
@@ -90,14 +95,20 @@ class _Evaluator:
     def _load(self, x: Load, frame: Frame) -> Array:
         if not x.guards:
             return self._element(self.arrays[x.source], x.index, frame)
-        inside: Any = True
-        for g in x.guards:
-            i = np.asarray(self.index(g.index, frame, inside))
-            inside = inside & (i >= 0) & (i < self.index(g.extent, frame))
+        inside = self._inside(x.guards, frame)
         assert x.otherwise is not None
         return np.where(
             inside, self._element(self.arrays[x.source], x.index, frame, inside), self.scalar(x.otherwise, frame)
         )
+
+    def _inside(self, guards: tuple[Guard, ...], frame: Frame) -> Any:
+        """Where all guards hold, None when there are none; each is asked only where those before it hold."""
+        inside: Any = None
+        for g in guards:
+            i = np.asarray(self.index(g.index, frame, inside))
+            held = (i >= 0) & (i < self.index(g.extent, frame, inside))
+            inside = held if inside is None else inside & held
+        return inside
 
     def _reduce(self, x: Reduce, frame: Frame) -> Array:
         inner = frame + x.ranges

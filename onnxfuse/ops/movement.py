@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, floor_div, lower, nonnegative
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, lower, nonnegative
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, cast, const
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
 
 _HUGE = 2**31 - 1
 
 
-def _at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
+def unit_at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
+    """The index that runs along axes, 0 where an axis has one element."""
     return tuple(ZERO if a.extent == ONE else Index.of(a) for a in axes)
 
 
 def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
     """The same elements in row-major order under another shape."""
     axes = view.axes(shape)
-    index = unflatten(flatten(_at(axes), shape), view.shape(0))
+    index = unflatten(flatten(unit_at(axes), shape), view.shape(0))
     return (Definition(view.out(), axes, view.load(0, index)),)
 
 
@@ -184,17 +183,12 @@ def split(view: View) -> tuple[Definition, ...]:
     """Split into pieces along one axis."""
     have = view.shape(0)
     at = view.axis(view.attr("axis", 0), len(have))
-    count = len(view.node.outputs)
     if view.opset >= 13 and view.has(1):
         sizes = view.ints(1)
     elif view.opset < 13 and view.attr("split", None):
         sizes = tuple(map(Index.of, view.attr("split", ())))
     else:
-        whole = have[at].constant
-        if whole is None:
-            raise view.refuse("E-SHAPE-UNKNOWN", f"equal parts of the symbolic extent {have[at]!r}")
-        part = -(-whole // count)
-        sizes = tuple(Index.of(min(part, max(0, whole - k * part))) for k in range(count))
+        sizes = _equal_parts(view, have[at], len(view.node.outputs))
     out: list[Definition] = []
     offset = ZERO
     for k, size in enumerate(sizes):
@@ -203,6 +197,17 @@ def split(view: View) -> tuple[Definition, ...]:
         out.append(Definition(view.out(k), axes, view.load(0, index)))
         offset = offset + size
     return tuple(out)
+
+
+def _equal_parts(view: View, whole: Index, count: int) -> tuple[Index, ...]:
+    """An extent in equal parts, the last one smaller where it does not divide; a symbolic one must divide."""
+    n, part = whole.constant, divides(Index.of(count), whole)
+    if n is not None:
+        size = -(-n // count)
+        return tuple(Index.of(min(size, max(0, n - k * size))) for k in range(count))
+    if part is None:
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{count} equal parts of the symbolic extent {whole!r}")
+    return (part,) * count
 
 
 def concat(view: View) -> tuple[Definition, ...]:
@@ -229,90 +234,6 @@ def concat(view: View) -> tuple[Definition, ...]:
     return (Definition(view.out(), axes, value),)
 
 
-def pad(view: View) -> tuple[Definition, ...]:
-    """Pad, constant mode."""
-    mode = view.attr("mode", "constant")
-    if mode != "constant":
-        raise view.refuse("E-NO-KERNEL", f"mode {mode}")
-    have = view.shape(0)
-    pads = view.static_ints(1) if view.opset >= 11 else view.attr("pads", ())
-    where = view.static_ints(3) if view.has(3) else tuple(range(len(have)))
-    low, high = [0] * len(have), [0] * len(have)
-    for k, a in enumerate(where):
-        low[view.axis(a, len(have))], high[view.axis(a, len(have))] = pads[k], pads[k + len(where)]
-    axes = view.axes(tuple(e + low[i] + high[i] for i, e in enumerate(have)))
-    index = tuple(Index.of(a) - low[i] for i, a in enumerate(axes))
-    dtype = view.dtype(0)
-    if view.opset >= 11:
-        fill: Scalar = view.load(2, (ZERO,) * len(view.shape(2))) if view.has(2) else const(0, dtype)
-    else:
-        fill = const(view.attr("value", 0.0), dtype)
-    guards = tuple(Guard(index[i], e) for i, e in enumerate(have) if low[i] or high[i])
-    return (Definition(view.out(), axes, inside(guards, view.load(0, index), fill)),)
-
-
-def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
-    """Element `at` of integer input i as an index below extent."""
-    known = view.known.get(view.node.inputs[i])
-    if known is not None and len(known) == 1:
-        value = known[0]
-        return value + extent if (value.constant or 0) < 0 else value
-    return Index.of(Loaded(view.node.inputs[i], at, extent))
-
-
-def gather(view: View) -> tuple[Definition, ...]:
-    """Gather along one axis."""
-    data, indices = view.shape(0), view.shape(1)
-    at = view.axis(view.attr("axis", 0), len(data))
-    axes = view.axes((*data[:at], *indices, *data[at + 1 :]))
-    inner = _at(axes[at : at + len(indices)])
-    index = (*_at(axes[:at]), loaded(view, 1, inner, data[at]), *_at(axes[at + len(indices) :]))
-    return (Definition(view.out(), axes, view.load(0, index)),)
-
-
-def gather_elements(view: View) -> tuple[Definition, ...]:
-    """GatherElements along one axis."""
-    data, indices = view.shape(0), view.shape(1)
-    at = view.axis(view.attr("axis", 0), len(data))
-    axes = view.axes(indices)
-    index = list(_at(axes))
-    index[at] = loaded(view, 1, _at(axes), data[at])
-    return (Definition(view.out(), axes, view.load(0, tuple(index))),)
-
-
-def gather_nd(view: View) -> tuple[Definition, ...]:
-    """GatherND: the last axis of the indices holds a multi-index."""
-    data, indices = view.shape(0), view.shape(1)
-    batch = view.attr("batch_dims", 0)
-    width = indices[-1].constant
-    if width is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", "the length of the index tuples is a symbol")
-    axes = view.axes((*indices[:-1], *data[batch + width :]))
-    outer = _at(axes[: len(indices) - 1])
-    picked = tuple(Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width))
-    index = (*outer[:batch], *picked, *_at(axes[len(indices) - 1 :]))
-    return (Definition(view.out(), axes, view.load(0, index)),)
-
-
-def range_node(view: View) -> tuple[Definition, ...]:
-    """Range from known integers; a symbolic length must be proven not to be negative."""
-    start, limit, delta = (view.ints(i)[0] for i in range(3))
-    step = delta.constant
-    span = (limit - start).constant
-    if not step or (span is None and (step != 1 or not nonnegative(limit - start))):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{start!r} to {limit!r} by {delta!r}")
-    length = limit - start if span is None else Index.of(max(0, -(-span // step)))
-    axes = view.axes((length,))
-    return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), view.dtype(0))),)
-
-
-def constant_of_shape(view: View) -> tuple[Definition, ...]:
-    """ConstantOfShape."""
-    value = view.node.attrs.get("value")
-    fill = const(value.load().reshape(-1)[0].item(), value.dtype) if isinstance(value, Constant) else const(0.0)
-    return (Definition(view.out(), view.axes(view.ints(0)), fill),)
-
-
 def tile(view: View) -> tuple[Definition, ...]:
     """Tile by repeats."""
     have = view.shape(0)
@@ -327,7 +248,7 @@ def depth_to_space(view: View) -> tuple[Definition, ...]:
     b = Index.of(view.attr("blocksize", 1))
     depth = floor_div(c, b * b)
     axes = view.axes((n, depth, h * b, w * b))
-    i, ch, y, x = _at(axes)
+    i, ch, y, x = unit_at(axes)
     inside = index_modulo(y, b) * b + index_modulo(x, b)
     channel = ch * b * b + inside if view.attr("mode", "DCR") == "CRD" else inside * depth + ch
     return (Definition(view.out(), axes, view.load(0, (i, channel, floor_div(y, b), floor_div(x, b)))),)
@@ -338,7 +259,7 @@ def space_to_depth(view: View) -> tuple[Definition, ...]:
     n, c, h, w = view.shape(0)
     b = Index.of(view.attr("blocksize", 1))
     axes = view.axes((n, c * b * b, floor_div(h, b), floor_div(w, b)))
-    i, ch, y, x = _at(axes)
+    i, ch, y, x = unit_at(axes)
     if view.attr("mode", "DCR") == "CRD":
         block, channel = index_modulo(ch, b * b), floor_div(ch, b * b)
     else:
@@ -357,12 +278,6 @@ ROWS: tuple[Row, ...] = (
     Row("Slice", slice_node, shape_inputs=(1, 2, 3, 4)),
     Row("Split", split, since=2, shape_inputs=(1,)),
     Row("Concat", concat, since=4),
-    Row("Pad", pad, since=2, shape_inputs=(1, 3)),
-    Row("Gather", gather),
-    Row("GatherElements", gather_elements),
-    Row("GatherND", gather_nd),
-    Row("Range", range_node, shape_inputs=(0, 1, 2)),
-    Row("ConstantOfShape", constant_of_shape, shape_inputs=(0,)),
     Row("Tile", tile, since=6, shape_inputs=(1,)),
     Row("DepthToSpace", depth_to_space),
     Row("SpaceToDepth", space_to_depth),

@@ -13,7 +13,7 @@ from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, cast, const
 from onnxfuse.ops.contraction import Operand, conv, gemm, multiplied
 from onnxfuse.ops.elementwise import gelu_of, relu, unary
-from onnxfuse.ops.movement import loaded
+from onnxfuse.ops.lookup import loaded
 from onnxfuse.ops.normalization import spread
 from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 from onnxfuse.ops.stages import At, Element, Stages, wide

@@ -2,9 +2,37 @@
 
 from __future__ import annotations
 
-from onnxfuse.ops import contraction, elementwise, movement, normalization, own, quantized, reduction
+from onnxfuse.ops import (
+    contraction,
+    elementwise,
+    lookup,
+    movement,
+    normalization,
+    overlap,
+    own,
+    padding,
+    pooling,
+    quantized,
+    reduction,
+    resize,
+    scan,
+)
 from onnxfuse.ops.spec import table
 
-ROWS = table(
-    elementwise.ROWS, movement.ROWS, reduction.ROWS, normalization.ROWS, contraction.ROWS, own.ROWS, quantized.ROWS
+FAMILIES = (
+    elementwise,
+    movement,
+    padding,
+    lookup,
+    resize,
+    reduction,
+    scan,
+    pooling,
+    normalization,
+    contraction,
+    overlap,
+    own,
+    quantized,
 )
+
+ROWS = table(*(family.ROWS for family in FAMILIES))

@@ -100,6 +100,13 @@ class View:
         found = self.constants.get(self.node.inputs[i]) if self.has(i) else None
         return found.load() if found is not None else None
 
+    def numbers(self, i: int) -> tuple[float, ...]:
+        """Elements of input i, which must be a constant; refused otherwise."""
+        found = self.array(i)
+        if found is None:
+            raise self.refuse("E-SHAPE-UNKNOWN", f"{self.node.inputs[i]} is only known when the model runs")
+        return tuple(found.reshape(-1).tolist())
+
     def attr(self, name: str, default: Any) -> Any:
         """An attribute or its default; real numbers have the single precision that ONNX gives them."""
         value: Attribute | Any = self.node.attrs.get(name, default)
@@ -151,8 +158,9 @@ Spell = Callable[
 class Row:
     """An operator, by its `Node.key`, in opsets `since` to `until` of the default domain.
 
-    `shape_inputs` are inputs whose *values* only shape the result. `spell` gives the outputs in operators of the opset,
-    for what the runtime takes from a model but not from a function body: its own operators of the default domain.
+    `shape_inputs` are inputs whose *values* only shape the result; of `type_inputs` only the element type counts.
+    `spell` gives the outputs in operators of the opset, for what the runtime takes from a model but not from a function
+    body: its own operators of the default domain.
     `codes`: it goes between numbers and integer codes, which constants stay, and which the runtime multiplies as such.
     """
 
@@ -163,6 +171,12 @@ class Row:
     shape_inputs: tuple[int, ...] = ()
     spell: Spell | None = None
     codes: bool = False
+    type_inputs: tuple[int, ...] = ()
+
+    @property
+    def quiet_inputs(self) -> tuple[int, ...]:
+        """Inputs whose elements no definition reads."""
+        return (*self.shape_inputs, *self.type_inputs)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +195,12 @@ class Table:
 
 
 def table(*families: tuple[Row, ...]) -> Table:
-    """The table of some families of rows."""
+    """The table of some families of rows, of which one at most serves an operator in an opset."""
     rows: dict[str, tuple[Row, ...]] = {}
     for family in families:
         for row in family:
+            others = rows.get(row.op, ())
+            assert all(row.until < r.since or r.until < row.since for r in others), f"{row.op} has two rows"
             rows[row.op] = (*rows.get(row.op, ()), row)
     return Table(rows)
 

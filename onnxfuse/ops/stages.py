@@ -43,6 +43,11 @@ def root(x: Scalar) -> Scalar:
     return cast(apply("sqrt", x if x.dtype.floating else cast(x, F64)), x.dtype)
 
 
+def logarithm(x: Scalar) -> Scalar:
+    """The logarithm of x, for integers that of the real number, rounded towards zero."""
+    return cast(apply("log", x if x.dtype.floating else cast(x, F64)), x.dtype)
+
+
 def wide(view: View, i: int = 0) -> Element:
     """Input i in the type that sums are held in."""
     dtype = view.dtype(i).accumulator

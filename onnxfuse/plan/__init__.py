@@ -105,10 +105,13 @@ def _alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, di
 
 
 def _data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
-    """Values that a fused node reads as data: inputs that only give a shape, and are known, left out."""
+    """Values that a fused node reads as data: inputs that only give a type, or a shape that is known, left out."""
     row = rows.find(node, graph.opset)
-    shaping = {node.inputs[i] for i in (row.shape_inputs if row else ()) if i < len(node.inputs)}
-    return tuple(v for v in node.reads if v not in shaping or v not in graph.known)
+    if row is None:
+        return node.reads
+    data = {v for i, v in enumerate(node.inputs) if i not in row.quiet_inputs}
+    typed = {node.inputs[i] for i in row.type_inputs if i < len(node.inputs)}
+    return tuple(v for v in node.reads if v in data or (v not in typed and v not in graph.known))
 
 
 class _Grower:

@@ -43,21 +43,19 @@ def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
     refused = _types_refused(graph, node)
     if refused is not None:
         return refused
-    reduces = [n for d in found for n in walk(d.value) if isinstance(n, Reduce)]
-    spatial = node.op in ("Conv", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+    reduces = [(d, n) for d in found for n in walk(d.value) if isinstance(n, Reduce)]
+    spatial = node.op in ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
         return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
-    if len(found) == 1 and len(reduces) == 1 and (side := _contraction(found[0], reduces[0], graph)):
-        if side == WEIGHTS and (short := _short_weights(graph, node)) is not None:
+    sides = [_contraction(d, n, graph) for d, n in reduces]
+    if sides[0] is not None and (len(sides) == 1 or set(sides) == {WEIGHTS}):
+        if sides[0] == WEIGHTS and (short := _short_weights(graph, node)) is not None:
             return short
-        return Kind(side, found, spatial=spatial, products=int(side == BATCHED))
-    products = [
-        d for d in found for n in walk(d.value) if isinstance(n, Reduce) and _contraction(d, n, graph) == BATCHED
-    ]
-    if len(products) > 1:
-        return Kind(BATCHED, found, products=len(products))
+        return Kind(sides[0], found, spatial=spatial, products=int(sides[0] == BATCHED))
+    if sides.count(BATCHED) > 1:
+        return Kind(BATCHED, found, products=sides.count(BATCHED))
     windowed = spatial and len(found) == 1
     return Kind(WINDOW if windowed else REDUCTION, found, spatial=spatial)
 

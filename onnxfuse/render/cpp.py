@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnxfuse.ir.index import Table
 from onnxfuse.ir.kernel import (
     Buffer,
     Kernel,
     Param,
     Phase,
+    tables,
 )
 from onnxfuse.render.expr import identifier, index, stored
 from onnxfuse.render.source import Source
@@ -28,6 +30,7 @@ def render(kernel: Kernel, symbol: str, name: str) -> Source:
         "",
         *_run_struct(kernel),
         "",
+        *map(_table, tables(kernel)),
     ]
     for number, phase in enumerate(kernel.phases):
         lines += [*_phase(kernel, phase, number), ""]
@@ -63,6 +66,12 @@ def _run_struct(kernel: Kernel) -> list[str]:
     out += [f"  i64 {b.symbol.name};" for b in kernel.binds]
     out += ["  int* fault;", "  Slots slots;", "  Parts parts;", "};"]
     return out
+
+
+def _table(t: Table) -> str:
+    """A constant table, in 32 bits where they suffice."""
+    narrow = all(-(2**31) < v < 2**31 for v in t.values)
+    return f"const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
 
 
 def _shape(p: Param) -> str:

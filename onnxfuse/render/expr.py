@@ -7,13 +7,29 @@ from dataclasses import dataclass, field
 from math import isinf, isnan
 
 from onnxfuse.ir.dtype import BOOL, DType
-from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Div, Index, Loaded, Mod, Symbol, axes_of, lower, nonnegative
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Atom,
+    Axis,
+    Div,
+    Entry,
+    Index,
+    Least,
+    Loaded,
+    Mod,
+    Symbol,
+    axes_of,
+    lower,
+    nonnegative,
+)
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
@@ -82,6 +98,10 @@ def _atom(a: Atom) -> str:
         return identifier(a.name)
     if isinstance(a, Loaded):
         return f"checked((i64){identifier(a.source)}[{index(a.at[0])}], {index(a.extent)}, run.fault)"
+    if isinstance(a, Entry):
+        return f"(i64){a.table}[{index(a.at)}]"
+    if isinstance(a, Least):
+        return f"least({index(a.one)}, {index(a.two)})"
     num, den = index(a.num, 1), index(a.den, 1)
     if isinstance(a, Div):
         return f"({num} / {den})" if _positive(a.num) else f"floor_div({index(a.num)}, {index(a.den)})"
@@ -135,15 +155,22 @@ def _wide(text: str, t: DType, c: Context) -> str:
     return text if c.axis is None else f"splat<{computed(t)}>({text})"
 
 
+def _lane(e: Index, axis: Axis) -> Index:
+    return substitute(e, {axis: Index.of(Axis("lane", axis.extent))})
+
+
 def _at_lane(e: Index, axis: Axis) -> str:
-    return index(substitute(e, {axis: Index.of(Axis("lane", axis.extent))}))
+    return index(_lane(e, axis))
 
 
 def _from_index(x: FromIndex, c: Context) -> str:
     t = computed(x.dtype)
-    if c.axis is None or not c.varies(x.index):
-        return _wide(f"({t})({index(x.index)})", x.dtype, c)
+    if c.axis is None or not any(c.varies(e) for e in (x.index, *(g.index for g in x.guards))):
+        value = f"({t})({index(x.index)})"
+        return _wide(f"({condition(x.guards)} ? {value} : ({t})0)" if x.guards else value, x.dtype, c)
     value = f"({t})({_at_lane(x.index, c.axis)})"
+    if x.guards:
+        value = f"{condition(tuple(Guard(_lane(g.index, c.axis), g.extent) for g in x.guards))} ? {value} : ({t})0"
     return f"each_lane<{t}>({identifier(c.axis.name)}, lanes, [&](i64 lane) HOLE {{ return {value}; }})"
 
 
@@ -158,9 +185,7 @@ def _load(x: Load, c: Context) -> str:
     t = computed(x.dtype)
     place = f"get({name} + {_at_lane(offset, axis)})"
     if guarded:
-        guards = tuple(
-            Guard(substitute(g.index, {axis: Index.of(Axis("lane", axis.extent))}), g.extent) for g in x.guards
-        )
+        guards = tuple(Guard(_lane(g.index, axis), g.extent) for g in x.guards)
         return (
             f"each_lane_if<{t}>({identifier(axis.name)}, lanes, [&](i64 lane) HOLE {{ return {condition(guards)}; }}, "
             f"[&](i64 lane) HOLE {{ return {place}; }}, {scalar(_otherwise(x), c)})"
@@ -205,6 +230,9 @@ def _apply(x: Apply, c: Context) -> str:
         return f"{_cast8(c)}({texts[0]} {_LOGIC[fn]} {texts[1]})"
     if fn == "not":
         return f"{_cast8(c)}({texts[0]} ^ {_wide('(uint8_t)1', BOOL, c)})"
+    if fn in _BITS or fn == "bit_not":
+        text = f"~{texts[0]}" if fn == "bit_not" else f"{texts[0]} {_BITS[fn]} {texts[1]}"
+        return f"({computed(x.dtype)})({text})" if c.axis is None else f"({text})"
     if x.dtype.kind in "iu" and (fn in _INFIX or fn == "neg"):
         t = computed(x.dtype)
         return f"{fn}_<{t if c.axis is None else f'vec<{t}>'}>({', '.join(texts)})"

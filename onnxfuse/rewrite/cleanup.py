@@ -41,7 +41,7 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     if row is not None and row.codes:
         raise Miss("integer codes are the smaller constants")
     for k, i in enumerate(node.inputs):
-        if i and i not in work.constants and not (row and k in row.shape_inputs):
+        if i and i not in work.constants and not (row and k in row.quiet_inputs):
             raise Miss(f"{i} is not constant")
     return folded(work.definitions(at), node.outputs, work.constants)
 

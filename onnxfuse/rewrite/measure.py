@@ -44,8 +44,8 @@ def cost(node: Node, definitions: Definitions, types: Callable[[str], TensorType
     if node.op in VIEWS:
         return VIEW_LAUNCH
     row = ROWS.find(node, opset)
-    shaping = {node.inputs[i] for i in row.shape_inputs if i < len(node.inputs)} if row else set()
-    moved = sum(_bytes(types(v)) for v in {*node.reads, *node.outputs} - shaping if v)
+    quiet = {node.inputs[i] for i in row.quiet_inputs if i < len(node.inputs)} if row else set()
+    moved = sum(_bytes(types(v)) for v in {*node.reads, *node.outputs} - quiet if v)
     return LAUNCH + moved + sum(elements(d.shape) * _work(d.value) for d in definitions)
 
 

@@ -43,7 +43,7 @@ def _value(work: Work, x: Scalar, at: dict[Axis, Index], depth: int) -> Index | 
         x = x.args[0]
     if isinstance(x, Const) and x.dtype.kind == "i":
         return Index.of(int(x.value))
-    if isinstance(x, FromIndex):
+    if isinstance(x, FromIndex) and not x.guards:
         return substitute(x.index, at)
     if not isinstance(x, Load) or x.dtype.kind != "i":
         return None

@@ -6,7 +6,20 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, atoms, axes_of, divides, in_range, lower, nonnegative, upper
+from onnxfuse.ir.index import (
+    ZERO,
+    Axis,
+    Entry,
+    Index,
+    Loaded,
+    atoms,
+    axes_of,
+    divides,
+    in_range,
+    lower,
+    nonnegative,
+    upper,
+)
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.scalar import FromIndex, Guard, Load
 from onnxfuse.ops.spec import Definition
@@ -19,12 +32,14 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
     found: dict[Index, None] = {}
     for d in definitions:
         for source, index, guards in _reads(d):
-            for e, extent in zip(index, shapes[source], strict=True):
+            for e, extent in zip(index, shapes[source] if isinstance(source, str) else source, strict=True):
                 if _inside(e, extent, guards):
                     continue
                 low, high = lower(e), upper(e)
                 if low is None or high is None or not nonnegative(low):
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), f"whether {e!r} lies within {extent!r} is not known")
+                if ((extent - 1 - high).constant or 0) < 0:
+                    return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
                 found[extent - 1 - high] = None
     return tuple(found)
 
@@ -53,19 +68,20 @@ def _bounded(e: Index, g: Guard, name: str) -> Index | None:
     return None
 
 
-def _reads(d: Definition) -> Iterator[tuple[str, Shape, tuple[Guard, ...]]]:
-    """Every read of a definition, those of indices too: tensor, index, and the guards around it."""
+def _reads(d: Definition) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...]]]:
+    """Every read of a definition: tensor (or the shape of a table), index, and the guards around it."""
     for node in walk(d.value):
         if isinstance(node, Load) and node.index:
             yield node.source, node.index, node.guards
-            yield from _looked_up(node.index, node.guards)
-            yield from _looked_up(tuple(g.index for g in node.guards), ())
-        elif isinstance(node, FromIndex):
-            yield from _looked_up((node.index,), ())
+        if isinstance(node, (Load, FromIndex)):
+            for at, g in enumerate(node.guards):
+                yield from _lookups((g.index, g.extent), node.guards[:at])
+            yield from _lookups(node.index if isinstance(node, Load) else (node.index,), node.guards)
 
 
-def _looked_up(index: Shape, guards: tuple[Guard, ...]) -> Iterator[tuple[str, Shape, tuple[Guard, ...]]]:
-    for e in index:
-        for atom in atoms(e):
-            if isinstance(atom, Loaded):
-                yield atom.source, atom.at, guards
+def _lookups(index: Shape, guards: tuple[Guard, ...]) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...]]]:
+    for atom in (a for e in index for a in atoms(e)):
+        if isinstance(atom, Loaded):
+            yield atom.source, atom.at, guards
+        elif isinstance(atom, Entry):
+            yield (Index.of(len(atom.table.values)),), (atom.at,), guards

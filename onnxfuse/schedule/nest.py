@@ -101,7 +101,7 @@ def order_of(axes: Sequence[Axis], store: Index | None) -> list[Axis]:
         if c is None or not c.terms:
             return (0, 0)
         mono, k = c.terms[0]
-        return (len(mono), k)
+        return (len(mono), abs(k))
 
     return sorted(axes, key=stride, reverse=True)
 

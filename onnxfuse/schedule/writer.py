@@ -11,7 +11,7 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import children, cost, indices_of, loads, rebuild, substitute_axes, walk
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
+from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
@@ -55,7 +55,7 @@ class Writer:
             own += [self.level_of_index(e) for e in x.index]
             own += [self.level_of_index(g.index) for g in x.guards]
         elif isinstance(x, FromIndex):
-            own.append(self.level_of_index(x.index))
+            own += [self.level_of_index(e) for e in (x.index, *(g.index for g in x.guards))]
         elif isinstance(x, Reduce):
             own += self._free_levels(x)
         if not isinstance(x, Reduce):
@@ -103,6 +103,13 @@ class Writer:
 
         return transform(e, go) if any(isinstance(a, Loaded) for a in atoms(e)) else e
 
+    def guards(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        """Guards with loaded indices bound, each under those before it."""
+        made: tuple[Guard, ...] = ()
+        for g in guards:
+            made = (*made, Guard(self.index(g.index, made), self.index(g.extent, made)))
+        return made
+
     def visit(self, x: Scalar, uses: dict[Scalar, int], parent: int) -> Scalar:
         """x with what belongs to outer levels, loads and shared parts replaced by variables."""
         if x in self.known:
@@ -133,10 +140,11 @@ class Writer:
         if isinstance(x, Apply):
             return Apply(x.fn, tuple(self.visit(a, uses, level) for a in x.args), x.dtype)
         if isinstance(x, FromIndex):
-            return FromIndex(self.index(x.index), x.dtype)
+            guards = self.guards(x.guards)
+            return FromIndex(self.index(x.index, guards), x.dtype, guards)
         assert isinstance(x, Load)
-        guards = tuple(Guard(self.index(g.index), self.index(g.extent)) for g in x.guards)
         otherwise = self.visit(x.otherwise, uses, level) if x.otherwise is not None else None
+        guards = self.guards(x.guards)
         return Load(x.source, tuple(self.index(i, guards) for i in x.index), x.dtype, guards, otherwise)
 
     def _by_reciprocal(self, x: Apply) -> bool:
@@ -239,8 +247,8 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
     idle = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(x.combine)
     for f in factors:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
-            if any(isinstance(a, Loaded) for e in f.index for a in atoms(e)):
-                continue
+            if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):
+                continue  # looked up under its guards only
             stay = tuple(g for g in f.guards if any(a in vectors for a in axes_of(g.index)))
             bare = Load(f.source, f.index, f.dtype, stay, f.otherwise if stay else None)
             body = rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults

@@ -33,7 +33,6 @@ TABLE_2 = {
     RG: "Flatten Reshape Squeeze Unsqueeze",
     SH: "DepthToSpace SpaceToDepth Transpose",
 }
-WITHOUT_ROW = {"Asin", "Resize", "Upsample", "ConvTranspose", "CumSum", "Einsum"}
 
 IMAGE, CHANNELS = data(2, 4, 6, 6), tuple(np.abs(data(4, seed=k)) for k in range(4))
 UNARY = ["Ceil", "Cos", "Erf", "Exp", "LeakyRelu", "Log", "Reciprocal", "Relu", "Round", "Sigmoid", "Sin", "Sqrt"]
@@ -45,7 +44,7 @@ SAMPLES: dict[str, Case] = {
             Case(op, (data(2, 3),), opset=22)
             for op in ["Ceil", "Cos", "Erf", "Exp", "LeakyRelu", "Log", "Reciprocal", "Relu", "Round"]
         ),
-        *(Case(op, (data(2, 3),), opset=22) for op in ["Sigmoid", "Sin", "Sqrt", "Tanh", "Softmax"]),
+        *(Case(op, (data(2, 3),), opset=22) for op in ["Asin", "Sigmoid", "Sin", "Sqrt", "Tanh", "Softmax"]),
         Case("Flatten", (data(2, 3, 4),)),
         *(Case(op, (data(2, 3, 4),), {"axes": [1]}, 11) for op in ("ReduceProd", "ReduceMean")),
         Case("Not", (data(2, 3, dtype="bool"),)),
@@ -60,6 +59,11 @@ SAMPLES: dict[str, Case] = {
         Case("Expand", (data(2, 1), ints(2, 3))),
         Case("Gather", (data(7, 3), ints(1, 0, 1))),
         Case("Conv", (IMAGE, data(5, 4, 3, 3)), constants=(1,)),
+        Case("ConvTranspose", (IMAGE, data(4, 5, 3, 3)), {"strides": [2, 2]}, constants=(1,)),
+        Case("CumSum", (data(3, 5), np.array(1)), known=(1,)),
+        Case("Einsum", (data(2, 3), data(3, 4)), {"equation": "ij,jk->ik"}),
+        Case("Resize", (IMAGE, None, None, ints(2, 4, 12, 12))),
+        Case("Upsample", (IMAGE, np.array([1, 1, 2, 2], np.float32)), opset=9, constants=(1,)),
         Case("Gemm", (data(2, 3), data(3, 4), data(4)), constants=(1, 2)),
         Case("InstanceNormalization", (IMAGE, *CHANNELS[:2]), constants=(1, 2)),
         *(Case(op, (IMAGE,), {"kernel_shape": [2, 2]}) for op in ("AveragePool", "MaxPool")),
@@ -85,9 +89,7 @@ def type_of(case: Case) -> MapType:
 @pytest.mark.parametrize("want", list(MapType), ids=lambda t: t.name)
 def test_table_2_follows_from_the_definitions(want: MapType) -> None:
     for op in TABLE_2[want].split():
-        assert (op in WITHOUT_ROW) == (op not in ROWS.rows)
-        if op not in WITHOUT_ROW:
-            assert type_of(SAMPLES[op]) is want, op
+        assert type_of(SAMPLES[op]) is want, op
 
 
 def test_broadcast_weights_are_no_reason_to_call_an_operator_one_to_many() -> None:
@@ -248,6 +250,8 @@ def test_symbols_change_no_type(case: Case) -> None:
     if isinstance(made, Decision):
         return
     plain, static = view(case), definitions(case)
+    if len(static) != len(made):
+        return  # a scan of known length takes fewer or more steps
     if any(a.extent != b.extent and ONE in (a.extent, b.extent) for a, b in _axes(static, made)):
         return  # an extent that happens to be 1 is no axis
     want = edge_types(static, {n: t.shape for n, t in plain.types.items() if t is not None})

@@ -64,7 +64,7 @@ def kernel_of(graph: Graph, group: Group, layouts: Layouts, dtypes: Mapping[str,
     computed: dict[str, None] = {}
     for n in group.nodes:
         row = ROWS.find(n, graph.opset)
-        shaping = row.shape_inputs if row else ()
+        shaping = row.quiet_inputs if row else ()
         for i, v in enumerate(n.inputs):
             constant = graph.constants.get(v)
             if v in group.inputs and i not in shaping and (constant is None or constant.size > 1):

@@ -8,15 +8,21 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from onnxfuse.ir.index import (
+    ZERO,
     Atom,
     Axis,
+    Entry,
     Index,
     Loaded,
     Symbol,
+    Table,
     atoms,
     axes_of,
+    entry,
     floor_div,
+    greatest,
     in_range,
+    least,
     lower,
     modulo,
     nonnegative,
@@ -64,6 +70,16 @@ def test_bounds_of_plain_loops_are_exact() -> None:
     assert not in_range(X - 1, Index.of(6))
 
 
+def test_bounds_of_minima_and_tables() -> None:
+    clamped = greatest(ZERO, least(Y * 2 - 3, Index.of(S) - 1))
+    assert in_range(clamped, Index.of(S)) and not in_range(clamped, Index.of(S) - 1)
+    mirrored = least(Y, Index.of(S) * 2 - 1 - Y)
+    assert mirrored == Y and in_range(least(Y * 2, Index.of(S) * 2 - 1 - Y * 2) + S, Index.of(S) * 3)
+    table = Table((2, -1, 4))
+    e = entry(table, modulo(X, Index.of(3)))
+    assert (lower(e), upper(e)) == (-1, 4) and in_range(e + 1, Index.of(6))
+
+
 @MANY
 @given(twins(6), twins(3), st.sampled_from(AXES))
 def test_substitution_is_evaluation(e: Twin, by: Twin, axis: Axis) -> None:
@@ -76,6 +92,8 @@ def test_substitution_is_evaluation(e: Twin, by: Twin, axis: Axis) -> None:
         points[axis] = value_of(inside, AXES, world)
 
         def value(atom: Atom, points: dict[Axis, object] = points, world: dict[Symbol, int] = world) -> object:
+            if isinstance(atom, Entry):
+                return np.asarray(atom.table.values)[evaluate(atom.at, value)]
             return world[atom] if isinstance(atom, Symbol) else points[atom]  # type: ignore[index]  # axes only
 
         want = evaluate(e.index, value)
@@ -116,6 +134,7 @@ def test_strides(e: Index, stride: Index | int | None) -> None:
 
 def test_walking_reaches_everything() -> None:
     e = floor_div(X + S, Index.of(T) * 7) + Index.of(Loaded("ids", (Y,), Index.of(9)))
-    assert axes_of(e) == {AXES[0], AXES[1]}
+    e = e + least(Z, X * 9) + entry(Table((1, 2)), modulo(W, Index.of(2)))
+    assert axes_of(e) == set(AXES)
     assert symbols_of(e) == {S, T}
-    assert {type(a).__name__ for a in atoms(e)} == {"Axis", "Symbol", "Div", "Loaded"}
+    assert {type(a).__name__ for a in atoms(e)} == {"Axis", "Symbol", "Div", "Mod", "Least", "Entry", "Loaded"}

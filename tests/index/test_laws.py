@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, divides, floor_div, modulo
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, Table, divides, entry, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from tests.index.twins import AXES, S, T, Twin, divisors, twin, twins
 
@@ -163,6 +163,22 @@ def test_loaded_indices_are_bounded_by_their_extent() -> None:
     row = Index.of(Loaded("ids", (X,), Index.of(S)))
     assert floor_div(row + S * Y, Index.of(S)) == Y
     assert modulo(row + S * Y, Index.of(S)) == row
+
+
+def test_minima_that_are_decided_vanish() -> None:
+    assert least(X, X + 3) == X and least(X, Index.of(6)) == X and least(X - 6, ZERO) == X - 6
+    assert greatest(X, ZERO) == X and greatest(Y + 2, Index.of(1)) == Y + 2
+    open_ = least(X, Y)
+    assert open_ == least(Y, X) and open_ != X and greatest(X, Y) == -least(-X, -Y)
+    assert repr(least(X - 1, Index.of(3))) == "min(3, i - 1)"
+
+
+def test_entries_that_are_decided_vanish() -> None:
+    table = Table((4, 4, 7))
+    assert entry(table, Index.of(2)) == 7 and entry(Table((5, 5)), modulo(X, Index.of(2))) == 5
+    open_ = entry(table, modulo(X, Index.of(3)))
+    assert open_.constant is None and open_ == entry(Table((4, 4, 7)), modulo(X, Index.of(3)))
+    assert open_ != entry(Table((4, 4, 8)), modulo(X, Index.of(3)))
 
 
 def test_text_is_readable_and_stable() -> None:

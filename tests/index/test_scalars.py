@@ -120,13 +120,7 @@ STEPS: tuple[Step, ...] = (
     _gathered_under_guard,
     _counted,
 )
-# A number made of a loaded index carries no guard, so the index is read outside of its tensor.
-UNGUARDED = pytest.mark.xfail(raises=IndexError, reason="FromIndex has no guards", strict=True)
-PAIRS = [
-    pytest.param(a, b, marks=[UNGUARDED] if (a, b) == (_counted, _gathered_under_guard) else [])
-    for a in STEPS
-    for b in STEPS
-]
+PAIRS = [(a, b) for a in STEPS for b in STEPS]
 
 
 def arrays(rng: Random) -> dict[str, np.ndarray]:

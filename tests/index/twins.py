@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from onnxfuse.ir.index import Atom, Axis, Index, Symbol, floor_div, modulo
+from onnxfuse.ir.index import Atom, Axis, Entry, Index, Symbol, Table, entry, floor_div, least, modulo
 from onnxfuse.ir.indexing import evaluate
 
 S, T = Symbol("s"), Symbol("t")
@@ -32,6 +32,8 @@ def value_of(e: Index, axes: Sequence[Axis], world: dict[Symbol, int]) -> Any:
     points = grid(axes, world)
 
     def value(atom: Atom) -> Any:
+        if isinstance(atom, Entry):
+            return np.asarray(atom.table.values)[evaluate(atom.at, value)]
         return world[atom] if isinstance(atom, Symbol) else points[atom]  # type: ignore[index]  # axes only
 
     return evaluate(e, value)
@@ -64,6 +66,14 @@ class Twin:
     def __mod__(self, other: Twin) -> Twin:
         return self.apply(modulo, lambda a, b: a % b, other)
 
+    def least(self, other: Twin) -> Twin:
+        return self.apply(least, np.minimum, other)
+
+    def entry(self, table: Table) -> Twin:
+        """The table's integer at the remainder of this by its length."""
+        at = self % twin(len(table.values))
+        return at.apply(lambda e: entry(table, e), lambda e: np.asarray(table.values)[e])
+
     def check(self) -> None:
         """Both sides agree everywhere."""
         for world, want in zip(WORLDS, self.values, strict=True):
@@ -85,6 +95,7 @@ AXES: tuple[Axis, ...] = (
     Axis("l", Index.of(S) + T),
 )
 _SHAPES = {id(world): tuple(number(a.extent, world) for a in AXES) for world in WORLDS}
+TABLES = (Table((0, 1, 1, 2, 4)), Table((3, -2, 0)), Table((5, 5)))
 LEAVES: tuple[Twin, ...] = tuple(_of(a) for a in (*AXES, S, T))
 
 
@@ -110,7 +121,7 @@ def twins(draw: st.DrawFn, size: int = 8) -> Twin:
     pool: list[Twin] = [draw(st.sampled_from(LEAVES))]
     for _ in range(draw(st.integers(1, size))):
         left, right = draw(st.sampled_from(pool)), draw(st.sampled_from((*LEAVES, *pool)))
-        kind = draw(st.integers(0, 6))
+        kind = draw(st.integers(0, 8))
         if kind <= 1:
             pool.append(left + right * twin(draw(st.integers(-13, 13))))
         elif kind == 2:
@@ -121,6 +132,10 @@ def twins(draw: st.DrawFn, size: int = 8) -> Twin:
             pool.append(left // draw(divisors()))
         elif kind == 5:
             pool.append(left % draw(divisors()))
+        elif kind == 6:
+            pool.append(left.least(right * twin(draw(st.sampled_from((-2, -1, 1, 3))))))
+        elif kind == 7:
+            pool.append(left.entry(draw(st.sampled_from(TABLES))))
         else:
             d = draw(divisors())
             pool.append(d * (left // d) + left % d)

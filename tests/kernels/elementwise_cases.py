@@ -14,7 +14,9 @@ from tests.rules.build import Build, draw
 FLOATS = (F32, F64, F16)
 INTEGERS = (I8, U8, I16, U16, I32, U32, I64, U64)
 UNARY = ("Abs", "Ceil", "Cos", "Elu", "Erf", "Exp", "Floor", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Mish",
-         "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Tanh")  # fmt: skip
+         "Neg", "Relu", "Round", "Selu", "Sigmoid", "Sign", "Sin", "Softplus", "Softsign", "Tanh",
+         "Tan", "Atan", "Sinh", "Cosh", "Asinh", "Celu", "ThresholdedRelu", "Shrink")  # fmt: skip
+INVERSE = ("Asin", "Acos", "Atanh", "Acosh")
 POSITIVE = ("Log", "Reciprocal", "Sqrt")
 BINARY = ("Add", "Div", "Max", "Mean", "Min", "Mul", "Pow", "Sub")
 
@@ -32,6 +34,12 @@ def binary(op: str, left: Any, right: Any, dtype: DType = F32, **attrs: Any) -> 
 
 def positive(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
     return {k: (np.abs(v) + 0.1).astype(v.dtype) for k, v in draw(graph, rng, sizes).items()}
+
+
+def inner(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Numbers between -1 and 1, or from 1 on for the function that needs them there."""
+    apart = 1.0 if graph.nodes[0].op == "Acosh" else 0.0
+    return {k: (np.tanh(v) + 2 * apart).astype(v.dtype) for k, v in draw(graph, rng, sizes).items()}
 
 
 def whole(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
@@ -76,8 +84,11 @@ def every_function() -> list[Case]:
         if t == F32 or op in ("Exp", "Gelu", "Relu", "Tanh")
     ]
     out += [Case(f"{op}_f32", unary(op), feeds=positive) for op in POSITIVE]
+    out += [Case(f"{op}_{t}", unary(op, t), feeds=inner) for op in INVERSE for t in FLOATS if t == F32 or op == "Asin"]
     out += [
-        Case(f"odd_{op}", unary(op, F32, 16, 16), feeds=odd) for op in (*UNARY, *POSITIVE) if op not in ("Sin", "Cos")
+        Case(f"odd_{op}", unary(op, F32, 16, 16), feeds=odd)
+        for op in (*UNARY, *POSITIVE, *INVERSE)
+        if op not in ("Sin", "Cos")
     ]
     out += [
         Case(f"{op}_f32_same", binary(op, (3, 37), (3, 37)), feeds=positive if op == "Pow" else draw) for op in BINARY
@@ -89,6 +100,11 @@ def every_function() -> list[Case]:
     for op in ("And", "Or", "Xor"):
         out.append(Case(f"{op}_bool", binary(op, (5, 33), (33,), BOOL)))
     out += [Case("Not_bool", unary("Not", BOOL)), Case("IsNaN_f32", unary("IsNaN", F32, 16, 16), feeds=odd)]
+    out += [
+        Case(f"IsInf_{p}{n}", unary("IsInf", F32, 16, 16, detect_positive=p, detect_negative=n), feeds=odd)
+        for p in (0, 1)
+        for n in (0, 1)
+    ]
     out += [
         Case("Gelu_tanh", unary("Gelu", F32, approximate="tanh")),
         Case("PRelu_f32", binary("PRelu", (5, 33), (33,))),
@@ -128,9 +144,18 @@ def integers() -> list[Case]:
             add(f"Mod_{t}", binary("Mod", (5, 33), (33,), t), divisors)
             add(f"Less_{t}", binary("Less", (5, 33), (33,), t))
             add(f"Equal_{t}", binary("Equal", (5, 33), (33,), t), draw)
+        for direction in ("LEFT", "RIGHT"):
+            add(f"shift_{direction}_{t}", binary("BitShift", (5, 33), (33,), t, direction=direction), divisors)
+        if t in (U8, I16, U32, I64):
+            for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
+                add(f"{op}_{t}", binary(op, (5, 33), (33,), t))
+            add(f"BitwiseNot_{t}", unary("BitwiseNot", t))
         if t.kind == "i":
             add(f"Neg_{t}", unary("Neg", t), draw)
             add(f"Abs_{t}", unary("Abs", t), draw)
+    add("shift_all_u8", binary("BitShift", (5, 33), (33,), U8, direction="RIGHT"))
+    add("shift_all_i32", binary("BitShift", (5, 33), (33,), I32, direction="LEFT"))
+    add("Shrink_i32", unary("Shrink", I32, bias=1.5, lambd=1.0), draw)
     add("fmod_i32", binary("Mod", (5, 33), (33,), I32, fmod=1), divisors)
     add("fmod_f32", binary("Mod", (5, 33), (33,), F32, fmod=1), divisors)
     return out

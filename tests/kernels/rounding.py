@@ -172,8 +172,9 @@ class _Errors:
         value = apply("abs", _number(x.body[0]))
         count = cast(FromIndex(product([r.extent for r in x.ranges]), I64), F64)
         if x.combine == "prod":
-            assert errors[0] == NONE, "a product of what has been rounded"
-            return _times(count, _rounding(x))
+            sizes = [Reduce("prod", x.ranges, (v,), F64) for v in (_sum(value, errors[0]), value)]
+            grown = apply("sub", *sizes) if errors[0] != NONE else NONE
+            return _sum(grown, _times(count, _rounding(x)))
         # roundings of a sum of n terms grow as sqrt(n) of the sum of their sizes
         growth = apply("mul", const(x.dtype.epsilon, F64), apply("add", const(4.0, F64), apply("sqrt", count)))
         return _sum(over, _times(growth, Reduce("sum", x.ranges, (value,), F64)))

@@ -104,4 +104,107 @@ def convolutions() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*products(), *gemms(), *convolutions())
+def transposed_convolutions() -> list[Case]:
+    out = []
+    for x, w, attrs in (
+        ((2, 3, 11), (3, 4, 3), {}),
+        ((1, 3, 5), (3, 4, 3), {"strides": [2], "pads": [1, 1], "output_padding": [1]}),
+        ((1, 3, 5), (3, 4, 4), {"strides": [3], "dilations": [2]}),
+        ((1, 3, 5), (3, 2, 5), {"strides": [2], "dilations": [2], "pads": [2, 1]}),
+        ((1, 3, 5), (3, 2, 4), {"strides": [4], "dilations": [6], "pads": [1, 0]}),
+        ((1, 3, 4, 5), (3, 2, 3, 3), {}),
+        ((1, 3, 4, 5), (3, 2, 2, 2), {"strides": [2, 2]}),
+        ((2, 3, 4, 5), (3, 2, 4, 4), {"strides": [2, 2], "pads": [1, 1, 1, 1]}),
+        ((1, 3, 4, 5), (3, 2, 3, 2), {"strides": [3, 2], "output_padding": [1, 1]}),
+        ((1, 3, 4, 5), (3, 2, 1, 1), {"strides": [2, 3]}),
+        ((1, 4, 4, 5), (4, 2, 3, 3), {"group": 2, "strides": [2, 2], "pads": [0, 1, 1, 0]}),
+        ((1, 4, 4, 5), (4, 1, 3, 3), {"group": 4, "strides": [2, 1], "pads": [1, 1, 1, 1]}),
+        ((1, 3, 3, 3), (3, 2, 3, 3), {"strides": [3, 2], "output_shape": [10, 8]}),
+        ((1, 3, 3, 3), (3, 2, 3, 3), {"strides": [3, 2], "output_shape": [9, 6], "auto_pad": "SAME_UPPER"}),
+        ((1, 3, 3, 3), (3, 2, 3, 3), {"strides": [2, 2], "auto_pad": "SAME_UPPER"}),
+        ((1, 3, 3, 3), (3, 2, 4, 4), {"strides": [2, 3], "auto_pad": "SAME_LOWER"}),
+        ((1, 3, 3, 3), (3, 2, 3, 3), {"strides": [2, 2], "auto_pad": "VALID"}),
+        ((1, 1, 3, 3), (1, 2, 2, 2), {"dilations": [2, 2]}),
+        ((1, 2, 3, 4, 2), (2, 3, 2, 3, 2), {"strides": [1, 2, 2], "pads": [1, 0, 0, 0, 1, 1]}),
+        ((0, 2, 3, 3), (2, 3, 3, 3), {}),
+        ((1, 1, 1, 1), (1, 1, 1, 1), {}),
+    ):  # fmt: skip
+        given = (data(*x, seed=1), data(*w, seed=2))
+        length = int(np.prod(w)) // w[1]
+        wrong = "onnx" if "group" in attrs or not x[0] else ""  # it takes no groups of several channels, and no nothing
+        out.append(Case("ConvTranspose", given, attrs, 11, length=length, wrong=wrong))
+        bias = data(w[1] * attrs.get("group", 1), seed=3)
+        out.append(Case("ConvTranspose", (*given, bias), attrs, 22, length=length, constants=(1, 2), wrong=wrong))
+    x, w = data(1, 3, 5, 5), data(3, 2, 3, 3, seed=1)
+    out.append(Case("ConvTranspose", (x, w), {"strides": [2, 2]}, 7, length=27))
+    out += [Case("ConvTranspose", (x.astype(t), w.astype(t)), {}, 22, length=27) for t in ("float16", "float64")]
+    return out
+
+
+def columns() -> list[Case]:
+    out = []
+    for image, block, attrs in (
+        ((5, 5), (1, 5), {}),
+        ((5, 6), (2, 3), {}),
+        ((6, 6), (2, 2), {"strides": [2, 2]}),
+        ((5, 5), (3, 3), {"pads": [1, 1, 1, 1]}),
+        ((7, 7), (3, 2), {"strides": [2, 3], "dilations": [2, 1], "pads": [0, 1, 1, 0]}),
+        ((4, 5, 6), (2, 1, 3), {"strides": [1, 2, 2]}),
+    ):
+        rank = len(image)
+        s, d = attrs.get("strides", [1] * rank), attrs.get("dilations", [1] * rank)
+        p = attrs.get("pads", [0] * 2 * rank)
+        blocks = [
+            (m + p[i] + p[i + rank] - d[i] * (k - 1) - 1) // s[i] + 1
+            for i, (m, k) in enumerate(zip(image, block, strict=True))
+        ]
+        x = data(2, 3 * int(np.prod(block)), int(np.prod(blocks)))
+        wrong = "onnx" if rank > 2 else ""
+        given = (x, np.array(image), np.array(block))
+        out.append(Case("Col2Im", given, attrs, 18, length=9, note=f"{image}{block}".replace(" ", ""), wrong=wrong))
+    return out
+
+
+def sums_of_products() -> list[Case]:
+    out = []
+    for equation, shapes in (
+        ("ij,jk->ik", ((3, 5), (5, 7))),
+        ("ij,jk", ((3, 5), (5, 7))),
+        ("bij,bjk->bik", ((2, 3, 5), (2, 5, 7))),
+        ("bij, bkj -> bik", ((2, 3, 5), (2, 4, 5))),
+        ("bhid,bhjd->bhij", ((2, 3, 4, 5), (2, 3, 6, 5))),
+        ("bqhd,bkhd->bhqk", ((2, 4, 3, 5), (2, 6, 3, 5))),
+        ("i,i->", ((5,), (5,))),
+        ("i,j->ij", ((5,), (7,))),
+        ("ij->ji", ((3, 5),)),
+        ("ij->i", ((3, 5),)),
+        ("ij->", ((3, 5),)),
+        ("ii->i", ((4, 4),)),
+        ("ii", ((4, 4),)),
+        ("...ii->...i", ((2, 3, 3),)),
+        ("...ij,...jk->...ik", ((2, 1, 3, 5), (4, 5, 7))),
+        ("...ij,jk", ((2, 3, 5), (5, 7))),
+        ("b...,b...->...", ((3, 2, 4), (3, 2, 4))),
+        ("ij,jk,kl->il", ((2, 3), (3, 4), (4, 5))),
+        ("ij,ij,ij->i", ((2, 3), (2, 3), (2, 3))),
+        ("abc,bd,ac->d", ((2, 3, 4), (3, 5), (2, 4))),
+        ("ij,jk->ik", ((3, 0), (0, 7))),
+        (",ij->ij", ((), (2, 3))),
+    ):
+        given = tuple(data(*s, seed=k) for k, s in enumerate(shapes))
+        wrong = "runtime" if equation == "...ij,...jk->...ik" else ""  # it does not repeat axes of one element
+        out.append(Case("Einsum", given, {"equation": equation}, 12, length=60, wrong=wrong))
+    for t in ("float64", "int64", "float16"):
+        given = (data(3, 5, dtype=t), data(5, 4, dtype=t, seed=1))
+        out.append(Case("Einsum", given, {"equation": "ij,jk->ik"}, 12, length=5))
+    return out
+
+
+CASES: tuple[Case, ...] = (
+    *products(),
+    *gemms(),
+    *convolutions(),
+    *transposed_convolutions(),
+    *columns(),
+    *sums_of_products(),
+)

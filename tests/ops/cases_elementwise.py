@@ -117,9 +117,12 @@ def comparisons() -> list[Case]:
 
 
 _EXACT = ["Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Identity", "Relu"]
-_CURVED = ["Exp", "Log", "Erf", "Tanh", "Sigmoid", "Sin", "Cos"]
-_SPELLED = ["Elu", "Selu", "LeakyRelu", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Mish", "Gelu", "Swish"]
-_SINCE = {"Erf": 13, "Sign": 13, "Round": 22, "HardSwish": 14, "Mish": 18, "Gelu": 20, "Swish": 24, "Sin": 7, "Cos": 7}
+_CURVED = ["Exp", "Log", "Erf", "Tanh", "Sigmoid", "Sin", "Cos", "Tan", "Atan", "Sinh", "Cosh", "Asinh"]
+_INVERSE = {"Asin": (-1.0, 1.0), "Acos": (-1.0, 1.0), "Acosh": (1.0, 9.0), "Atanh": (-1.0, 1.0)}
+_SPELLED = ["Elu", "Selu", "LeakyRelu", "HardSigmoid", "HardSwish", "Softplus", "Softsign", "Mish", "Gelu", "Swish",
+            "Celu", "ThresholdedRelu"]  # fmt: skip
+_SINCE = {"Erf": 13, "Sign": 13, "Round": 22, "HardSwish": 14, "Mish": 18, "Gelu": 20, "Swish": 24, "Sin": 7, "Cos": 7,
+          "Tan": 7, "Atan": 7, "Sinh": 9, "Cosh": 9, "Asinh": 9, "Celu": 28, "ThresholdedRelu": 10}  # fmt: skip
 
 
 def unary() -> list[Case]:
@@ -138,16 +141,32 @@ def unary() -> list[Case]:
             )  # as its body has it
             out.append(Case(op, (x,), opset=newest, factor=factor, precision=single))
         out.append(Case(op, (SPECIAL,), opset=newest, factor=factor, note="special"))
+        if op == "Celu":
+            out += [Case(op, (x,), {"alpha": a}, 12, factor=factor) for a in (0.3, 2.0) for x in (data(5), SPECIAL)]
         if op not in _SINCE:
             out.append(Case(op, (data(5, low=0.2),), opset=7, factor=factor))
+    for op, (low, high) in _INVERSE.items():
+        since = 9 if op.endswith("h") else 7
+        out += [Case(op, (data(3, 5, low=low, high=high),), opset=o, factor=STEPS) for o in (since, 22)]
+        out += [Case(op, (data(11, dtype=t, low=low, high=high),), opset=22, factor=STEPS) for t in FLOATS[1:]]
+        out.append(Case(op, (SPECIAL,), opset=22, factor=STEPS, note="special"))
     for op in ("Abs", "Neg", "Sign"):
         out += [Case(op, (data(7, dtype=t),)) for t in ("int32", "int64")]
     out += [Case("Relu", (data(7, dtype=t),)) for t in ("int32", "int64")]
     out += [Case("Identity", (data(7, dtype=t),)) for t in ("int32", "int64", "bool")]
     out += [Case("Not", (data(*s, dtype="bool"),), opset=o) for s in ((3, 5), (), (0,)) for o in (7, 17)]
     out += [Case("IsNaN", (SPECIAL.astype(t),), opset=o) for t in FLOATS for o in (13, 20)]
+    out += [Case("IsInf", (SPECIAL.astype(t),), opset=20) for t in FLOATS]
+    for positive in (0, 1):
+        for negative in (0, 1):
+            attrs = {"detect_positive": positive, "detect_negative": negative}
+            out += [Case("IsInf", (SPECIAL.astype(t),), attrs, 10) for t in FLOATS[:2]]
     for op, attrs in (
         ("Elu", {"alpha": 0.3}),
+        ("Celu", {"alpha": 0.3}),
+        ("Celu", {"alpha": 2.0}),
+        ("ThresholdedRelu", {"alpha": 0.3}),
+        ("ThresholdedRelu", {"alpha": -0.3}),
         ("Selu", {"alpha": 1.5, "gamma": 0.7}),
         ("LeakyRelu", {"alpha": 0.3}),
         ("LeakyRelu", {"alpha": -0.5}),
@@ -159,6 +178,38 @@ def unary() -> list[Case]:
             x = data(3, 7, dtype=dtype, low=-5, high=5)
             single = "float32" if op == "Gelu" and dtype == "float64" else ""
             out.append(Case(op, (x,), attrs, _SINCE.get(op, 17), factor=STEPS, precision=single))
+    return out
+
+
+def bits() -> list[Case]:
+    out = []
+    unsigned = ("uint8", "uint16", "uint32", "uint64")
+    signed = ("int8", "int16", "int32", "int64")
+    for op in ("BitwiseAnd", "BitwiseOr", "BitwiseXor"):
+        out += [Case(op, (data(*a, dtype="int32"), data(*b, dtype="int32", seed=1)), opset=18) for a, b in SHAPES]
+        for t in (*unsigned, *signed):
+            out.append(Case(op, (data(2, 1, 7, dtype=t), data(3, 1, dtype=t, seed=1)), opset=18))
+    out += [Case("BitwiseNot", (data(3, 5, dtype=t),), opset=18) for t in (*unsigned[:2], *signed)]
+    for direction in ("LEFT", "RIGHT"):
+        attrs = {"direction": direction}
+        for t in unsigned:
+            x, y = data(3, 5, dtype=t, low=0, high=40), data(5, dtype=t, low=0, seed=1)
+            out.append(Case("BitShift", (x, y % 8), attrs, 11, note="8"))
+        for t in signed:
+            x, y = data(3, 5, dtype=t, low=-20, high=20), data(5, dtype=t, low=0, seed=1)
+            out.append(Case("BitShift", (x, y % 8), attrs, 28))
+    return out
+
+
+def shrinks() -> list[Case]:
+    out = []
+    for t in ("float32", "float64", "float16", "int32", "uint8"):
+        x = data(3, 7, dtype=t, low=0 if t == "uint8" else -2)
+        for attrs in ({}, {"bias": 1.5}, {"lambd": 1.5, "bias": 1.5}, {"lambd": 0.0}):
+            wrong = "onnx" if attrs.get("bias") and t in ("int32", "uint8") else ""  # it does not return to the type
+            wrong += "runtime" if t == "float64" else ""  # it computes in float32
+            out.append(Case("Shrink", (x,), attrs, 9, wrong=wrong))
+    out.append(Case("Shrink", (SPECIAL,), {"lambd": 1.0}, 9, note="special"))
     return out
 
 
@@ -183,6 +234,19 @@ def casts() -> list[Case]:
     out.append(Case("Cast", (SPECIAL,), {"to": TensorProto.BOOL}, note="special-bool"))
     out.append(Case("Cast", (SPECIAL,), {"to": TensorProto.FLOAT16}, note="special-half"))
     out.append(Case("Cast", (data(3),), {"to": TensorProto.INT64}, 9))
+    return out
+
+
+def likenesses() -> list[Case]:
+    """CastLike: only the element type of the second input counts, which may be anything."""
+    like = {t: np.ones((2, 0) if t == "int8" else (3,), t) for t in _TYPES}
+    out = [
+        Case("CastLike", (data(3, 5, dtype=t), like[to]), opset=o, note=to)
+        for t, to, o in (
+            ("float32", "int64", 15), ("int32", "float16", 19), ("float64", "bool", 21), ("bool", "float32", 15),
+            ("float32", "float32", 15), ("int64", "int8", 25),
+        )
+    ]  # fmt: skip
     return out
 
 
@@ -234,7 +298,10 @@ CASES: tuple[Case, ...] = (
     *powers(),
     *comparisons(),
     *unary(),
+    *bits(),
+    *shrinks(),
     *casts(),
+    *likenesses(),
     *bounded(),
     *batch_normalization(),
 )

@@ -6,6 +6,7 @@ from itertools import permutations
 from typing import Any
 
 import numpy as np
+from onnx import TensorProto
 
 from tests.ops.case import Case, data, ints
 
@@ -198,6 +199,49 @@ def pads() -> list[Case]:
         Case("Pad", (x,), {"pads": [1, 0, 0, 2], "value": 0.5}, 2, wrong="onnx"),
         Case("Pad", (x,), {"pads": [1, 0, -1, 2]}, 10, wrong="onnx"),
     ]
+    for mode in ("edge", "reflect", "wrap"):
+        attrs = {"mode": mode}
+        since = 19 if mode == "wrap" else 13
+        for have, pads in (
+            ((3, 5), (1, 2, 2, 4)),
+            ((3, 5), (0, 3, 0, 0)),
+            ((3, 5), (2, 0, 0, 1)),
+            ((7,), (3, 6)),
+            ((2, 3, 4, 5), (0, 0, 1, 2, 0, 0, 3, 1)),
+            ((1, 5), (0, 1, 0, 1)),
+            ((3, 5), (0, 0, 0, 0)),
+        ):
+            out.append(Case("Pad", (data(*have), ints(*pads)), attrs, since, note=_text(pads)))
+        cut = ints(-1, 1, 0, -2)
+        out.append(Case("Pad", (data(4, 5), cut), attrs, since, wrong="onnx", note="cut"))
+        out.append(Case("Pad", (data(3, 5), ints(2, 3), None, ints(1)), attrs, max(since, 18), note="axes"))
+        out.append(Case("Pad", (data(5, dtype="int64"), ints(2, 1)), attrs, since))
+        if mode != "wrap":
+            out.append(Case("Pad", (data(4, 5),), attrs | {"pads": [1, 0, 2, 3]}, 7, wrong="onnx"))
+    out += [
+        Case("Pad", (data(3), ints(7, 9)), {"mode": "reflect"}, constants=(0,), wrong="runtime", note="far"),
+        Case("Pad", (data(1), ints(2, 3)), {"mode": "reflect"}, constants=(0,), wrong="runtime", note="one"),
+        Case("Pad", (data(3), ints(7, 9)), {"mode": "wrap"}, 19, note="far"),
+        Case("Pad", (data(3), ints(7, 9)), {"mode": "edge"}, note="far"),
+    ]
+    for have, axes, to in (
+        ((6, 7), None, (4, 9)), ((6, 7), (1,), (3,)), ((6, 7), (-1, 0), (10, 3)), ((3, 20, 10), (1, 2), (10, 7)),
+        ((5,), None, (5,)), ((4, 4), None, (7, 1)), ((5, 1), (1,), (3,)),
+    ):  # fmt: skip
+        attrs = {} if axes is None else {"axes": list(axes)}
+        out.append(Case("CenterCropPad", (data(*have), ints(*to)), attrs, 18, note=_text(to)))
+    return out
+
+
+def triangles() -> list[Case]:
+    out = []
+    for have in ((4, 5), (5, 3), (2, 3, 3), (1, 4), (0, 3), (3, 1)):
+        for upper in (0, 1):
+            out.append(Case("Trilu", (data(*have),), {"upper": upper}, 14))
+            for k in (-9, -1, 0, 1, 2, 9):
+                out.append(Case("Trilu", (data(*have), np.array(k)), {"upper": upper}, 14, known=(1,), note=f"k{k}"))
+    out.append(Case("Trilu", (np.full((3, 3), np.nan, np.float32),), {}, 14, note="nan"))
+    out += [Case("Trilu", (data(3, 4, dtype=t),), {}, 14) for t in ("int64", "bool", "float16")]
     return out
 
 
@@ -234,8 +278,42 @@ def gathers() -> list[Case]:
     return out
 
 
+def sequences() -> list[Case]:
+    out = []
+    x = data(4, 5, 3)
+    for batch, time, lengths in ((1, 0, (1, 4, 2, 3, 1)), (0, 1, (5, 1, 3, 2)), (1, 0, (4, 4, 4, 4, 4))):
+        attrs = {"batch_axis": batch, "time_axis": time}
+        out.append(Case("ReverseSequence", (x, ints(*lengths)), attrs, 10, note=_text(lengths)))
+    out.append(Case("ReverseSequence", (data(3, 2, dtype="int64"), ints(3, 2)), {}, 10))
+    return out
+
+
+def hot() -> list[Case]:
+    out = []
+    values = np.array([0.5, 3.0], np.float32)
+    places = np.array([[0, 2, -1], [-4, 3, 9]])
+    for axis in (-1, 0, 1, -2):
+        out.append(Case("OneHot", (places, np.array(4), values), {"axis": axis}, 11))
+    out += [
+        Case("OneHot", (places, ints(4), values), {}, 9, wrong="onnx", note="rank1"),
+        Case("OneHot", (places.astype(np.float32), np.array(4.0, np.float32), values), {}, 11, constants=(1,)),
+        Case("OneHot", (places.astype(np.int32), np.array(4, np.int32), ints(0, 1)), {}, 11),
+        Case("OneHot", (np.array(2), np.array(5), values), {}, 11, wrong="runtime"),
+        Case("OneHot", (np.zeros((0, 2), np.int64), np.array(3), values), {}, 11),
+        Case("OneHot", (places, np.array(1), values), {}, 11, note="1"),
+    ]
+    for have, k in (((3, 4), 0), ((4, 3), 1), ((3, 3), -2), ((2, 5), 7), ((1, 1), 0), ((0, 2), 0)):
+        out.append(Case("EyeLike", (data(*have),), {"k": k}, 9, wrong="onnx" if abs(k) > 5 else ""))
+    for number in (TensorProto.INT64, TensorProto.FLOAT16, TensorProto.BOOL):
+        out.append(Case("EyeLike", (data(2, 3, dtype="int32"),), {"dtype": number}, 9))
+    return out
+
+
 def made() -> list[Case]:
     out = []
+    for t, given in (("float32", (0.5, 3.2, 0.7)), ("float64", (5.0, 1.0, -1.5)), ("float32", (1.0, 0.0, 1.0))):
+        numbers = tuple(np.array(v, t) for v in given)
+        out.append(Case("Range", numbers, opset=11, constants=(0, 1, 2), note="real" + "_".join(map(str, given))))
     for t, values in (
         ("int64", ((0, 5, 1), (2, 11, 3), (10, 4, -2), (3, 3, 1), (5, 0, 1), (0, 7, 7))),
         ("int32", ((1, 8, 2),)),
@@ -282,6 +360,9 @@ CASES: tuple[Case, ...] = (
     *joins(),
     *pads(),
     *gathers(),
+    *triangles(),
+    *sequences(),
+    *hot(),
     *made(),
     *blocks(),
 )

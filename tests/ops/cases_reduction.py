@@ -51,6 +51,44 @@ def reductions() -> list[Case]:
     return out
 
 
+def logarithms() -> list[Case]:
+    out = []
+    for op in ("ReduceLogSum", "ReduceLogSumExp"):
+        low = 0.2 if op == "ReduceLogSum" else -3
+        for axes in AXES:
+            for keep in (0, 1):
+                x = data(3, 5, 7, low=low, high=3)
+                given = (x,) if axes is None else (x, ints(*axes))
+                note = "" if axes is None else "over" + "_".join(map(str, axes))
+                out.append(Case(op, given, {"keepdims": keep}, 18, length=105, note=note))
+                old = {"keepdims": keep} if axes is None else {"keepdims": keep, "axes": list(axes)}
+                out.append(Case(op, (x,), old, 13, length=105))
+        out.append(Case(op, (data(3, 5, low=low), ints()), {"noop_with_empty_axes": 0}, 18, length=15, note="all"))
+        out += [Case(op, (data(3, 5, dtype=t, low=0.2), ints(1)), {}, 18, length=5) for t in ("float64", "float16")]
+        out.append(Case(op, (data(*(0, 3)), ints(1)), {}, 18))
+    large = np.array([[100, 99, -3], [-200, -201, -202], [-np.inf, -np.inf, -np.inf], [np.inf, 0, 1]], np.float32)
+    out.append(Case("ReduceLogSumExp", (large, ints(1)), {}, 18, length=3, factor=STEPS, note="large", wrong="onnx"))
+    return out
+
+
+def cumulations() -> list[Case]:
+    out = []
+    for exclusive in (0, 1):
+        for reverse in (0, 1):
+            attrs = {"exclusive": exclusive, "reverse": reverse}
+            for have, axis in (((7,), 0), ((3, 5), 0), ((3, 5), 1), ((2, 3, 4), -2), ((1, 1), 1), ((0, 3), 1)):
+                given = (data(*have), np.array(axis))
+                out.append(Case("CumSum", given, attrs, 11, length=7, known=(1,), note=f"along{axis}"))
+                out.append(Case("CumProd", given, attrs, 26, length=7, known=(1,), note=f"along{axis}"))
+            out += [Case("CumSum", (data(3, 5, dtype=t), np.array(1)), attrs, 14, length=5, known=(1,)) for t in
+                    ("float64", "int32", "int64")]  # fmt: skip
+            long = data(2, 1100, 2)  # blocks of blocks, the last ones not full
+            out.append(Case("CumSum", (long, np.array(1)), attrs, 14, length=1100, known=(1,)))
+    out.append(Case("CumSum", (data(70), np.array(0, np.int32)), {}, 14, length=70, known=(1,)))
+    out.append(Case("CumProd", (data(70, low=0.9, high=1.1), np.array(0)), {}, 26, length=70, known=(1,)))
+    return out
+
+
 def _noop(op: str) -> str:
     """Without axes nothing is reduced; whether the element itself is still squared or not differs between the two."""
     return "onnx" if op in ("ReduceSumSquare", "ReduceL1", "ReduceL2") else ""
@@ -63,6 +101,7 @@ def positions() -> list[Case]:
         for axis in (0, 1, -1):
             for keep in (0, 1):
                 out.append(Case(op, (ties,), {"axis": axis, "keepdims": keep}, 13))
+                out.append(Case(op, (ties,), {"axis": axis, "keepdims": keep, "select_last_index": 1}, 13))
         out += [Case(op, (ties,), opset=o) for o in (7, 11, 12, 13)]
         out += [Case(op, (data(3, 5, 2, dtype=t),), {"axis": 1}, 13) for t in ("float64", "int32")]
         out += [Case(op, (data(1, 5),), {"axis": 0}, 13), Case(op, (data(0, 3),), {"axis": 1}, 13)]
@@ -116,6 +155,19 @@ def pools() -> list[Case]:
     out.append(Case("MaxPool", (plane.astype(np.float64),), {"kernel_shape": [3, 3]}, 12))
     special = np.where(plane > 1.5, np.float32(np.nan), np.where(plane < 0, np.float32(-np.inf), plane))
     out.append(Case("AveragePool", (special,), {"kernel_shape": [3, 3]}, 12, length=9, note="special", wrong="onnx"))
+    for p in (1, 2, 3):
+        for x, attrs in spelled:
+            wrong = "onnx" if attrs.get("auto_pad") == "SAME_LOWER" else ""
+            out.append(Case("LpPool", (x,), attrs | {"p": p}, 11, length=12, factor=STEPS, wrong=wrong))
+        for x in (line, plane, cube):
+            out.append(Case("GlobalLpPool", (x,), {"p": p}, 7, length=120, factor=STEPS, wrong="onnx"))
+    for attrs in (*rounded, {"kernel_shape": [2, 3], "dilations": [2, 3]}):
+        wrong = "onnx" if attrs["kernel_shape"] in ([2, 2], [4, 4]) else ""  # it counts what it has not padded
+        out.append(Case("LpPool", (plane,), attrs, 18, length=16, factor=STEPS, wrong=wrong))
+    out += [
+        Case("MaxPool", (plane.astype(t),), {"kernel_shape": [3, 3], "pads": [1] * 4}, 12, wrong="onnx")
+        for t in ("int8", "uint8")
+    ]
     for op in ("GlobalAveragePool", "GlobalMaxPool"):
         for x in (line, plane, cube, data(0, 2, 3), data(2, 3, 1, 1), plane.astype(np.float16)):
             wrong = "" if x.ndim == 4 and x.size else "onnx"
@@ -125,6 +177,8 @@ def pools() -> list[Case]:
 
 CASES: tuple[Case, ...] = (
     *reductions(),
+    *logarithms(),
+    *cumulations(),
     *positions(),
     *pools(),
 )

@@ -17,6 +17,7 @@ from tests.ops.test_rows import CASES
 X, C = data(2, 3, 4, 5), data(3, seed=1)
 ONE, CODES = np.array(1, np.float32), data(2, 3, 4, 5, dtype="int8")
 BATCH_NORM = (X, C, C, C, np.abs(C))
+SCALES = np.array([1, 1, 2, 2], np.float32)
 TRAINING = (X, np.array(0.5, np.float32), np.array(True))
 
 REFUSED: tuple[tuple[Case, str, str], ...] = (
@@ -36,9 +37,13 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("DequantizeLinear", (X, ONE), {}, 21), "E-DTYPE", "codes of type float32"),
     (Case("DequantizeLinear", (CODES, C, CODES[0, 0, 0, 0]), {}, 21), "E-SHAPE-UNKNOWN", "of different shapes"),
     (Case("DequantizeLinear", (CODES, C), {"axis": 2}, 21), "E-BROADCAST", "along an axis of 4"),
-    (Case("Pad", (data(3), ints(1, 1)), {"mode": "reflect"}), "E-NO-KERNEL", "mode reflect"),
+    (Case("Pad", (data(3), ints(1, 1)), {"mode": "mirror"}), "E-NO-KERNEL", "mode mirror"),
+    (Case("BitShift", (data(3, dtype="uint8"), data(3, dtype="uint8"))), "E-NO-KERNEL", "direction"),
+    (Case("Resize", (X, None, SCALES), {"mode": "spline"}, 13), "E-NO-KERNEL", "mode spline"),
+    (Case("Resize", (X.astype(np.uint8), None, SCALES), {"mode": "linear"}, 13), "E-DTYPE", "linear of uint8"),
+    (Case("Einsum", (data(2, 3), data(4, 5)), {"equation": "ij,jk"}), "E-BROADCAST", "3 and 4 may or may not"),
+    (Case("Einsum", (data(2, 3),), {"equation": "ijk"}), "E-SHAPE-UNKNOWN", "does not fit"),
     (Case("MaxPool", (X,), {"kernel_shape": [2, 2]}, 12, outputs=2), "E-NO-KERNEL", "indices are wanted"),
-    (Case("ArgMax", (X,), {"select_last_index": 1}, 13), "E-NO-KERNEL", "select_last_index"),
     (Case("LpNormalization", (X,), {"p": 3}), "E-NO-KERNEL", "the norm with p = 3"),
     (Case("GroupNormalization", (X, C, C), {"num_groups": 2}, 21), "E-SHAPE-UNKNOWN", "3 channels do not make 2"),
     (Case("Add", (data(2, 3), data(2, 4))), "E-BROADCAST", "3 and 4 may or may not be equal"),

@@ -14,6 +14,7 @@ from tests.ops import (
     cases_own,
     cases_quantized,
     cases_reduction,
+    cases_resize,
 )
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
 
@@ -25,6 +26,7 @@ CASES: tuple[Case, ...] = (
     *cases_own.CASES,
     *cases_quantized.CASES,
     *cases_contraction.CASES,
+    *cases_resize.CASES,
 )
 MAY_NEED_SIZES = {"E-SHAPE-UNKNOWN", "E-BROADCAST"}
 

@@ -15,6 +15,7 @@ from onnxfuse.rewrite.steps import NUMERICS, Rule
 from tests.rules.build import Array, Build, draw, only, rewritten, run
 
 LOGICAL = {"And", "Or", "Xor", "Not"}
+BITWISE = {"BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
 EPSILON = float(np.finfo(np.float32).eps)
 CONSTANT = {"constant", "scalar"}
 
@@ -27,6 +28,8 @@ def dtype_of_variable(rule: Rule, name: str) -> DType:
     calls = [e for e in walk(rule.lhs) if isinstance(e, Call)]
     if any(c.op in LOGICAL for c in calls):
         return BOOL
+    if any(c.op in BITWISE for c in calls):
+        return I32
     condition_of_where = any(c.op == "Where" and c.args[0] == Var(name) for c in calls)
     return BOOL if condition_of_where else F32
 
@@ -78,6 +81,8 @@ class Sample:
     def array(self, dtype: DType, shape: tuple[int, ...]) -> Array:
         if dtype is BOOL:
             return self.rng.integers(0, 2, shape).astype(bool)
+        if dtype is I32:
+            return self.rng.integers(0, 16, shape).astype(np.int32)
         return np.asarray(self.rng.uniform(0.5, 2.0, shape)).astype(dtype.numpy)
 
     def value(self, e: Expr) -> str:

@@ -117,6 +117,21 @@ ONNXFUSE_WRAPS(mul_(V a, V b), (U)a * (U)b)
 ONNXFUSE_WRAPS(neg_(V a), U{} - (U)a)
 #undef ONNXFUSE_WRAPS
 
+// Bits that are shifted out are lost; by as many places as there are bits, or more, nothing is left but the sign.
+template <class V> ONNXFUSE_INLINE V shift_left_(V a, V b) {
+  typedef typename wrapping<V, is_vec<V>>::type U;
+  typedef elem<V> T;
+  const V most = V{} + (T)(8 * sizeof(T) - 1);
+  return select(ge(b, V{}) & le(b, most), (V)((U)a << (U)(b & most)), V{});
+}
+template <class V> ONNXFUSE_INLINE V shift_right_(V a, V b) {
+  typedef elem<V> T;
+  const V most = V{} + (T)(8 * sizeof(T) - 1);
+  const auto inside = ge(b, V{}) & le(b, most);
+  if constexpr ((T)-1 < 0) return (V)(a >> select(inside, b, most));
+  else return select(inside, (V)(a >> (V)(b & most)), V{});
+}
+
 template <class V> ONNXFUSE_INLINE V div_(V a, V b) {
   if constexpr (is_float<elem<V>>) {
     return a / b;

@@ -1,0 +1,136 @@
+"""Rows of operators that look elements up by indices in a tensor, or make them of indices alone."""
+
+from __future__ import annotations
+
+from onnxfuse.ir.compose import inside
+from onnxfuse.ir.dtype import F32, I64, dtype_of
+from onnxfuse.ir.graph import Constant
+from onnxfuse.ir.index import Index, Loaded, nonnegative
+from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, cast, const
+from onnxfuse.ops.movement import unit_at
+from onnxfuse.ops.spec import Definition, Row, View
+
+
+def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
+    """Element `at` of integer input i as an index below extent."""
+    known = view.known.get(view.node.inputs[i])
+    if known is not None and len(known) == 1:
+        value = known[0]
+        return value + extent if (value.constant or 0) < 0 else value
+    return Index.of(Loaded(view.node.inputs[i], at, extent))
+
+
+def gather(view: View) -> tuple[Definition, ...]:
+    """Gather along one axis."""
+    data, indices = view.shape(0), view.shape(1)
+    at = view.axis(view.attr("axis", 0), len(data))
+    axes = view.axes((*data[:at], *indices, *data[at + 1 :]))
+    inner = unit_at(axes[at : at + len(indices)])
+    index = (*unit_at(axes[:at]), loaded(view, 1, inner, data[at]), *unit_at(axes[at + len(indices) :]))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def gather_elements(view: View) -> tuple[Definition, ...]:
+    """GatherElements along one axis."""
+    data, indices = view.shape(0), view.shape(1)
+    at = view.axis(view.attr("axis", 0), len(data))
+    axes = view.axes(indices)
+    index = list(unit_at(axes))
+    index[at] = loaded(view, 1, unit_at(axes), data[at])
+    return (Definition(view.out(), axes, view.load(0, tuple(index))),)
+
+
+def gather_nd(view: View) -> tuple[Definition, ...]:
+    """GatherND: the last axis of the indices holds a multi-index."""
+    data, indices = view.shape(0), view.shape(1)
+    batch = view.attr("batch_dims", 0)
+    width = indices[-1].constant
+    if width is None:
+        raise view.refuse("E-SHAPE-UNKNOWN", "the length of the index tuples is a symbol")
+    axes = view.axes((*indices[:-1], *data[batch + width :]))
+    outer = unit_at(axes[: len(indices) - 1])
+    picked = tuple(Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width))
+    index = (*outer[:batch], *picked, *unit_at(axes[len(indices) - 1 :]))
+    return (Definition(view.out(), axes, view.load(0, index)),)
+
+
+def reverse_sequence(view: View) -> tuple[Definition, ...]:
+    """ReverseSequence: the first elements of each sequence backwards, as many as its length says."""
+    have = view.shape(0)
+    batch, time = (view.axis(view.attr(f"{name}_axis", at), len(have)) for name, at in (("batch", 1), ("time", 0)))
+    axes = view.axes(have)
+    index = tuple(map(Index.of, axes))
+    length = Index.of(Loaded(view.node.inputs[1], (index[batch],), have[time] + 1))
+    back = length - 1 - index[time]
+    backwards = view.load(0, (*index[:time], back, *index[time + 1 :]))
+    return (Definition(view.out(), axes, inside((Guard(back, have[time]),), backwards, view.load(0, index))),)
+
+
+def one_hot(view: View) -> tuple[Definition, ...]:
+    """OneHot: an axis of length `depth` on which one element has the second value, the others the first."""
+    have = view.shape(0)
+    depth = view.ints(1)[0] if view.node.inputs[1] in view.known else Index.of(int(view.numbers(1)[0]))
+    at = view.axis(view.attr("axis", -1), len(have) + 1)
+    axes = view.axes((*have[:at], depth, *have[at:]))
+    asked = cast(view.load(0, unit_at((*axes[:at], *axes[at + 1 :]))), I64)
+    off, on = (view.load(2, (Index.of(k),)) for k in (0, 1))
+    place = FromIndex(Index.of(axes[at]), I64)
+    # an index may count from the end; what lies outside is nowhere
+    hot = apply("or", *(apply("equal", asked, x) for x in (place, FromIndex(axes[at] - depth, I64))))
+    return (Definition(view.out(), axes, apply("select", hot, on, off)),)
+
+
+def eye_like(view: View) -> tuple[Definition, ...]:
+    """EyeLike: ones on a diagonal of a matrix of zeros."""
+    dtype = dtype_of(view.attr("dtype", view.dtype(0).onnx))
+    if dtype is None:
+        raise view.refuse("E-DTYPE", f"element type {view.attr('dtype', 0)} has no kernel")
+    axes = view.axes(view.shape(0))
+    off = FromIndex(axes[1] - Index.of(axes[0]) - view.attr("k", 0), I64)
+    here = apply("equal", off, Const(0, I64))
+    return (Definition(view.out(), axes, apply("select", here, const(1, dtype), const(0, dtype))),)
+
+
+def range_node(view: View) -> tuple[Definition, ...]:
+    """Range from known numbers; a symbolic length must be proven not to be negative."""
+    dtype = view.dtype(0)
+    if dtype.floating:
+        return _real_range(view)
+    start, limit, delta = (view.ints(i)[0] for i in range(3))
+    step = delta.constant
+    span = (limit - start).constant
+    if not step or (span is None and (step != 1 or not nonnegative(limit - start))):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{start!r} to {limit!r} by {delta!r}")
+    length = limit - start if span is None else Index.of(max(0, -(-span // step)))
+    axes = view.axes((length,))
+    return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), dtype)),)
+
+
+def _real_range(view: View) -> tuple[Definition, ...]:
+    """Range of real numbers that are constants."""
+    dtype = view.dtype(0)
+    start, limit, delta = (view.numbers(i)[0] for i in range(3))
+    axes = view.axes((Index.of(max(0, int(-((start - limit) // delta)))),))
+    place = cast(FromIndex(Index.of(axes[0]), I64), dtype)
+    return (Definition(view.out(), axes, apply("add", const(start, dtype), apply("mul", place, const(delta, dtype)))),)
+
+
+def constant_of_shape(view: View) -> tuple[Definition, ...]:
+    """ConstantOfShape."""
+    value = view.node.attrs.get("value")
+    fill: Scalar = const(0.0, F32)
+    if isinstance(value, Constant):
+        fill = const(value.load().reshape(-1)[0].item(), value.dtype)
+    return (Definition(view.out(), view.axes(view.ints(0)), fill),)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Gather", gather),
+    Row("GatherElements", gather_elements),
+    Row("GatherND", gather_nd),
+    Row("ReverseSequence", reverse_sequence),
+    Row("OneHot", one_hot, shape_inputs=(1,)),
+    Row("EyeLike", eye_like, type_inputs=(0,)),
+    Row("Range", range_node, shape_inputs=(0, 1, 2)),
+    Row("ConstantOfShape", constant_of_shape, shape_inputs=(0,)),
+)

@@ -1,0 +1,238 @@
+"""Rows of operators that lay pieces over each other and add them up: seen from the result, sums over what reaches it.
+
+With stride s and dilation d, tap t of input position q lands on y = s*q + d*t - low. So the taps that reach y are those
+with d*t = y + low modulo s: every s/gcd(s, d)-th one, from a first one that depends on y. No tap is visited in vain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from math import gcd, prod
+
+from onnxfuse.ir.compose import inside
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, modulo
+from onnxfuse.ir.scalar import Guard, Scalar, apply, cast, const
+from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.stages import At, Element, Stages, here, total, wide
+
+MOST_KINDS = 16  # products of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """One spatial axis: extents of the positions and of the result, stride, dilation, cut margin and number of taps."""
+
+    have: Index
+    extent: Index
+    stride: int
+    dilation: int
+    low: int
+    size: int
+
+    @property
+    def apart(self) -> int:
+        """The distance of two taps that reach the same element from positions of the grid."""
+        return self.stride // gcd(self.stride, self.dilation)
+
+    @property
+    def count(self) -> int:
+        """How many taps may reach an element."""
+        return -(-self.size // self.apart)
+
+    def reached_by(self, y: Index, j: Index) -> Reach:
+        """Tap number j of those that reach y."""
+        shared = gcd(self.stride, self.dilation)
+        place = y + self.low
+        step = self.dilation // shared
+        inverse = pow(step, -1, self.apart) if self.apart > 1 else 0
+        first = modulo(floor_div(place, Index.of(shared)) * inverse, Index.of(self.apart))
+        # place - d*first is a multiple of s; for d = 1 what is taken off is the remainder itself
+        base = floor_div(place if self.dilation == 1 else place - first * self.dilation, Index.of(self.stride))
+        position, tap = base - j * step, first + j * self.apart
+        inner = (Guard(tap, Index.of(self.size)),) if self.size % self.apart else ()
+        whole = (Guard(modulo(place, Index.of(shared)), ONE),) if shared > 1 else ()
+        return Reach(position, tap, inner, (*whole, *inner, Guard(position, self.have)))
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """A tap that reaches an element, and from which position. It exists under `inner`, both do under `guards`."""
+
+    position: Index
+    tap: Index
+    inner: tuple[Guard, ...]
+    guards: tuple[Guard, ...]
+
+
+def reaching(
+    view: View, spots: Sequence[Landing], place: At
+) -> tuple[tuple[Axis, ...], tuple[Reach, ...], tuple[Guard, ...]]:
+    """Ranges over the taps that reach a place, axis by axis; what they are; and the guards of all together."""
+    steps = [Axis(f"{view.out()}:k{i}", Index.of(s.count)) for i, s in enumerate(spots)]
+    found = tuple(
+        s.reached_by(y, Index.of(j) if s.count > 1 else ZERO) for s, y, j in zip(spots, place, steps, strict=True)
+    )
+    ranges = tuple(j for s, j in zip(spots, steps, strict=True) if s.count > 1)
+    return ranges, found, tuple(g for r in found for g in r.guards)
+
+
+def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
+    """The spatial axes of a ConvTranspose."""
+    have = view.shape(0)[2:]
+    rank = len(have)
+    strides = tuple(view.attr("strides", None) or (1,) * rank)
+    dilations = tuple(view.attr("dilations", None) or (1,) * rank)
+    pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
+    more = tuple(view.attr("output_padding", None) or (0,) * rank)
+    asked = tuple(view.attr("output_shape", None) or ())[-rank:]
+    auto = view.attr("auto_pad", "NOTSET")
+    out: list[Landing] = []
+    for i, (n, k, s, d) in enumerate(zip(have, kernel, strides, dilations, strict=True)):
+        whole = (n - 1) * s + (d * (k - 1) + 1 + more[i])
+        low, high = (pads[i], pads[i + rank]) if auto == "NOTSET" else (0, 0)
+        if asked or auto.startswith("SAME"):
+            extent = Index.of(asked[i]) if asked else n * s
+            cut = (whole - extent).constant
+            if cut is None:
+                raise view.refuse("E-SHAPE-UNKNOWN", f"output_shape on the symbolic extent {n!r}")
+            cut = max(0, cut)
+            low = cut // 2 if auto == "SAME_UPPER" else cut - cut // 2
+            high = cut - low
+        else:
+            extent = whole - (low + high)
+        out.append(Landing(n, extent, s, d, low, k))
+    return tuple(out)
+
+
+def conv_transpose(view: View) -> tuple[Definition, ...]:
+    """ConvTranspose of any rank, with groups, strides, dilations, padding and output padding."""
+    x, w = view.shape(0), view.shape(1)
+    kernel = tuple(e.constant or 0 for e in w[2:])
+    if len(x) != len(w) or len(x) < 3 or not all(kernel):
+        raise view.refuse("E-SHAPE-UNKNOWN", "the kernel's shape is not static")
+    spots = landings(view, kernel)
+    stages = Stages(view)
+    value: Element = partial(_by_tap, view, spots)
+    uneven = prod(s.stride for s in spots if s.size % s.stride)
+    if view.attr("group", 1) == 1 and all(s.dilation == 1 for s in spots) and uneven <= MOST_KINDS:
+        value = _by_remainder(stages, spots)
+    bias = wide(view, 2) if view.has(2) else None
+    shape = (x[0], w[1] * view.attr("group", 1), *(s.extent for s in spots))
+    stages.output(shape, lambda at: apply("add", value(at), bias(at[1:2])) if bias else value(at))
+    return tuple(stages.made)
+
+
+def _by_remainder(stages: Stages, spots: Sequence[Landing]) -> Element:
+    """The sums of elements with the same remainder of their place modulo the stride, which are those of a convolution.
+
+    Where the stride divides the kernel they all have as many taps: side by side they are one product of matrices, with
+    as many times the channels. Where it does not, each remainder has a product of its own, as a tap too many would not
+    be nothing where the input is infinite.
+    """
+    kinds = [(None,) if s.size % s.stride == 0 else tuple(range(s.stride)) for s in spots]
+    parts = [(k, _convolved(stages, spots, k, f"%sums{at}")) for at, k in enumerate(product(*kinds))]
+
+    def value(at: At) -> Scalar:
+        places = [y + s.low for s, y in zip(spots, at[2:], strict=True)]
+        (_, first), *others = parts
+        found = first(at)
+        for kind, part in others:
+            own = tuple(
+                Guard(modulo(p, Index.of(s.stride)) - r, ONE)
+                for s, p, r in zip(spots, places, kind, strict=True)
+                if r is not None
+            )
+            found = inside(own, part(at), found)
+        return found
+
+    return value
+
+
+def _convolved(stages: Stages, spots: Sequence[Landing], kind: Sequence[int | None], tag: str) -> Element:
+    """Sums of all elements with these remainders (None: any of them), as read at an index of the result."""
+    view = stages.view
+    x, w, dtype = view.shape(0), view.shape(1), view.dtype(0).accumulator
+    counts = [s.count if r is None else max(0, -(-(s.size - r) // s.stride)) for s, r in zip(spots, kind, strict=True)]
+    if 0 in counts:
+        return lambda at: const(0, dtype)
+    first = tuple(s.low // s.stride for s in spots)
+    grid = tuple(
+        floor_div(s.extent + (s.low - 1), Index.of(s.stride)) + (1 - f) for s, f in zip(spots, first, strict=True)
+    )
+    channel = Axis(f"{view.out()}{tag}:c", x[1])
+    steps = [Axis(f"{view.out()}{tag}:j{i}", Index.of(n)) for i, n in enumerate(counts)]
+    ranges = tuple(a for a in (*steps, channel) if a.extent != ONE)
+
+    def summed(at: At) -> Scalar:
+        spot, remainders, column = at[1 : 1 + len(spots)], iter(at[1 + len(spots) :]), at[-1]
+        j, c = (
+            tuple(Index.of(k) if k in ranges else ZERO for k in steps),
+            Index.of(channel) if channel in ranges else ZERO,
+        )
+        position = tuple(q + f - k for q, f, k in zip(spot, first, j, strict=True))
+        tap = tuple(
+            (next(remainders) if r is None else r) + k * s.stride for s, r, k in zip(spots, kind, j, strict=True)
+        )
+        held = tuple(Guard(p, s.have) for s, p in zip(spots, position, strict=True))
+        left = inside(held, view.load(0, (at[0], c, *position)), const(0, view.dtype(0)))
+        right = view.load(1, (c, column, *tap))
+        return total("sum", ranges, apply("mul", cast(left, dtype), cast(right, dtype)))
+
+    free = tuple(Index.of(s.stride) for s, r in zip(spots, kind, strict=True) if r is None)
+    made = stages.value(tag, (x[0], *grid, *free, w[1]), summed)
+
+    def value(at: At) -> Scalar:
+        places = [(y + s.low, Index.of(s.stride)) for s, y in zip(spots, at[2:], strict=True)]
+        spot = tuple(floor_div(p, s) - f for (p, s), f in zip(places, first, strict=True))
+        remainders = tuple(modulo(p, s) for (p, s), r in zip(places, kind, strict=True) if r is None)
+        return made((at[0], *spot, *remainders, at[1]))
+
+    return value
+
+
+def _by_tap(view: View, spots: Sequence[Landing], at: At) -> Scalar:
+    """An element as the sum over the taps that reach it: with groups and dilations."""
+    w = view.shape(1)
+    groups = view.attr("group", 1)
+    own = floor_div(view.shape(0)[1], Index.of(groups))  # input channels of a group
+    n, oc = at[:2]
+    channel = Axis(f"{view.out()}:c", own)
+    c = Index.of(channel) if own != ONE else ZERO
+    ic, column = (floor_div(oc, w[1]) * own + c, modulo(oc, w[1])) if groups > 1 else (c, oc)
+    ranges, reach, guards = reaching(view, spots, at[2:])
+    left = inside(guards, view.load(0, (n, ic, *(r.position for r in reach))), const(0, view.dtype(0)))
+    inner = tuple(g for r in reach for g in r.inner)
+    right = inside(inner, view.load(1, (ic, column, *(r.tap for r in reach))), const(0, view.dtype(1)))
+    dtype = view.dtype(0).accumulator
+    term = apply("mul", cast(left, dtype), cast(right, dtype))
+    return total("sum", ranges if own == ONE else (*ranges, channel), term)
+
+
+def col2im(view: View) -> tuple[Definition, ...]:
+    """Col2Im: columns of blocks laid back into an image, overlapping ones added."""
+    have, image, block = view.shape(0), view.static_ints(1), view.static_ints(2)
+    rank = len(image)
+    strides = tuple(view.attr("strides", None) or (1,) * rank)
+    dilations = tuple(view.attr("dilations", None) or (1,) * rank)
+    pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
+    spots: list[Landing] = []
+    for i, (m, k, s, d) in enumerate(zip(image, block, strides, dilations, strict=True)):
+        blocks = (m + pads[i] + pads[i + rank] - d * (k - 1) - 1) // s + 1
+        spots.append(Landing(Index.of(blocks), Index.of(m), s, d, pads[i], k))
+    size = prod(block)
+    axes = view.axes((have[0], floor_div(have[1], Index.of(size)), *map(Index.of, image)))
+    ranges, reach, guards = reaching(view, spots, here(axes[2:]))
+    row, column = Index.of(axes[1]), ZERO
+    for s, r in zip(spots, reach, strict=True):
+        row, column = row * s.size + r.tap, column * s.have + r.position
+    value = inside(guards, view.load(0, (Index.of(axes[0]), row, column)), const(0, view.dtype(0)))
+    return (Definition(view.out(), axes, cast(total("sum", ranges, value), view.dtype(0))),)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("ConvTranspose", conv_transpose),
+    Row("Col2Im", col2im, shape_inputs=(1, 2)),
+)

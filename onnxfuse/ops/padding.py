@@ -1,0 +1,128 @@
+"""Rows of operators that add or cut margins: every mode is an index map, only a constant margin is a guard."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfuse.ir.compose import inside
+from onnxfuse.ir.index import ZERO, Index, greatest, least
+from onnxfuse.ir.index import modulo as index_modulo
+from onnxfuse.ir.scalar import Guard, Scalar, const
+from onnxfuse.ops.spec import Definition, Row, View
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What is added below and above one axis of extent `have`; negative numbers cut off."""
+
+    have: Index
+    low: int = 0
+    high: int = 0
+
+    @property
+    def extent(self) -> Index:
+        """The extent of the result."""
+        return self.have + (self.low + self.high)
+
+    def source(self, mode: str, at: Index) -> Index:
+        """Where the result's position `at` is read; outside of the axis in the margins of mode constant."""
+        if self.low <= 0 and self.high <= 0:
+            return at - self.low
+        # what is cut off is gone before the rest is repeated
+        cut = min(self.low, 0)
+        kept = self.have + (cut + min(self.high, 0))
+        place = at - max(self.low, 0)
+        if mode == "edge":
+            place = greatest(ZERO, least(place, kept - 1))
+        elif mode == "wrap":
+            place = index_modulo(place, kept)
+        elif mode == "reflect":
+            place = self._reflected(place, kept)
+        return place - cut
+
+    def _reflected(self, place: Index, kept: Index) -> Index:
+        """The place mirrored at both ends as often as it takes; extents that are symbols suffice for one time."""
+        last = kept - 1
+        n = last.constant
+        if n is not None and max(self.low, self.high) > n:
+            if n == 0:
+                return ZERO
+            place = index_modulo(place, last * 2)
+            return least(place, last * 2 - place)
+        place = greatest(place, -place)
+        return greatest(ZERO, least(place, last * 2 - place))
+
+
+def margins(view: View) -> tuple[Margin, ...]:
+    """What a Pad asks for, axis by axis; amounts are an attribute before opset 11, axes an input from 18 on."""
+    have = view.shape(0)
+    pads = view.static_ints(1) if view.opset >= 11 else tuple(view.attr("pads", ()))
+    axes = view.static_ints(3) if view.has(3) else tuple(range(len(have)))
+    out = [Margin(e) for e in have]
+    for k, a in enumerate(axes):
+        at = view.axis(a, len(have))
+        out[at] = Margin(have[at], pads[k], pads[k + len(axes)])
+    return tuple(out)
+
+
+def pad(view: View) -> tuple[Definition, ...]:
+    """Pad in every mode."""
+    mode = view.attr("mode", "constant")
+    if mode not in ("constant", "edge", "reflect", "wrap"):
+        raise view.refuse("E-NO-KERNEL", f"mode {mode}")
+    made = margins(view)
+    axes = view.axes(tuple(m.extent for m in made))
+    index = tuple(m.source(mode, Index.of(a)) for m, a in zip(made, axes, strict=True))
+    if mode != "constant":
+        return (Definition(view.out(), axes, view.load(0, index)),)
+    guards = tuple(Guard(i, m.have) for i, m in zip(index, made, strict=True) if m.low or m.high)
+    return (Definition(view.out(), axes, inside(guards, view.load(0, index), _fill(view))),)
+
+
+def _fill(view: View) -> Scalar:
+    """What stands in the margins of mode constant."""
+    if view.opset < 11:
+        return const(view.attr("value", 0.0), view.dtype(0))
+    return view.load(2, (ZERO,) * len(view.shape(2))) if view.has(2) else const(0, view.dtype(0))
+
+
+def center_crop_pad(view: View) -> tuple[Definition, ...]:
+    """CenterCropPad: named axes cut or filled up with zeros to given extents, on both sides alike."""
+    have = view.shape(0)
+    named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
+    wanted = list(have)
+    for at, extent in zip(named, view.ints(1), strict=True):
+        wanted[at] = extent
+    axes = view.axes(tuple(wanted))
+    index: list[Index] = []
+    guards: list[Guard] = []
+    for a, n, e in zip(axes, have, wanted, strict=True):
+        more = (e - n).constant
+        if more is None:
+            raise view.refuse("E-SHAPE-UNKNOWN", f"{n!r} centred in {e!r}")
+        index.append(Index.of(a) - more // 2 if more > 0 else Index.of(a) + -more // 2)
+        if more > 0:
+            guards.append(Guard(index[-1], n))
+    value = inside(tuple(guards), view.load(0, tuple(index)), const(0, view.dtype(0)))
+    return (Definition(view.out(), axes, value),)
+
+
+def trilu(view: View) -> tuple[Definition, ...]:
+    """Trilu: zeros below or above a diagonal of each matrix."""
+    have, dtype = view.shape(0), view.dtype(0)
+    k = view.static_ints(1)[0] if view.has(1) else 0
+    axes = view.axes(have)
+    i, j = (Index.of(a) for a in axes[-2:])
+    if view.attr("upper", 1):
+        guard = Guard(j - i - k, have[-1] + max(0, -k))
+    else:
+        guard = Guard(i + k - j, have[-2] + max(0, k))
+    value = inside((guard,), view.load(0, tuple(map(Index.of, axes))), const(0, dtype))
+    return (Definition(view.out(), axes, value),)
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Pad", pad, since=2, shape_inputs=(1, 3)),
+    Row("CenterCropPad", center_crop_pad, shape_inputs=(1,)),
+    Row("Trilu", trilu, shape_inputs=(1,)),
+)

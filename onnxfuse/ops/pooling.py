@@ -1,0 +1,88 @@
+"""Rows of pooling: monoids over the windows of an image, or over all of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Scalar, apply, cast, const
+from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.stages import mean_of, square, total
+from onnxfuse.ops.window import Window, guarded_load, windows
+
+Lift = Callable[[View, Scalar], Scalar]
+Tap = tuple[Window, Axis, Axis]  # of one spatial axis: the window, the output's axis and the range of its taps
+
+
+def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Sequence[Tap]], Scalar]) -> Row:
+    """A pooling with strides, pads, dilations and ceil_mode of any rank: `lift` each element, combine, `finish`."""
+
+    def define(view: View) -> tuple[Definition, ...]:
+        if any(view.node.outputs[1:]):
+            raise view.refuse("E-NO-KERNEL", "indices are wanted")
+        have, dtype = view.shape(0), view.dtype(0)
+        kernel = tuple(view.attr("kernel_shape", ()))
+        spots = windows(view, kernel)
+        axes = view.axes((*have[:2], *(s.extent for s in spots)))
+        ranges = tuple(Axis(f"{view.out()}:k{i}", Index.of(k)) for i, k in enumerate(kernel))
+        taps = tuple(zip(spots, axes[2:], ranges, strict=True))
+        at = tuple(s.index(Index.of(a), Index.of(r)) for s, a, r in taps)
+        outer = (Index.of(axes[0]), Index.of(axes[1]))
+        x = guarded_load(view, 0, (*outer, *at), spots, MONOIDS[combine].init(dtype)[0])
+        value = finish(view, total(combine, ranges, lift(view, x)), taps)
+        return (Definition(view.out(), axes, cast(value, dtype)),)
+
+    return Row(op, define)
+
+
+def global_pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Index], Scalar]) -> Row:
+    """A pooling over all spatial axes: `lift` each element, combine, `finish` with their number."""
+
+    def define(view: View) -> tuple[Definition, ...]:
+        have = view.shape(0)
+        axes = view.axes((*have[:2], *(ONE,) * (len(have) - 2)))
+        ranges = tuple(Axis(f"{view.out()}:r{i}", e) for i, e in enumerate(have[2:], 2))
+        x = view.load(0, (Index.of(axes[0]), Index.of(axes[1]), *map(Index.of, ranges)))
+        value = finish(view, total(combine, ranges, lift(view, x)), product(have[2:]))
+        return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
+
+    return Row(op, define)
+
+
+def _plain(view: View, x: Scalar) -> Scalar:
+    return x
+
+
+def _power(view: View, x: Scalar) -> Scalar:
+    """|x| to the power that the node names."""
+    p = view.attr("p", 2)
+    x = cast(x, x.dtype.accumulator)
+    return square(x) if p == 2 else apply("abs", x) if p == 1 else apply("pow", apply("abs", x), const(p, x.dtype))
+
+
+def _root(view: View, value: Scalar, taps: object) -> Scalar:
+    """The root of that power."""
+    p = view.attr("p", 2)
+    return apply("sqrt", value) if p == 2 else value if p == 1 else apply("pow", value, const(1 / p, value.dtype))
+
+
+def _average(view: View, value: Scalar, taps: Sequence[Tap]) -> Scalar:
+    """A sum over the cells of the window that lie inside the (padded, when counted) input."""
+    counted = bool(view.attr("count_include_pad", 0))
+    size: Scalar | None = None
+    for s, a, r in taps:
+        factor = s.cells(Index.of(a), r, counted, value.dtype)
+        size = factor if size is None else apply("mul", size, factor)
+    return value if size is None else apply("div", value, size)
+
+
+ROWS: tuple[Row, ...] = (
+    pool_row("MaxPool", "max", _plain, lambda view, v, taps: v),
+    pool_row("AveragePool", "sum", _plain, _average),
+    pool_row("LpPool", "sum", _power, _root),
+    global_pool_row("GlobalMaxPool", "max", _plain, lambda view, v, n: v),
+    global_pool_row("GlobalAveragePool", "sum", _plain, lambda view, v, n: mean_of(v, n)),
+    global_pool_row("GlobalLpPool", "sum", _power, _root),
+)

@@ -1,0 +1,339 @@
+"""Rows of Resize and Upsample: each axis by itself a few taps, whose places and weights are tables or closed forms.
+
+Where the extents are known, places and weights are worked out in single precision as ONNX Runtime does it, since the
+last bit of a coordinate decides which element is the nearest. Symbolic extents are served where the scale is an integer
+or its inverse: there the coordinates are exact, and so are the closed forms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.index import ZERO, Axis, Index, Table, divides, entry, floor_div, greatest, least, modulo
+from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
+from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.stages import At, Element, Stages, total, wide
+
+F = np.float32
+UNIT = 2.0**-30  # of weights in tables
+FEW = 4  # taps of an axis that are spelled out
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """An axis by its number: extents before and after, the scale, and the region of interest of tf_crop_and_resize."""
+
+    number: int
+    have: Index
+    extent: Index
+    scale: float = 1.0
+    roi: tuple[float, float] = (0.0, 1.0)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing happens along the axis."""
+        return self.have == self.extent and self.scale == 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a node resizes: its attributes, with the defaults of its opset."""
+
+    mode: str
+    coordinates: str
+    nearest: str
+    cubic: float
+    outside: bool  # taps outside of the axis count nothing
+    antialias: bool
+    beyond: float  # the value of tf_crop_and_resize outside of the tensor
+
+
+def manner(view: View) -> Manner:
+    """The manner of a node; before opset 11 there is only one, which truncates, and rounds up where it shrinks."""
+    mode = view.attr("mode", "nearest")
+    if mode not in ("nearest", "linear", "cubic"):
+        raise view.refuse("E-NO-KERNEL", f"mode {mode}")
+    if view.opset < 11:
+        return Manner(mode, "asymmetric", "simple", 0.0, False, False, 0.0)
+    return Manner(
+        mode,
+        view.attr("coordinate_transformation_mode", "half_pixel"),
+        view.attr("nearest_mode", "round_prefer_floor"),
+        view.attr("cubic_coeff_a", -0.75),
+        bool(view.attr("exclude_outside", 0)),
+        bool(view.attr("antialias", 0)) and mode != "nearest",
+        view.attr("extrapolation_value", 0.0),
+    )
+
+
+# Extents --------------------------------------------------------------------------------------------------------------
+
+
+def stretches(view: View) -> tuple[Stretch, ...]:
+    """What becomes of each axis, from scales or sizes that are known."""
+    have = view.shape(0)
+    named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
+    out = [Stretch(i, e, e) for i, e in enumerate(have)]
+    sizes = view.ints(3) if view.has(3) and view.opset >= 11 and view.shape(3) != (ZERO,) else None
+    for k, at in enumerate(named):
+        if sizes is not None:
+            out[at] = _sized(view, out[at], sizes[k])
+        else:
+            scale = _scales(view)[k]
+            out[at] = replace(out[at], extent=_scaled(view, have[at], scale), scale=scale)
+    if sizes is not None:
+        out = _in_proportion(view, out, named)
+    if view.attr("coordinate_transformation_mode", "") == "tf_crop_and_resize" and view.has(1):
+        roi = view.numbers(1)
+        for k, at in enumerate(named):
+            out[at] = replace(out[at], roi=(roi[k], roi[k + len(named)]))
+    return tuple(out)
+
+
+def resized(view: View) -> tuple[Index, ...]:
+    """The extents of the result, those too for which no element is defined: sizes are what they are."""
+    if not view.has(3) or view.opset < 11 or view.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return tuple(s.extent for s in stretches(view))
+    shape = list(view.shape(0))
+    for a, size in zip(view.attr("axes", range(len(shape))), view.ints(3), strict=True):
+        shape[view.axis(a, len(shape))] = size
+    return tuple(shape)
+
+
+def _scales(view: View) -> Sequence[float]:
+    if view.node.op == "Upsample" and view.opset < 9:
+        return tuple(float(F(s)) for s in view.attr("scales", ()))
+    at = 2 if view.node.op == "Resize" and view.opset >= 11 else 1
+    return tuple(float(F(s)) for s in view.numbers(at))
+
+
+def _scaled(view: View, have: Index, scale: float) -> Index:
+    """floor(extent * scale), in single precision."""
+    n = have.constant
+    if n is not None:
+        return Index.of(int(np.floor(F(scale) * F(n))))
+    if scale == int(scale):
+        return have * int(scale)
+    if scale > 0 and (1 / scale).is_integer():
+        return floor_div(have, Index.of(int(1 / scale)))
+    raise view.refuse("E-SHAPE-UNKNOWN", f"the symbolic extent {have!r} by {scale}")
+
+
+def _sized(view: View, s: Stretch, size: Index) -> Stretch:
+    n, m = s.have.constant, size.constant
+    if n is not None and m is not None:
+        return replace(s, extent=size, scale=float(F(m) / F(n)) if n else 1.0)
+    up, down = divides(s.have, size), divides(size, s.have)
+    if up is not None and up.constant:
+        return replace(s, extent=size, scale=float(up.constant))
+    if down is not None and down.constant:
+        return replace(s, extent=size, scale=1.0 / down.constant)
+    raise view.refuse("E-SHAPE-UNKNOWN", f"the extent {s.have!r} as {size!r}")
+
+
+def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> list[Stretch]:
+    """All named axes by the smallest or the largest of their scales, where the aspect ratio is to be kept."""
+    policy = view.attr("keep_aspect_ratio_policy", "stretch")
+    if policy == "stretch":
+        return out
+    scale = (min if policy == "not_larger" else max)(out[at].scale for at in named)
+    for at in named:
+        n = out[at].have.constant
+        if n is None:
+            raise view.refuse("E-SHAPE-UNKNOWN", f"{policy} of the symbolic extent {out[at].have!r}")
+        out[at] = replace(out[at], extent=Index.of(int(np.floor(F(scale) * F(n) + F(0.5)))), scale=scale)
+    return out
+
+
+# Coordinates ----------------------------------------------------------------------------------------------------------
+
+
+def coordinates(view: View, how: Manner, s: Stretch) -> Array:
+    """The coordinate in the input of each output element, in single precision."""
+    n, m = s.have.constant or 0, s.extent.constant or 0
+    x, scale = np.arange(m, dtype=F), F(s.scale)
+    whole, made = F(n), F(m)
+    first, last = map(F, s.roi)
+    if how.coordinates == "asymmetric":
+        return np.asarray(x / scale)
+    if how.coordinates == "half_pixel" or (how.coordinates == "pytorch_half_pixel" and m > 1):
+        return np.asarray((x + F(0.5)) / scale - F(0.5))
+    if how.coordinates == "pytorch_half_pixel":
+        return np.zeros(m, F)
+    if how.coordinates == "align_corners":
+        return np.asarray(x * (whole - F(1)) / (made - F(1))) if m > 1 else np.zeros(m, F)
+    if how.coordinates == "tf_half_pixel_for_nn":
+        return np.asarray((x + F(0.5)) / scale)
+    if how.coordinates == "half_pixel_symmetric":
+        offset = whole / F(2) * (F(1) - made / (whole * scale))
+        return np.asarray(offset + (x + F(0.5)) / scale - F(0.5))
+    if how.coordinates == "tf_crop_and_resize":
+        if m > 1:
+            return np.asarray(first * (whole - F(1)) + x * (last - first) * (whole - F(1)) / (made - F(1)))
+        return np.full(m, F(0.5) * (first + last) * (whole - F(1)), F)
+    raise view.refuse("E-NO-KERNEL", f"coordinates {how.coordinates}")
+
+
+def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
+    """The whole coordinate that is meant, not yet inside."""
+    if how.nearest == "simple":
+        return np.ceil(x) if scale < 1 else np.trunc(x)
+    rounding: dict[str, Callable[[Array], Array]] = {
+        "round_prefer_floor": lambda v: np.ceil(v - F(0.5)),
+        "round_prefer_ceil": lambda v: np.floor(v + F(0.5)),
+        "floor": np.floor,
+        "ceil": np.ceil,
+    }
+    if how.nearest not in rounding:
+        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
+    return rounding[how.nearest](x)
+
+
+# Taps -----------------------------------------------------------------------------------------------------------------
+
+
+def along(view: View, how: Manner, s: Stretch, at: Index, read: Callable[[Index], Scalar]) -> Scalar:
+    """What stands at position `at` of a stretched axis, given what `read` finds at positions of the original one."""
+    n = s.have.constant
+    if s.idle:
+        return read(at)
+    if n is None or s.extent.constant is None:
+        return _symbolic(view, how, s, at, read)
+    x = coordinates(view, how, s)
+    if how.mode == "nearest":
+        places = np.clip(_nearest(view, how, x, s.scale), 0, n - 1).astype(np.int64)
+        return read(_closed(tuple(places.tolist()), at, s))
+    places, weights = _filtered(how, x, n, s.scale)
+    units = np.round(weights / UNIT).astype(np.int64)
+    count = places.shape[1]
+    if count <= FEW:
+        columns = zip(places.T.tolist(), units.T.tolist(), strict=True)
+        return _sum([_term(read, Table(tuple(p)), Table(tuple(w)), at) for p, w in columns])
+    tap = Axis(f"{view.out()}:t{s.number}", Index.of(count))
+    flat_places, flat_units = (Table(tuple(v.reshape(-1).tolist())) for v in (places, units))
+    return total("sum", (tap,), _term(read, flat_places, flat_units, at * count + tap))
+
+
+def _term(read: Callable[[Index], Scalar], places: Table, weights: Table, at: Index) -> Scalar:
+    value = read(entry(places, at))
+    weight = apply("mul", FromIndex(entry(weights, at), value.dtype), const(UNIT, value.dtype))
+    return apply("mul", value, weight)
+
+
+def _sum(terms: Sequence[Scalar]) -> Scalar:
+    result = terms[0]
+    for t in terms[1:]:
+        result = apply("add", result, t)
+    return result
+
+
+def _closed(places: tuple[int, ...], at: Index, s: Stretch) -> Index:
+    """The places as a quotient of the output's position, or, where they are none, as a table."""
+    ratio = Fraction(s.scale).limit_denominator(64)
+    p, q = ratio.numerator, ratio.denominator
+    for offset in range(-q, p + 1) if p <= 64 else ():
+        if places == tuple((i * q + offset) // p for i in range(len(places))):
+            return floor_div(at * q + offset, Index.of(p))
+    return entry(Table(places), at)
+
+
+def _filtered(how: Manner, x: Array, n: int, scale: float) -> tuple[Array, Array]:
+    """Places and weights of each output element: two for linear, four for cubic, more where they are spread out."""
+    spread = max(1.0, 1.0 / scale) if how.antialias else 1.0
+    if how.mode == "linear" and not how.antialias:
+        x = np.clip(x, F(0), F(n - 1))
+    reach = int(np.ceil((1 if how.mode == "linear" else 2) * spread))
+    places = np.floor(x)[:, None].astype(np.int64) + np.arange(1 - reach, reach + 1)
+    away = np.abs(x[:, None].astype(np.float64) - places) / spread
+    weights = np.maximum(0.0, 1.0 - away) if how.mode == "linear" else _cubic(away, how.cubic)
+    if how.outside:
+        weights = np.where((places >= 0) & (places < n), weights, 0.0)
+    if how.outside or how.antialias:
+        weights = weights / weights.sum(1, keepdims=True)
+    used = (weights != 0).any(0)
+    return np.clip(places, 0, n - 1)[:, used], weights[:, used]
+
+
+def _cubic(d: Array, a: float) -> Array:
+    """The cubic convolution kernel (Keys, 1981)."""
+    near = ((a + 2) * d - (a + 3)) * d * d + 1
+    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
+    return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
+
+
+def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Callable[[Index], Scalar]) -> Scalar:
+    """The same by exact fractions: the coordinate of output element i is (num * i + offset) / den."""
+    scale = Fraction(s.scale).limit_denominator(64)
+    num, den = scale.denominator * 2, scale.numerator * 2
+    halves = ("half_pixel", "half_pixel_symmetric", *(("pytorch_half_pixel",) if scale > 1 else ()))
+    if how.coordinates not in ("asymmetric", *halves):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"coordinates {how.coordinates} of the symbolic extent {s.have!r}")
+    offset = scale.denominator - scale.numerator if how.coordinates in halves else 0
+    x, last = at * num + offset, s.have - 1
+    if how.mode == "nearest":
+        shifts = {"floor": 0, "ceil": den - 1, "round_prefer_floor": den // 2 - 1, "round_prefer_ceil": den // 2}
+        shift = (shifts | {"simple": den - 1 if scale < 1 else 0}).get(how.nearest)
+        if shift is None:
+            raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
+        return read(greatest(ZERO, least(floor_div(x + shift, Index.of(den)), last)))
+    if how.mode != "linear" or how.antialias or how.outside:
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{how.mode} of the symbolic extent {s.have!r}")
+    x = greatest(ZERO, least(x, last * den))
+    low = floor_div(x, Index.of(den))
+    one, two = read(low), read(least(low + 1, last))
+    part = apply("mul", FromIndex(modulo(x, Index.of(den)), one.dtype), const(1 / den, one.dtype))
+    return _sum([apply("mul", one, apply("sub", const(1, one.dtype), part)), apply("mul", two, part)])
+
+
+# The row --------------------------------------------------------------------------------------------------------------
+
+
+def resize(view: View) -> tuple[Definition, ...]:
+    """Resize and Upsample in every mode, by known scales or sizes: one axis after the other, the last one first."""
+    how, made, dtype = manner(view), stretches(view), view.dtype(0)
+    busy = [i for i, s in enumerate(made) if not s.idle]
+    if how.mode != "nearest" and not dtype.floating and busy:
+        raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: how it rounds is the runtime's own")
+    if ZERO in view.shape(0):
+        raise view.refuse("E-SHAPE-UNKNOWN", "an empty tensor")
+    stages, shape = Stages(view), list(view.shape(0))
+    value: Element = wide(view) if how.mode != "nearest" else lambda at: view.load(0, at)
+    for i in reversed(busy):
+        shape[i] = made[i].extent
+        value = _stretched(view, how, made[i], i, value)
+        if i != busy[0] and how.mode != "nearest":
+            value = stages.value(f"%{i}", tuple(shape), value)
+    stages.output(tuple(s.extent for s in made), lambda at: _within(view, how, made, at, value(at)))
+    return tuple(stages.made)
+
+
+def _stretched(view: View, how: Manner, s: Stretch, i: int, value: Element) -> Element:
+    return lambda at: along(view, how, s, at[i], lambda place: value((*at[:i], place, *at[i + 1 :])))
+
+
+def _within(view: View, how: Manner, made: Sequence[Stretch], at: At, value: Scalar) -> Scalar:
+    """The value, or that of tf_crop_and_resize where a coordinate lies outside of the tensor."""
+    if how.coordinates != "tf_crop_and_resize":
+        return value
+    for s, place in zip(made, at, strict=True):
+        if s.idle:
+            continue
+        x, last = coordinates(view, how, s), (s.have.constant or 1) - 1
+        held = Table(tuple(((x >= 0) & (x <= last)).astype(int).tolist()))
+        here = apply("equal", FromIndex(entry(held, place), I64), const(1, I64))
+        if set(held.values) != {1}:
+            value = apply("select", here, value, const(how.beyond, value.dtype))
+    return value
+
+
+ROWS: tuple[Row, ...] = (
+    Row("Resize", resize, since=10, shape_inputs=(1, 2, 3)),
+    Row("Upsample", resize, since=7, until=9, shape_inputs=(1,)),
+)
