@@ -4,7 +4,7 @@ Which laws are safe: a law is `exact` when both sides give the same number (zero
 when only rounding differs, `assumes` when the sides also differ where a value is negative, or leaves the range of its
 type on the way. Regrouping products of values that only the run knows is of the last kind; regrouping constants is not,
 because the folded constant is looked at. The rows named `dnnfusion-*` are printed in DNNFusion (PLDI 2021, table 4); of
-that table, the commutative law is how operands are matched, and BitShift has no row.
+that table, the commutative law is how operands are matched, and the laws of BitShift are left out.
 """
 
 from __future__ import annotations
