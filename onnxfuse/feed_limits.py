@@ -108,18 +108,19 @@ def _inferred(bare: ModelProto) -> ModelProto:
         return bare
 
 
-def _graphs(graph: GraphProto) -> Iterator[GraphProto]:
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and all graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for attribute in node.attribute:
             for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") or attribute.graphs else ():
-                yield from _graphs(inner)
+                yield from graphs(inner)
 
 
 def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:
     """Readers of each value by name, inner graphs included: their names do not shadow outer ones."""
     found: defaultdict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
-    for each in _graphs(graph):
+    for each in graphs(graph):
         for node in each.node:
             for position, name in enumerate(node.input):
                 found[name].append((node, position))
@@ -129,7 +130,7 @@ def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:
 def _shapes(graph: GraphProto) -> dict[str, tuple[int | str | None, ...]]:
     """The extents of every value whose rank is known."""
     found: dict[str, tuple[int | str | None, ...]] = {}
-    for each in _graphs(graph):
+    for each in graphs(graph):
         for tensor in each.initializer:
             found[tensor.name] = tuple(tensor.dims)
         for value in (*each.input, *each.value_info, *each.output):

@@ -96,7 +96,7 @@ def op_times(
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     proto = feed_limits.load_proto(Path(model))
     origins = node_origins(proto)
-    kernels = {node.op_type for node in proto.graph.node if node.domain.startswith(DOMAIN)} if libraries else set()
+    kernels = {each.name for each in proto.functions if each.domain.startswith(DOMAIN)} if libraries else set()
     ops = _by_node(events, warmup, repeats, origins)
     return {"ops": [each | {"kernel": each["op_type"] in kernels} for each in ops], "events": _last(events, origins)}
 
@@ -136,7 +136,8 @@ def node_origins(model: ModelProto) -> dict[str, tuple[str, ...]]:
     functions = {(each.domain, each.name): _origin(each) for each in model.functions}
     return {
         node.name: _origin(node) or functions.get((node.domain, node.op_type), ()) or (node.name,)
-        for node in model.graph.node
+        for graph in feed_limits.graphs(model.graph)
+        for node in graph.node
         if node.name
     }
 

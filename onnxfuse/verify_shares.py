@@ -48,11 +48,8 @@ def measure(
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:
     """The nodes of a graph and of all graphs inside them."""
-    for node in graph.node:
-        yield node
-        for a in node.attribute:
-            for inner in (*a.graphs, *([a.g] if a.HasField("g") else [])):
-                yield from _nodes(inner)
+    for each in feed_limits.graphs(graph):
+        yield from each.node
 
 
 def _add_bodies(proto: ModelProto, domains: set[str]) -> None:

@@ -15,6 +15,7 @@ from onnxfuse.compare import FLOORS, distance
 from onnxfuse.engine import open_session, options, output_names, run
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.profile_child import node_origins
 from onnxfuse.report.result import Result
 from tests.models import bodies
 from tests.models.fused import CACHE, Feeds
@@ -88,6 +89,8 @@ def test_groups_tell_where_they_are(tmp_path: Path) -> None:
     result = built(bodies.model("nested"), tmp_path)
     inside = [g.nodes for g in result.groups if "If_0/then_branch" in g.name]
     assert inside == [("Loop_0/body/If_0/then_branch/MatMul_0", "Loop_0/body/If_0/then_branch/Tanh_0")]
+    origins = node_origins(onnx.load(tmp_path / "fused.onnx"))
+    assert {g.name: g.nodes for g in result.groups}.items() <= origins.items()
     assert result.nodes_after == sum(len(g.node) for g in bodies.graphs_of(onnx.load(tmp_path / "fused.onnx").graph))
 
 
