@@ -56,10 +56,10 @@ def _beside_convolutions(graph: Graph, kinds: Kinds, products: set[int]) -> set[
 def _coded_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
     """Contractions of decoded tensors, or of decoded weights, with what decodes, and what codes their results."""
     found: set[int] = set()
+    decoded = _decoded(graph, kinds, rows)
     readers = graph.consumers()
     place = {n.name: i for i, n in enumerate(graph.nodes)}
-    decoded = _decoded(graph, kinds, rows)
-    for i, kind in kinds.items():
+    for i, kind in kinds.items() if decoded else ():
         factors = [f for d in kind.definitions for f in _factors(d)]
         chains = [[decoded[v] for v in sorted(side) if v in decoded] for side in factors]
         whole = bool(chains) and all(chains)
