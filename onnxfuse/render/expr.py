@@ -143,6 +143,9 @@ def _from_index(x: FromIndex, c: Context) -> str:
     t = computed(x.dtype)
     if c.axis is None or not c.varies(x.index):
         return _wide(f"({t})({index(x.index)})", x.dtype, c)
+    stride = coefficient(x.index, c.axis)
+    if stride == ONE and x.dtype.kind in "iu":
+        return f"(splat<{t}>(({t})({index(x.index)})) + iota<{t}>())"
     value = f"({t})({_at_lane(x.index, c.axis)})"
     return f"each_lane<{t}>({identifier(c.axis.name)}, lanes, [&](i64 lane) HOLE {{ return {value}; }})"
 
