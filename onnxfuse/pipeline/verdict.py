@@ -30,16 +30,16 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         return b
     if b.copy and have(b.emitted).exact is not None:
         return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
-    memory: Memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
     if find_spec("onnxruntime") is None:
         verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
-    elif (known := memory.recall()) is not None:
-        verdict = known
     else:
-        b, failed = _tried(context, calls, b)
-        if failed and b.rounds < MOST_ROUNDS:
-            return _dropped(b, failed)
-        verdict = _compared(context, calls, b)
+        memory: Memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
+        known = memory.recall()
+        if known is None:
+            b, failed = _tried(context, calls, b)
+            if failed and b.rounds < MOST_ROUNDS:
+                return _dropped(b, failed)
+        verdict = known or _compared(context, calls, b)
         memory.keep(verdict)
     told = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
     context.tell("verify", told | {"inputs": verdict.inputs, "message": verdict.message})
