@@ -264,6 +264,7 @@ def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
 
 def _object(site: _Site, unit: Source, flags: Sequence[str]) -> bool:
     """Make the object of one unit; True when it was compiled, False when the cache had it."""
+    flags = (*flags, *unit.flags)
     key = key_of("object", site.recipe.identity, *flags, unit.symbol, unit.text)
     made = site.folder / f"{unit.symbol}.o"
     if _from_cache(site.cache, key, made):

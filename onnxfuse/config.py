@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ class Target:
     features: tuple[str, ...]  # names asked of __builtin_cpu_supports before kernels are registered
     gflops: float  # per core, fp32
     bandwidth: float  # GB/s per core beyond the caches
+    extras: tuple[str, ...] = ()  # features besides, for tiles that need them; a library with such a tile asks for them
 
     @property
     def panel(self) -> int:
@@ -95,6 +96,7 @@ class Target:
         return self.lanes * self.vectors
 
 
+EXTRAS = {"avx512bf16": "avx512_bf16"}  # features that some machines of a class have, and Linux's names of them
 _V4 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "avx2")
 _V3 = ("avx2", "fma", "f16c")
 
@@ -105,6 +107,7 @@ TARGETS: dict[str, Target] = {
     "x86-64-v3": Target("x86-64-v3", 8, 6, 2, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 12.0),
     "generic": Target("generic", 4, 4, 2, 32 << 10, 1 << 19, (), (), 20.0, 8.0),
 }
+_WIDEST = max(t.lanes for t in TARGETS.values())
 
 
 def cpu_flags() -> frozenset[str]:
@@ -126,7 +129,9 @@ def target_named(arch: str) -> Target:
     if platform.machine() not in ("x86_64", "AMD64"):
         return TARGETS["generic"]
     have = cpu_flags()
-    return next(t for t in TARGETS.values() if have.issuperset(t.features))
+    found = next(t for t in TARGETS.values() if have.issuperset(t.features))
+    extras = tuple(name for name, flag in EXTRAS.items() if flag in have and found.lanes == _WIDEST)
+    return replace(found, extras=extras)
 
 
 def default_cache_dir() -> Path:

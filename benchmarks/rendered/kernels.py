@@ -18,7 +18,7 @@ from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
-from onnxfuse.render.cpp import render, tiles_source
+from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.render.source import Source
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
@@ -71,7 +71,7 @@ def rendered(name: str, twin: Twin, folder: Path = FOLDER) -> Rendered:
     """The kernel of a twin's model, built into `folder`."""
     graph, _, kernel = planned(twin)
     glue = Source("glue", _GLUE)
-    sources = (render(kernel, "kernel", name), tiles_source())
+    sources = (render(kernel, "kernel", name), *tiles_sources([kernel]))
     folder.mkdir(parents=True, exist_ok=True)
     toolchain, cache = find_toolchain("auto"), Cache(folder / "objects")
     out = folder / f"{name}.so"

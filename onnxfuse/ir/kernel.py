@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.layout import Layout
+from onnxfuse.ir.products import SINGLE, Product
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 
@@ -156,14 +157,16 @@ class Tile:
     turn: Index = ZERO  # `turn`
     turns: Index = ZERO  # of `turns`
     more: Index = ZERO
+    product: Product = SINGLE  # element types of a and b
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
     """Rows of a matrix side by side: out[at + k * pitch + row - begin] = load(row, k), zeros behind the last row.
 
-    The source is contiguous in k. A pitch of 0 means as many as there are rows. `apart`: the pitch is larger than a
-    step, and what lies between the rows of one step and the next is left alone.
+    The source is contiguous in k, and rounded or widened to the element type of `out`, of which short ones lie in pairs
+    of steps. A pitch of 0 means as many as there are rows. `apart`: the pitch is larger than a step, and what lies
+    between the rows of one step and the next is left alone.
     """
 
     out: str

@@ -26,6 +26,7 @@ from onnxfuse.ir.kernel import (
     When,
     tables,
 )
+from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
 
@@ -113,7 +114,8 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"
             plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
             at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
-            return f"tile {s.out}{at} ={plus} {left} @ {right}, {size}{ahead}"
+            how = "" if s.product == SINGLE else f" as {s.product!r}"
+            return f"tile {s.out}{at} ={plus} {left} @ {right}{how}, {size}{ahead}"
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
             pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"

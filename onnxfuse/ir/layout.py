@@ -102,13 +102,18 @@ def channels_last(rank: int) -> Layout:
     return Layout((Permute((0, *range(2, rank), 1)),))
 
 
-def panels(rows: int, columns: int, width: int) -> tuple[Step, ...]:
-    """Steps that store a rows x columns matrix as (panel, row, column in panel), the last panel padded with zeros."""
+def panels(rows: int, columns: int, width: int, step: int = 1) -> tuple[Step, ...]:
+    """Steps that store a rows x columns matrix as (panel, row, column in panel), the last panel padded with zeros.
+
+    With a `step` above 1, which divides the rows, so many lie side by side: (panel, row / step, column, row % step).
+    """
     extra = -columns % width
     count = (columns + extra) // width
-    shape = (Index.of(rows), Index.of(count), Index.of(width))
     pad = (PadHigh((0, extra)),) if extra else ()
-    return (*pad, Reshape(shape), Permute((1, 0, 2)))
+    if step == 1:
+        return (*pad, Reshape((Index.of(rows), Index.of(count), Index.of(width))), Permute((1, 0, 2)))
+    shape = (Index.of(rows // step), Index.of(step), Index.of(count), Index.of(width))
+    return (*pad, Reshape(shape), Permute((2, 0, 3, 1)))
 
 
 def _step_shape(step: Step, shape: Shape) -> Shape:

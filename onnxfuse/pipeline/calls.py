@@ -13,7 +13,7 @@ from onnxfuse.lower import lower
 from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
 from onnxfuse.profile import profile_models
-from onnxfuse.render.cpp import kernel_text, render, tiles_source
+from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
@@ -34,7 +34,7 @@ class Calls:
     body: Callable[..., Any] = body
     identity: Callable[..., Any] = identity
     render: Callable[..., Any] = render
-    tiles_source: Callable[..., Any] = tiles_source
+    tiles_sources: Callable[..., Any] = tiles_sources
     registration: Callable[..., Any] = registration
     find_toolchain: Callable[..., Any] = find_toolchain
     build_library: Callable[..., Any] = build_library

@@ -18,7 +18,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described
+from onnxfuse.pipeline.groups import described, features_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.render.ort_glue import Entry
@@ -37,7 +37,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
         b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
     toolchain = calls.find_toolchain(options.toolchain)
     entries = [Entry(b.sources[op].symbol) for op in dict.fromkeys(p.op for p in b.all_parts)]
-    glue = calls.registration(b.domain, entries, context.target.features)
+    glue = calls.registration(b.domain, entries, _features(context, b))
     library = calls.build_library(
         tuple(b.sources.values()),
         glue,
@@ -51,6 +51,10 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     told = {"distinct": len(entries), "cached": min(library.cached, len(entries)), "compiler": library.compiler}
     context.tell("compile", told | {"seconds": library.seconds})
     return replace(b, library=library)
+
+
+def _features(context: Context, b: Build) -> tuple[str, ...]:
+    return features_of(context.target, [have(p.kernel) for p in b.all_parts])
 
 
 def cache_of(context: Context) -> Cache | None:
@@ -132,7 +136,7 @@ def _write_manifest(context: Context, b: Build, source: Source) -> None:
     places, library = have(context.places), b.library
     if places.manifest is None:
         return
-    how: dict[str, Any] = {"target": context.target.name, "features": list(context.target.features)}
+    how: dict[str, Any] = {"target": context.target.name, "features": list(_features(context, b))}
     how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy}
     text = manifest(
         Model(None, source.sha256, source.opsets.get("", 0), source.bytes),

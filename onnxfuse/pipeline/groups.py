@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from onnxfuse.classify import Facts, NodeFacts, group_facts, node_facts
+from onnxfuse.config import Target
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision, Graph, Node
@@ -18,6 +19,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
+from onnxfuse.render.cpp import products_of
 from onnxfuse.report.result import GroupResult
 
 BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be
@@ -87,6 +89,12 @@ def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
         assert not mine & (seen | forbidden), f"plan: {group.name} holds a node that it must not have"
         seen |= mine
     assert len({g.name for g in plan.groups}) == len(plan.groups), "plan: two groups have one name"
+
+
+def features_of(target: Target, kernels: Iterable[Kernel]) -> tuple[str, ...]:
+    """What a processor must have for kernels: the features of the machine class, and those of their tiles."""
+    special = (name for p in products_of(kernels) for name in p.features)
+    return tuple(dict.fromkeys((*target.features, *special)))
 
 
 # What is said of groups -----------------------------------------------------------------------------------------------

@@ -11,11 +11,10 @@ from onnxfuse.build import TILES
 from onnxfuse.emit import domain
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.kernel import Kernel, Tile, statements
 from onnxfuse.load import Source
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, refused
+from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, features_of, refused
 from onnxfuse.pipeline.state import Build, Context, Part, have
 
 
@@ -217,17 +216,12 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
         return b
     distinct = {part.op: have(part.kernel) for part in b.all_parts}
     sources = {op: calls.render(kernel, op, op) for op, kernel in distinct.items()}
-    if any(map(_has_tiles, distinct.values())):
-        sources[""] = calls.tiles_source()
+    sources |= {f" {s.symbol}": s for s in calls.tiles_sources(distinct.values())}
     bodies = {part.op: have(part.body).text for part in b.all_parts}
     headers = [path.read_text(encoding="utf-8") for path in sorted(TILES.glob("*.h"))]
     texts = [f"{op}\0{source.text}\0{bodies.get(op, '')}" for op, source in sorted(sources.items())]
-    machine = (context.target.name, *context.target.flags, *context.target.features)
+    machine = (context.target.name, *context.target.flags, *features_of(context.target, distinct.values()))
     return replace(b, sources=sources, domain=domain([*headers, *machine, *texts]))
-
-
-def _has_tiles(kernel: Kernel) -> bool:
-    return any(isinstance(s, Tile) for phase in kernel.phases for s in statements(phase.body))
 
 
 def check_sources(b: Build) -> None:

@@ -51,8 +51,6 @@ def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
         return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
     sides = [_contraction(d, n, graph) for d, n in reduces]
     if sides[0] is not None and (len(sides) == 1 or set(sides) == {WEIGHTS}):
-        if sides[0] == WEIGHTS and (short := _short_weights(graph, node)) is not None:
-            return short
         return Kind(sides[0], found, spatial=spatial, products=int(sides[0] == BATCHED))
     if sides.count(BATCHED) > 1:
         return Kind(BATCHED, found, products=sides.count(BATCHED))
@@ -65,16 +63,6 @@ def _types_refused(graph: Graph, node: Node) -> Decision | None:
         if v and graph.types.get(v) is None:
             return Decision("E-SHAPE-UNKNOWN", (node.name,), f"the type of {v} is not known")
     return None
-
-
-def _short_weights(graph: Graph, node: Node) -> Decision | None:
-    """Why weights of less than 32 bits stay with the runtime, which widens them once, when it loads the model."""
-    held = [graph.constants[v].dtype for v in node.inputs if v in graph.constants]
-    short = next((d for d in held if d.floating and d.bytes < F32.bytes), None)
-    if short is None:
-        return None
-    reason = f"weights of {short.name} would be widened in every run"
-    return Decision("E-DTYPE", (node.name,), reason, "a model with float32 weights")
 
 
 def _moves(d: Definition) -> bool:

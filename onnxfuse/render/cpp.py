@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Table
 from onnxfuse.ir.kernel import (
     Buffer,
     Kernel,
     Param,
     Phase,
+    Tile,
+    statements,
     tables,
 )
+from onnxfuse.ir.products import PRODUCTS, Product
 from onnxfuse.render.expr import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
@@ -38,9 +42,24 @@ def render(kernel: Kernel, symbol: str, name: str) -> Source:
     return Source(symbol, "\n".join(lines) + "\n")
 
 
-def tiles_source() -> Source:
-    """The translation unit of the register tiles, one per library."""
-    return Source("tiles", '#include "tile_code.h"\n')
+def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
+    """The kinds of register tiles that kernels use, in the order of their table."""
+    found = {s.product for k in kernels for phase in k.phases for s in statements(phase.body) if isinstance(s, Tile)}
+    return tuple(p for p in PRODUCTS if p in found)
+
+
+def tiles_sources(kernels: Iterable[Kernel]) -> tuple[Source, ...]:
+    """The translation units of the register tiles that kernels use: one for each kind, and one that all share."""
+    used = products_of(kernels)
+    common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
+    made = [Source("tiles", common)] if used else []
+    return (*made, *(_tiles(p) for p in used))
+
+
+def _tiles(p: Product) -> Source:
+    left, right = stored(p.left), stored(p.right)
+    packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, p.left)) if p.rounds else ""
+    return Source(f"tiles_{p.name}", f'#include "tile_code.h"\n{packs}ONNXFUSE_TILES({left}, {right})\n', p.flags)
 
 
 def kernel_text(kernel: Kernel) -> str:
@@ -215,7 +234,7 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
 def _local(b: Buffer, slots: bool) -> Iterator[str]:
     """The declaration of a local buffer: from the task's slot, or on its stack."""
     name = identifier(b.name)
-    kind = "const float*" if b.space == "pointers" else stored(b.dtype)
+    kind = f"const {stored(b.dtype)}*" if b.space == "pointers" else stored(b.dtype)
     if slots:
         yield f"{kind}* __restrict const {name} = reinterpret_cast<{kind}*>(memory);"
         yield f"memory += {_bytes(b)};"

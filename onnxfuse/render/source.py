@@ -7,7 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """`text` is a translation unit, which may include the headers of `tiles/`; `symbol`, a C identifier, names it."""
+    """`text` is a translation unit, which may include the headers of `tiles/`; `symbol`, a C identifier, names it.
+
+    `flags` are what it needs of the compiler besides those of the machine class, gcc spelling.
+    """
 
     symbol: str
     text: str
+    flags: tuple[str, ...] = ()

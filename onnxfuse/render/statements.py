@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import assert_never
 
-from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
@@ -223,10 +223,7 @@ class Printer:
             )
             segment = segment * a.extent + a
         at = s.at + segment * pitch + entry
-        where = f"{identifier(s.load.source)} + {index(s.load.index[0], 1)}"
-        self.put(
-            f"  {table}[{index(at)}] = {f'{condition(s.load.guards)} ? {where} : ZEROS' if s.load.guards else where};"
-        )
+        self.put(f"  {table}[{index(at)}] = {_piece(s.load, s.load.index[0])};")
         self.depth -= 1
         self.put("}")
 
@@ -255,10 +252,9 @@ class Printer:
     def pack(self, s: Pack) -> None:
         """Rows packed side by side."""
         row = identifier(s.row.name)
-        where = f"{identifier(s.load.source)} + {index(substitute(s.load.index[0], {s.k: ZERO}), 1)}"
-        where = f"{condition(s.load.guards)} ? {where} : ZEROS" if s.load.guards else where
+        where = _piece(s.load, substitute(s.load.index[0], {s.k: ZERO}))
         self.put("{")
-        self.put("  const float* from[PANEL];")
+        self.put(f"  const {stored(s.load.dtype)}* from[PANEL];")
         self.put(
             f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) "
             f"from[{row} - {index(s.begin, 1)}] = {where};"
@@ -270,3 +266,12 @@ class Printer:
             f"{identifier(s.out)} + {index(s.at, 1)});"
         )
         self.put("}")
+
+
+def _piece(load: Load, at: Index) -> str:
+    """The address of a contiguous piece, of zeros where a guard fails."""
+    where = f"{identifier(load.source)} + {index(at, 1)}"
+    if not load.guards:
+        return where
+    zeros = "ZEROS" if load.dtype == F32 else f"reinterpret_cast<const {stored(load.dtype)}*>(ZEROS)"
+    return f"{condition(load.guards)} ? {where} : {zeros}"

@@ -6,6 +6,7 @@ from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from onnxfuse.config import Target
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
@@ -22,16 +23,23 @@ from onnxfuse.schedule.rows import row_phase
 
 
 def schedule(
-    lowered: Lowered, layouts: Mapping[str, Layout], constants: Container[str], target: Target
+    lowered: Lowered,
+    layouts: Mapping[str, Layout],
+    constants: Container[str],
+    target: Target,
+    half: DType | None = None,
 ) -> Kernel | Decision:
-    """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed."""
+    """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
+
+    With `half`, float32 weights of contractions are held in that type where there are tiles for it.
+    """
     c = canonical(lowered, layouts)
     weights = {p.name for p in c.inputs if p.value in constants}
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     requires = conditions(c.definitions, shapes)
     if isinstance(requires, Decision):
         return replace(requires, nodes=(lowered.group.name,))
-    prepared = prepare(c, weights, target)
+    prepared = prepare(c, weights, target, half)
     phases: list[Phase] = []
     scratch: list[Buffer] = []
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs)
@@ -44,7 +52,10 @@ def schedule(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(row_phase(part, prepared.places, kept, target))
-    inputs = tuple(replace(p, layout=prepared.layouts.get(p.name, p.layout)) for p in c.inputs)
+    inputs = tuple(
+        replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
+        for p in c.inputs
+    )
     binds = _bound(c.symbols, inputs)
     if isinstance(binds, Decision):
         return replace(binds, nodes=(lowered.group.name,))

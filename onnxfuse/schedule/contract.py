@@ -23,7 +23,10 @@ ACC = "%acc"
 
 @dataclass(frozen=True, slots=True)
 class Contraction:
-    """definition = finish(sum over ranges of left * right); `finish` reads the sum as the variable %acc."""
+    """definition = finish(sum over ranges of left * right); `finish` reads the sum as the variable %acc.
+
+    Operands that are loads have the element type that they have in memory; they are multiplied as float32.
+    """
 
     definition: Definition
     left: Scalar
@@ -63,7 +66,7 @@ def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
     factors, after = _factors(reduce.body[0], frozenset(reduce.ranges))
     if len(factors) != 2 or any(not isinstance(f, (Load, Apply)) for f in factors):
         return None
-    left, right = _sides(d, factors[0], factors[1], constants)
+    left, right = _sides(d, as_held(factors[0]), as_held(factors[1]), constants)
     mine, other = free_axes(left), free_axes(right)
     free = [a for a in d.axes if a.extent != ONE]
     batch = tuple(a for a in free if a in mine and a in other)
@@ -78,6 +81,12 @@ def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
     return Contraction(d, left, right, batch, rows, columns, reduce.ranges, finish)
 
 
+def as_held(x: Scalar) -> Scalar:
+    """A load of 16-bit numbers that is only widened as the load itself, anything else as it is."""
+    inner = x.args[0] if isinstance(x, Apply) and x.fn == "cast" and x.dtype == F32 else x
+    return inner if isinstance(inner, Load) and inner.dtype.accumulator == F32 else x
+
+
 def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -> tuple[Scalar, Scalar]:
     """Left and right: a constant goes right, else the factor that mentions the last axis of the result alone."""
 
@@ -90,8 +99,10 @@ def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -
     return (two, one) if last in free_axes(one) and last not in free_axes(two) else (one, two)
 
 
-def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int) -> Layout | None:
+def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int, step: int) -> Layout | None:
     """The layout that stores a constant right side as panels of `width` columns, ranges in order of the contraction.
+
+    `step` of them lie side by side: the depth must be a multiple of it.
 
     None when the constant is not read whole and exactly once, or its shape has a symbol.
     """
@@ -114,7 +125,7 @@ def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int) -> Layout
         Permute(perm),
         Reshape((Index.of(rows), Index.of(columns))),
     )
-    return tidy(Layout((*steps, *panels(rows, columns, width))), shape)
+    return tidy(Layout((*steps, *panels(rows, columns, width, step))), shape)
 
 
 def tidy(layout: Layout, shape: tuple[Index, ...]) -> Layout:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from onnxfuse.config import Target
-from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.products import Product
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job, Tiled
@@ -25,7 +26,8 @@ PACKED = "packed"
 SUMS = "partial"
 SHORTEST = 256  # steps of a part of the depth, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
-READ = 250  # picoseconds to read a weight that is in no cache
+STEP = 10  # picoseconds of a step of the sum; those of the narrower types go side by side
+READ = 250  # picoseconds to read a float32 weight that is in no cache
 USUAL = 128  # rows, where nothing is known of them
 MANY = 16  # tiles that can be shared evenly among cores
 
@@ -54,12 +56,13 @@ def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
     segments = product([s.extent for s in t.segments]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
+    how = t.product
     guess = product([a.extent for a in t.rows if a.extent.constant is not None]).constant or 1
     guess = m if m is not None else guess if guess > 1 else USUAL
     tall, crosses = _tall(t, offset, target)
     tiles = floor_div(rows + (tall - 1), Index.of(tall))
-    weights = k * n * 4
-    row_bytes = 4 * (k if segments == 1 else k // segments)
+    weights = k * n * how.right.bytes
+    row_bytes = how.left.bytes * (k if segments == 1 else k // segments)
     block = max(1, target.l2_bytes * 3 // 4 // (row_bytes * tall))
     count = -(-guess // tall)
     panel_count = -(-n // target.panel)
@@ -70,21 +73,23 @@ def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
     elif m is not None:
         block = min(block, count)
     packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or crosses)
+    packed = packed or t.left.dtype != how.left
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
-    chunks = _chunks(k, 4 * tall * count, target) if packed and depth.constant is not None else 1
+    chunks = _chunks(k, how, tall * count, target) if packed and depth.constant is not None else 1
     if chunks > 1:
-        block = max(1, target.l2_bytes // 2 // (4 * k // chunks * tall))
+        block = max(1, target.l2_bytes // 2 // (how.left.bytes * k // chunks * tall))
     streams = weights > target.l2_bytes // 16
     return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, streams, chunks)
 
 
-def _chunks(depth: int, step_bytes: int, target: Target) -> int:
-    """Parts of the depth of which one of all rows, `step_bytes` for each step, stays in half of L2."""
-    if depth * step_bytes <= target.l2_bytes // 2:
+def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
+    """Parts of the depth of which one of all rows stays in half of L2."""
+    most = target.l2_bytes // 2 // (how.left.bytes * rows)  # steps of a part
+    if depth <= most:
         return 1
-    parts = (n for n in range(2, depth // SHORTEST + 1) if depth % n == 0)
-    return next((n for n in parts if depth // n * step_bytes <= target.l2_bytes // 2), 1)
+    parts = (n for n in range(2, depth // SHORTEST + 1) if depth % (n * how.step) == 0)
+    return next((n for n in parts if depth // n <= most), 1)
 
 
 def _tall(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
@@ -120,7 +125,7 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
     main = _main_phase(job, s, frame, m, first, target)
     if not s.packed:
         return (main,), ()
-    scratch = [Buffer(PACKED, F32, s.rows * s.depth, "scratch")]
+    scratch = [Buffer(PACKED, tiled.product.left, s.rows * s.depth, "scratch")]
     if s.chunks > 1:
         scratch.append(Buffer(SUMS, F32, s.rows * s.panels * target.panel, "scratch"))
     return (_pack_phase(tiled, s, frame, m, first), main), tuple(scratch)
@@ -167,7 +172,7 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     if not s.packed:
         point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here, even)
         head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
-        frame.local(TABLE, Index.of(entries * s.block), I64, "pointers")
+        frame.local(TABLE, Index.of(entries * s.block), tiled.product.left, "pointers")
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall))
     sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.rows + first) * target.panel)
@@ -193,6 +198,7 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
             Index.of(at) - t0,
             Index.of(t1) - t0,
             chunk,
+            tiled.product,
         )
         inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *after))
         return Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
@@ -209,5 +215,6 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         if s.columns_first
         else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
     )
-    work = (s.rows * 10 + READ) * s.depth * product([a.extent for a in tiled.columns])
+    step, read = STEP * tiled.product.left.bytes // F32.bytes, READ * tiled.product.right.bytes // F32.bytes
+    work = (s.rows * step + read) * s.depth * product([a.extent for a in tiled.columns])
     return Phase(splits, work if work != ZERO else ONE, tuple(frame.locals), (loop,))

@@ -7,16 +7,17 @@ that is only known at run time) becomes a definition of its own in the order tha
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
-from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, const
+from onnxfuse.ir.products import SINGLE, Product, products_for
+from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, cast, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
@@ -31,7 +32,8 @@ class Tiled:
     """A contraction whose left side is rows of contiguous pieces and whose right side is panels.
 
     `left` runs over rows and ranges (segments, then one contiguous piece of `length`); `right` is indexed
-    (batch, panel, ranges, column in panel); `finish` reads the sum as %acc.
+    (batch, panel, ranges, column in panel); `finish` reads the sum as %acc. Where `left` has not the type of the
+    product's rows, it has no guards and is converted while it is packed.
     """
 
     left: Load
@@ -43,6 +45,7 @@ class Tiled:
     segments: tuple[Axis, ...]
     length: Index
     finish: Scalar
+    product: Product = SINGLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +105,17 @@ class Job:
 
 @dataclass(slots=True)
 class Prepared:
-    """Jobs in order, the places of parameters and temporaries, and the layouts that weights are wanted in."""
+    """Jobs in order, the places of parameters and temporaries, and the layouts and types that weights are wanted in."""
 
     jobs: list[Job]
     places: dict[str, Place]
     layouts: dict[str, Layout]
     shapes: dict[str, tuple[Index, ...]]
+    types: dict[str, DType] = field(default_factory=dict)
 
 
-def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared:
-    """Jobs for all definitions of a group."""
+def prepare(c: Canonical, constants: Container[str], target: Target, half: DType | None = None) -> Prepared:
+    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any."""
     done = Prepared([], {}, {}, {})
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
@@ -121,7 +125,7 @@ def prepare(c: Canonical, constants: Container[str], target: Target) -> Prepared
         nest = nest_of(d, done.places)
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
         operands = len(done.jobs)
-        tiled = _tiled(found, done, constants, target) if found is not None and worth_tiles(found) else None
+        tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
         if tiled is None:
@@ -160,8 +164,29 @@ def worth_tiles(c: Contraction) -> bool:
     return (columns is None or columns >= 8) and (depth is None or depth >= 8)
 
 
-def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
-    left = _left(c, done)
+def _tiled(
+    c: Contraction, done: Prepared, constants: Container[str], target: Target, half: DType | None
+) -> Tiled | None:
+    """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
+    before = len(done.jobs)
+    for how in _products(c, constants, target, half):
+        del done.jobs[before:]  # made ready for another kind
+        made = _tiled_as(how, c, done, constants, target)
+        if made is not None:
+            return made
+    return None
+
+
+def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
+    """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
+    if not (isinstance(c.right, Load) and c.right.source in constants):
+        return (SINGLE,)
+    held = half if half is not None and c.right.dtype == F32 else c.right.dtype
+    return tuple(dict.fromkeys((*products_for(held, target.extras), SINGLE)))
+
+
+def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
+    left = _left(c, done, how.left)
     offset = done.places[left.source].offset(left.index)
     ranges = tuple(order_of(c.ranges, offset))
     c = replace(c, ranges=ranges)
@@ -173,10 +198,12 @@ def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Ta
         1, 65
     ):
         return None
-    right = _right(c, done, constants, target)
+    if how.step > 1 and (length.constant or 1) % how.step:
+        return None
+    right = _right(c, done, constants, target, how)
     if right is None:
         return None
-    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish)
+    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how)
 
 
 def contiguous_pieces(
@@ -195,20 +222,27 @@ def contiguous_pieces(
     return ranges[:at], length
 
 
-def _left(c: Contraction, done: Prepared) -> Load:
-    """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order."""
+def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
+    """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order.
+
+    A copy has the element type of the tile's rows. Where each element is read once and no batch makes tiles a stage
+    among others, what has another type is converted when it is packed.
+    """
     left = c.left
-    if isinstance(left, Load) and left.dtype == F32 and left.source in done.places:
+    if isinstance(left, Load) and left.dtype.accumulator == F32 and left.source in done.places:
         offset = done.places[left.source].offset(left.index)
-        zero = left.otherwise is None or left.otherwise == const(0, F32)
+        zero = left.otherwise is None or left.otherwise == const(0, left.dtype)
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
-        if pieces is not None and _readable(pieces[1].constant, bool(left.guards)):
+        windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
+        fits = left.dtype == rows or not (c.batch or left.guards or windows)
+        if pieces is not None and fits and _readable(pieces[1].constant, bool(left.guards)):
             return left
-        if left.guards and len(left.index) >= 3 and isinstance(left.otherwise, Const | None):
-            return _padded(c, left, done)
-        if pieces is not None and not left.guards:
+        image = len(left.index) >= 3 and isinstance(left.otherwise, Const | None)
+        if image and (left.guards or (windows and not fits)):
+            return _padded(c, left, done, rows)
+        if pieces is not None and not left.guards and fits:
             return left
-    return _in_rows(c, left, done)
+    return _in_rows(c, left, done, rows)
 
 
 def _readable(length: int | None, guarded: bool) -> bool:
@@ -226,8 +260,8 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
     done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
 
 
-def _padded(c: Contraction, left: Load, done: Prepared) -> Load:
-    """A copy of a guarded operand with its padding written out, channels last; the load that reads it."""
+def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load:
+    """A copy of an operand with its padding, if any, written out, channels last; the load that reads it."""
     name = f"{c.definition.name}%pad"
     low, extents = [], []
     guards = {g.index: g for g in left.guards}
@@ -243,21 +277,21 @@ def _padded(c: Contraction, left: Load, done: Prepared) -> Load:
     index = tuple(Index.of(a) + first for a, first in zip(axes, low, strict=True))
     inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(left.index) if e in guards)
     value = simplify(Load(left.source, index, left.dtype, inside, left.otherwise))
-    _add(done, Definition(name, axes, value), channels_last(len(axes)))
-    return Load(name, tuple(e - first for e, first in zip(left.index, low, strict=True)), left.dtype)
+    _add(done, Definition(name, axes, cast(value, rows)), channels_last(len(axes)))
+    return Load(name, tuple(e - first for e, first in zip(left.index, low, strict=True)), rows)
 
 
-def _in_rows(c: Contraction, left: Scalar, done: Prepared) -> Load:
+def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
     """A copy of a computed operand with its ranges contiguous; the load that reads it."""
     name = f"{c.definition.name}%left"
     old = (*c.batch, *c.rows, *c.ranges)
     axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
     value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
-    _add(done, Definition(name, axes, value))
-    return Load(name, tuple(map(Index.of, old)), F32)
+    _add(done, Definition(name, axes, cast(value, rows)))
+    return Load(name, tuple(map(Index.of, old)), rows)
 
 
-def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Load | None:
+def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target, how: Product) -> Load | None:
     """The right side as panels: a constant in panel layout, or a copy made at run time."""
     width = target.panel
     right = c.right
@@ -266,14 +300,18 @@ def _right(c: Contraction, done: Prepared, constants: Container[str], target: Ta
     panel, lane = Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
     at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
     if isinstance(right, Load) and right.source in constants:
-        layout = panel_layout(c, done.shapes[right.source], width)
-        if layout is not None and done.layouts.get(right.source, layout) == layout:
-            done.layouts[right.source] = layout
-            shape = (count, *(r.extent for r in c.ranges), Index.of(width))
-            done.places[right.source] = Place(right.source, F32, lambda index: flatten(index, shape))
-            return Load(right.source, at, F32)
-        if layout is not None:
+        held = how.right
+        layout = panel_layout(c, done.shapes[right.source], width, how.step)
+        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, held) == held
+        if layout is not None and free and (right.dtype == held or how != SINGLE):
+            done.layouts[right.source], done.types[right.source] = layout, held
+            shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know how the steps of a panel lie
+            done.places[right.source] = Place(right.source, held, lambda index: flatten(index, shape))
+            return Load(right.source, at, held)
+        if layout is not None and right.dtype == F32:
             return None
+    if how != SINGLE:
+        return None
     name = f"{c.definition.name}%right"
     axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate((*c.batch, panel, *c.ranges, lane)))
     body_axes = dict(zip((*c.batch, *c.ranges), (*axes[: len(c.batch)], *axes[len(c.batch) + 1 : -1]), strict=True))
@@ -282,7 +320,7 @@ def _right(c: Contraction, done: Prepared, constants: Container[str], target: Ta
     value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
     if (n.constant or 1) % width or n.constant is None:
         value = _guarded_columns(value, Guard(column, n))
-    _add(done, Definition(name, axes, value), right_side=True)
+    _add(done, Definition(name, axes, cast(value, F32)), right_side=True)
     return Load(name, (*map(Index.of, c.batch), *at), F32)
 
 

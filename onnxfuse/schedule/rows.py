@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
-from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, Point, Split, Stmt, Tile
@@ -247,7 +247,7 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
         even=even,
     )
     if not any(b.name == TABLE for b in frame.locals):
-        frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), I64, "pointers")
+        frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), F32, "pointers")
         frame.local(C, Index.of(width * frame.tall))
     panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
     at = right_offset(tiled.right, tiled.ranges, frame)

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,14 +20,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.config import TARGETS, Target, cpu_flags
+from onnxfuse.config import EXTRAS, TARGETS, Target, cpu_flags
+from onnxfuse.emit.spell import stored
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, Param
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.render.cpp import render, tiles_source
+from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.schedule import schedule
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
@@ -42,6 +44,9 @@ Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 FLAGS = ("-ffp-contract=fast", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
 QUICK = {"x86-64-v4": "-O3", "x86-64-v3": "-O1", "generic": "-O1"}
 PER_UNIT = 32
+# Machine classes, and one whose machines have more than the class asks for.
+_DOTS = {"extras": ("avx512bf16",), "flags": (*TARGETS["x86-64-v4"].flags, "-mavx512bf16")}
+MACHINES = {**TARGETS, "bf16": replace(TARGETS["x86-64-v4"], **_DOTS)}
 ENOUGH = 10**12  # picoseconds of work that kernels are told they have, so that small ones are divided among tasks too
 _OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
 
@@ -51,7 +56,7 @@ class Case:
     """A graph that becomes one kernel.
 
     `sizes` are the values of its symbols to try, `last` the images that lie channels last; `feeds` draws inputs other
-    than normal numbers.
+    than normal numbers; `half` is the type that float32 weights of contractions are held in.
     """
 
     name: str
@@ -59,6 +64,7 @@ class Case:
     sizes: tuple[Sizes, ...] = ({},)
     last: tuple[str, ...] = ()
     feeds: Feeds = draw
+    half: DType | None = None
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -78,14 +84,14 @@ def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     if isinstance(lowered, Decision):
         return lowered
-    return schedule(lowered, case.layouts, case.graph.constants, target)
+    return schedule(lowered, case.layouts, case.graph.constants, target, case.half)
 
 
 @cache
 def scheduled(case: Case, target: str) -> Kernel | Decision | Exception:
     """The same, made once; a bug in it is the concern of the case that shows it."""
     try:
-        return kernel_of(case, TARGETS[target])
+        return kernel_of(case, MACHINES[target])
     except Exception as problem:
         return problem
 
@@ -97,14 +103,15 @@ def own_names(text: str, name: str) -> str:
 
 def unit_of(cases: Sequence[Case], target: str) -> str:
     """One translation unit with the kernels of all cases, onnxfuse_NAME each, and the register tiles."""
-    parts = []
+    parts, kernels = [], []
     for case in cases:
         kernel = scheduled(case, target)
         if isinstance(kernel, Kernel):
+            kernels.append(kernel)
             text = render(kernel, case.name, case.name).text
             text = text.replace("parts_of(host->cores, ", f"parts_of(host->cores, {ENOUGH} + ")
             parts.append(own_names(text, case.name))
-    return "\n".join([*parts, tiles_source().text])
+    return "\n".join([*parts, *(s.text for s in tiles_sources(kernels))])
 
 
 @contextmanager
@@ -120,20 +127,20 @@ def runs_here(target: Target) -> bool:
     """Whether this machine can run kernels of a machine class."""
     if platform.machine() != "x86_64":
         return target.name == "generic"
-    return cpu_flags() >= set(target.features)
+    return cpu_flags() >= {*target.features, *(EXTRAS[name] for name in target.extras)}
 
 
 @cache
 def _unit(cases: tuple[Case, ...], target: str) -> Path:
     """The library of some cases for a machine class."""
-    row = TARGETS[target]
+    row = MACHINES[target]
     text = unit_of(cases, target)
     with alone(CACHE / f"{cases[0].name}-{target}.lock"):
         source = CACHE / f"{cases[0].name}-{target}.cpp"
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
         march = row.flags or (("-march=x86-64",) if platform.machine() == "x86_64" else ())
-        return compile_library([source], CACHE, (*FLAGS, QUICK[target]), march)
+        return compile_library([source], CACHE, (*FLAGS, QUICK.get(target, "-O3")), march)
 
 
 def library_of(table: Sequence[Case], case: Case, target: str) -> Path:
@@ -160,9 +167,13 @@ def expected(case: Case, number: int) -> dict[str, tuple[Array, Array]]:
 
 
 def fed(kernel: Kernel, case: Case, number: int) -> list[Array]:
-    """A kernel's inputs in storage order."""
+    """A kernel's inputs in storage order; weights of bfloat16 as their bits."""
     arrays, weights = inputs_of(case, number), case.graph.constants
-    return [packed(p.layout, arrays[p.value] if p.value in arrays else weights[p.value].load()) for p in kernel.inputs]
+
+    def weight(p: Param) -> Array:
+        return stored(packed(p.layout, weights[p.value].load()), p.dtype)
+
+    return [packed(p.layout, arrays[p.value]) if p.value in arrays else weight(p) for p in kernel.inputs]
 
 
 def identical(a: Array, b: Array) -> bool:
@@ -185,7 +196,7 @@ def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel])
 
 def verified(table: Sequence[Case], case: Case, target: str) -> float:
     """Compile a case with its neighbours for a machine class, run it for all its sizes with one to three threads."""
-    row = TARGETS[target]
+    row = MACHINES[target]
     if not runs_here(row):
         pytest.skip(f"this machine cannot run {target}")
     kernel = scheduled(case, target)

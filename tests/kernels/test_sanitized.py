@@ -19,12 +19,12 @@ from onnxfuse.config import TARGETS, Target
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.source import Source
-from tests.kernels import contraction_cases, elementwise_cases, movement_cases, row_cases, window_cases
+from tests.kernels import contraction_cases, elementwise_cases, half_cases, movement_cases, row_cases, window_cases
 from tests.kernels.compiled import Case, fed, scheduled, unit_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import ROOT
 
-TABLES = (contraction_cases, window_cases, row_cases, elementwise_cases, movement_cases)
+TABLES = (contraction_cases, window_cases, half_cases, row_cases, elementwise_cases, movement_cases)
 HERE = Path(__file__).resolve().parent
 SOME = 8  # of how many cases one is run where time counts
 # Sanitizers do not see masked loads and stores: vectors are of the baseline, short or long.

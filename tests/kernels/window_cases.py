@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import F16, F64
+from onnxfuse.ir.dtype import F16, F32, F64, DType
 from tests.kernels.compiled import Case
 from tests.rules.build import Build
 
@@ -20,14 +20,15 @@ def conv(
     bias: bool = True,
     last: str = "xry",
     sizes: Any = ({},),
+    dtype: DType = F32,
     **attrs: Any,
 ) -> Case:
     """A convolution and what comes after it; `last` names the images that lie channels last."""
     b = Build()
     scale = np.sqrt(np.prod(filters[1:]))
-    inputs = [b.input("x", *x), b.constant((b.rng.normal(size=filters) / scale).astype(np.float32))]
+    inputs = [b.input("x", *x, dtype=dtype), b.constant((b.rng.normal(size=filters) / scale).astype(dtype.numpy))]
     if bias:
-        inputs.append(b.weights(filters[0]))
+        inputs.append(b.constant(b.rng.normal(size=filters[:1]).astype(dtype.numpy)))
     y = b.node("Conv", *inputs, out="y" if not after else "", kernel_shape=filters[2:], **attrs)
     outputs = []
     if "both" in after:
@@ -35,7 +36,7 @@ def conv(
     if "residual" in after:
         have = b.types[y]
         assert have is not None
-        y = b.node("Add", y, b.input("r", *(e.constant or repr(e) for e in have.shape)))
+        y = b.node("Add", y, b.input("r", *(e.constant or repr(e) for e in have.shape), dtype=dtype))
     if "clip" in after:
         y = b.node("Clip", y, b.constant(0.0), b.constant(0.5), out="y")
     elif after:

@@ -1,6 +1,7 @@
 // The register tile of a contraction, compiled once per library and shared by all of its kernels.
 //
 // A tile writes rows x PANEL sums to a small buffer that stays in L1; what is done with them is the caller's next loop.
+// There is one for each pair of element types of rows and panels: a row of ir/products.py.
 #pragma once
 #include "host.h"
 #include "vec.h"
@@ -9,6 +10,10 @@ namespace onnxfuse {
 
 constexpr int PANEL = 2 * LANES;  // columns of a packed weight panel
 constexpr int TALL = LANES == 16 ? 14 : LANES == 8 ? 6 : 4;  // rows of a tile at most
+
+// Steps of the sum that lie side by side in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
+template <class T> constexpr int STEPS = 1;
+template <> constexpr int STEPS<bf16> = 2;
 
 // Zeros that stand for the padding of a convolution.
 constexpr int ZERO_ROW = 4096;
@@ -20,26 +25,43 @@ struct Ahead {
   i64 step;
 };
 
-// out[i * PANEL + j] = sum over segments s and steps k < length of table[s * pitch + i][k] * b[(s * length + k) * PANEL + j].
-void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead);
+// tile_rows: out[i * PANEL + j] = sum over segments s and steps k < length of table[s * pitch + i][k] * b[s * length + k, j].
+//
+// tile_even: the same where all rows but the first and the last lie at one distance from each other: a segment has four
+// entries in the table, those of the first three rows and of the last.
+//
+// tile_packed: out[i * PANEL + j] = sum over k < depth of a[k, i] * b[k, j], added to what is there with `more`. a is what
+// pack_rows made of the rows.
+#define ONNXFUSE_TILE(Left, Right)                                                                                     \
+  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \
+                 Ahead ahead);                                                                                        \
+  void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead); \
+  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead);
+ONNXFUSE_TILE(float, float)
+ONNXFUSE_TILE(float, f16)
+ONNXFUSE_TILE(float, bf16)
+ONNXFUSE_TILE(bf16, bf16)
+#undef ONNXFUSE_TILE
 
-// The same where all rows but the first and the last lie at one distance from each other: a segment has four entries in the
-// table, those of the first three rows and of the last.
-void tile_even(int rows, const float* const* table, i64 segments, i64 length, const float* b, float* out, Ahead ahead);
-
-// out[i * PANEL + j] = sum over k < depth of a[k * rows + i] * b[k * PANEL + j], added to what is there with `more`.
-void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead);
-
-// out[k * pitch + i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < wide <= pitch.
-void pack_rows(int rows, int wide, i64 pitch, const float* const* from, i64 depth, float* out);
+// out[k, i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < wide <= pitch. Rows are rounded to what
+// they are packed as; [k, i] is k * pitch + i, pairs of steps side by side for bf16: (k / 2 * pitch + i) * 2 + k % 2.
+#define ONNXFUSE_PACK(From, To) void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out);
+ONNXFUSE_PACK(float, float)
+ONNXFUSE_PACK(f16, float)
+ONNXFUSE_PACK(bf16, float)
+ONNXFUSE_PACK(float, bf16)
+ONNXFUSE_PACK(bf16, bf16)
+#undef ONNXFUSE_PACK
 
 // The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps. Where each panel is
-// read by one tile, what lies FAR floats ahead: a whole panel ahead would be evicted again before it is read.
-constexpr i64 FAR = 8192;
-ONNXFUSE_INLINE Ahead ahead_of(const float* next, i64 depth, i64 turn, i64 turns) {
-  if (turns == 1 && depth * PANEL > FAR) next += FAR - depth * PANEL;
-  i64 step = (PANEL * 4 + turns - 1) / turns;
-  return Ahead{reinterpret_cast<const char*>(next) + turn * depth * step, step};
+// read by one tile, what lies FAR bytes ahead: a whole panel ahead would be evicted again before it is read.
+constexpr i64 FAR = 32 << 10;
+template <class T> ONNXFUSE_INLINE Ahead ahead_of(const T* next, i64 depth, i64 turn, i64 turns) {
+  const i64 bytes = PANEL * STEPS<T> * (i64)sizeof(T), rounds = depth / STEPS<T>;  // of one round of a tile's loop
+  const char* from = reinterpret_cast<const char*>(next);
+  if (turns == 1 && rounds * bytes > FAR) from += FAR - rounds * bytes;
+  const i64 step = (bytes + turns - 1) / turns;
+  return Ahead{from + turn * rounds * step, step};
 }
 
 }  // namespace onnxfuse

@@ -1,26 +1,61 @@
-// The code of tile.h: included by one translation unit of a library.
+// The code of tile.h. A translation unit of a library spells out the tiles of one pair of types with ONNXFUSE_TILES.
 #pragma once
 #include "tile.h"
 
 namespace onnxfuse {
-
-alignas(64) const float ZEROS[ZERO_ROW] = {};
-
 namespace {
 
-#define ONNXFUSE_STEP(value_of_row)                                  \
-  {                                                                  \
-    vf b0 = load(b), b1 = load(b + LANES);                           \
-    prefetch_l1(b + 8 * PANEL);                                      \
-    prefetch_l1(b + 8 * PANEL + LANES);                              \
-    b += PANEL;                                                      \
-    prefetch_l2(next);                                               \
-    next += ahead.step;                                              \
-    _Pragma("GCC unroll 16") for (int i = 0; i < Rows; i++) {        \
-      vf one = splat<float>(value_of_row);                           \
-      sum[i][0] += one * b0;                                         \
-      sum[i][1] += one * b1;                                         \
-    }                                                                \
+// How the elements of a row and of a panel are multiplied. A round of a tile's loop takes PARTS * WIDE steps of the sum:
+// from each row PARTS values of WIDE elements, one after the other, and from the panel PANEL * PARTS * WIDE elements.
+template <class Left, class Right> struct Product {  // wide rows; panels that are widened when they are read
+  static constexpr int PARTS = 1, WIDE = 1;
+  ONNXFUSE_INLINE vf panel(const Right* b, int) { return load(b); }
+  ONNXFUSE_INLINE vf spread(const Left* a) { return splat<float>(*a); }
+  ONNXFUSE_INLINE vf add(vf sum, vf a, vf b) { return sum + a * b; }
+};
+
+typedef vec<uint32_t> words;  // of two bf16 each, the earlier step in the lower half
+
+template <> struct Product<float, bf16> {
+  static constexpr int PARTS = 2, WIDE = 1;
+  ONNXFUSE_INLINE vf panel(const bf16* b, int part) {
+    const words w = load(reinterpret_cast<const uint32_t*>(b));
+    return bits_as<vf>(part ? w & 0xffff0000u : w << 16);
+  }
+  ONNXFUSE_INLINE vf spread(const float* a) { return splat<float>(*a); }
+  ONNXFUSE_INLINE vf add(vf sum, vf a, vf b) { return sum + a * b; }
+};
+
+#if defined(__AVX512BF16__)
+template <> struct Product<bf16, bf16> {
+  static constexpr int PARTS = 1, WIDE = 2;
+  ONNXFUSE_INLINE words panel(const bf16* b, int) { return load(reinterpret_cast<const uint32_t*>(b)); }
+  ONNXFUSE_INLINE words spread(const bf16* a) {
+    uint32_t pair;
+    memcpy(&pair, a, sizeof pair);
+    return splat<uint32_t>(pair);
+  }
+  ONNXFUSE_INLINE vf add(vf sum, words a, words b) {
+    return (vf)_mm512_dpbf16_ps((__m512)sum, bits_as<__m512bh>(a), bits_as<__m512bh>(b));
+  }
+};
+#endif
+
+#define ONNXFUSE_ROUND(row_at)                                             \
+  {                                                                        \
+    prefetch_l1(b + 8 * PANEL * ROUND);                                    \
+    if (sizeof(Right) * ROUND > 2) prefetch_l1(b + (8 * PANEL + LANES) * ROUND); \
+    prefetch_l2(next);                                                     \
+    next += ahead.step;                                                    \
+    _Pragma("GCC unroll 2") for (int part = 0; part < P::PARTS; part++) {  \
+      auto b0 = P::panel(b, part), b1 = P::panel(b + LANES * ROUND, part); \
+      _Pragma("GCC unroll 16") for (int i = 0; i < Rows; i++) {            \
+        auto one = P::spread(row_at);                                      \
+        sum[i][0] = P::add(sum[i][0], one, b0);                            \
+        sum[i][1] = P::add(sum[i][1], one, b1);                            \
+      }                                                                    \
+    }                                                                      \
+    b += PANEL * ROUND;                                                    \
   }
 
 template <int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) {
@@ -33,55 +68,61 @@ template <int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) 
 
 // Rows between the first and the last are addressed from every third one. The first and the last have pointers of their own,
 // since at the edges of an image they are padding.
-template <int Rows>
-void even_tile(const float* const* table, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
-  constexpr int LAST = Rows - 1, BASES = Rows > 2 ? Rows / 3 : 0;
+template <int Rows, class Left, class Right>
+void even_tile(const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) {
+  typedef Product<Left, Right> P;
+  constexpr int ROUND = P::PARTS * P::WIDE, LAST = Rows - 1, BASES = Rows > 2 ? Rows / 3 : 0;
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
   for (i64 s = 0; s < segments; s++, table += 4) {
-    const float *first = table[0], *last = table[3], *p[BASES + 1];
+    const Left *first = table[0], *last = table[3], *p[BASES + 1];
     const i64 stride = table[2] - table[1];
 #pragma GCC unroll 16
     for (int i = 0; i < BASES; i++) p[i] = table[1] + 3 * i * stride;
 #pragma GCC unroll 1
-    for (i64 k = 0; k < length; k++) {
-      ONNXFUSE_STEP(i == 0 ? *first : i == LAST ? *last : p[(i - 1) / 3][((i - 1) % 3) * stride])
-      first++;
-      last++;
+    for (i64 k = 0; k < length; k += ROUND) {
+      ONNXFUSE_ROUND((i == 0 ? first : i == LAST ? last : p[(i - 1) / 3] + ((i - 1) % 3) * stride) + part * P::WIDE)
+      first += ROUND;
+      last += ROUND;
 #pragma GCC unroll 16
-      for (int i = 0; i < BASES; i++) p[i]++;
+      for (int i = 0; i < BASES; i++) p[i] += ROUND;
     }
   }
   finish<Rows>(sum, out);
 }
 
-template <int Rows>
-void rows_tile(const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
+template <int Rows, class Left, class Right>
+void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) {
+  typedef Product<Left, Right> P;
+  constexpr int ROUND = P::PARTS * P::WIDE;
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
   for (i64 s = 0; s < segments; s++, table += pitch) {
 #pragma GCC unroll 1
-    for (i64 k = 0; k < length; k++) ONNXFUSE_STEP(table[i][k])
+    for (i64 k = 0; k < length; k += ROUND) ONNXFUSE_ROUND(table[i] + k + part * P::WIDE)
   }
   finish<Rows>(sum, out);
 }
 
-template <int Rows> void packed_tile(const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead) {
+template <int Rows, class Left, class Right>
+void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {
+  typedef Product<Left, Right> P;
+  constexpr int ROUND = P::PARTS * P::WIDE;
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) {
     sum[i][0] = more ? load(out + i * PANEL) : vf{};
     sum[i][1] = more ? load(out + i * PANEL + LANES) : vf{};
   }
-  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
+  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
 #pragma GCC unroll 1
-  for (i64 k = 0; k < depth; k++) {
-    ONNXFUSE_STEP(a[i])
-    a += Rows;
+  for (i64 k = 0; k < depth; k += ROUND) {
+    ONNXFUSE_ROUND(a + (part * Rows + i) * P::WIDE)
+    a += Rows * ROUND;
   }
   finish<Rows>(sum, out);
 }
@@ -95,31 +136,36 @@ template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
   }
 }
 
-}  // namespace
+// LANES values of a row from step k on: floats, or words of two steps each.
+template <class To> struct Packed {
+  static constexpr int WIDE = 1;
+  template <class From> ONNXFUSE_INLINE vf values(const From* p) { return load(p); }
+};
+template <> struct Packed<bf16> {
+  static constexpr int WIDE = 2;
+  ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(load(reinterpret_cast<const uint32_t*>(p))); }
+  ONNXFUSE_INLINE vf values(const float* p) {
+    bf16 pairs[2 * LANES];
+    store(pairs, load(p));
+    store(pairs + LANES, load(p + LANES));
+    return values(pairs);
+  }
+};
 
-void tile_rows(int rows, const float* const* table, i64 pitch, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
-  with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); });
-}
-
-void tile_even(int rows, const float* const* table, i64 segments, i64 length, const float* b, float* out, Ahead ahead) {
-  with_rows<TALL>(rows, [&](auto n) { even_tile<decltype(n)::value>(table, segments, length, b, out, ahead); });
-}
-
-void tile_packed(int rows, const float* a, i64 depth, const float* b, float* out, bool more, Ahead ahead) {
-  with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, more, ahead); });
-}
-
-void pack_rows(int rows, int wide, i64 pitch, const float* const* from, i64 depth, float* out) {
+template <class From, class To>
+void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) {
+  typedef Packed<To> Way;
+  constexpr int WIDE = Way::WIDE;
   for (int first = 0; first < wide; first += LANES) {
     const int here = wide - first < LANES ? wide - first : LANES;
     const int alive = rows - first < here ? rows - first : here;
     i64 k = 0;
-    for (; k + LANES <= depth; k += LANES) {
+    for (; k + LANES * WIDE <= depth; k += LANES * WIDE) {
       vf block[LANES];
 #pragma GCC unroll 16
-      for (int i = 0; i < LANES; i++) block[i] = i < alive ? load(from[first + i] + k) : vf{};
+      for (int i = 0; i < LANES; i++) block[i] = i < alive ? Way::values(from[first + i] + k) : vf{};
       transpose(block);
-      float* to = out + k * pitch + first;
+      float* to = reinterpret_cast<float*>(out + k * pitch + first * WIDE);
       if (here == LANES) {
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) store(to + i * pitch, block[i]);
@@ -129,8 +175,37 @@ void pack_rows(int rows, int wide, i64 pitch, const float* const* from, i64 dept
       }
     }
     for (; k < depth; k++)
-      for (int i = 0; i < here; i++) out[k * pitch + first + i] = i < alive ? from[first + i][k] : 0.0f;
+      for (int i = 0; i < here; i++)
+        put(out + (k / WIDE * pitch + first + i) * WIDE + k % WIDE, i < alive ? get(from[first + i] + k) : 0.0f);
   }
 }
+
+}  // namespace
+
+#define ONNXFUSE_TILES(Left, Right)                                                                                     \
+  namespace onnxfuse {                                                                                                  \
+  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out,  \
+                 Ahead ahead) {                                                                                         \
+    with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); }); \
+  }                                                                                                                     \
+  void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) { \
+    with_rows<TALL>(rows, [&](auto n) { even_tile<decltype(n)::value>(table, segments, length, b, out, ahead); });     \
+  }                                                                                                                     \
+  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {           \
+    with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, more, ahead); });            \
+  }                                                                                                                     \
+  }
+
+// What tiles of every kind share.
+#define ONNXFUSE_SHARED                                                            \
+  namespace onnxfuse { alignas(64) const float ZEROS[ZERO_ROW] = {}; }             \
+  ONNXFUSE_PACKS(float, float) ONNXFUSE_PACKS(f16, float) ONNXFUSE_PACKS(bf16, float)
+
+#define ONNXFUSE_PACKS(From, To)                                                                                  \
+  namespace onnxfuse {                                                                                            \
+  void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) {                   \
+    packed_rows(rows, wide, pitch, from, depth, out);                                                            \
+  }                                                                                                               \
+  }
 
 }  // namespace onnxfuse
