@@ -57,7 +57,7 @@ def test_weights_are_held_in_pairs_of_steps() -> None:
     made = kernel("bfloat16_gemm_14_8_32")
     (weight,) = (p for p in made.inputs if p.dtype == BF16)
     assert [e.constant for e in weight.storage] == [1, 4, 32, 2]
-    assert [p.dtype for p in kernel("float16_gemm_14_8_32").inputs] == [F32, F16]
+    assert [p.dtype for p in kernel("float16_gemm_29_257_321").inputs] == [F32, F16]
 
 
 def test_rows_are_rounded_when_they_are_packed() -> None:
