@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -208,6 +208,11 @@ def with_floors(measured: Measured, limits: Mapping[int, Limits]) -> dict[str, A
     """The figures of a network with its floor at each number of threads, and the time of each kernel beside its own."""
     latency = [each | {"floor": _floor(measured, each, limits[each["threads"]])} for each in measured.row["latency"]]
     return {**measured.row, "latency": latency}
+
+
+def beside(measured: Measured, name: str, figures: Any) -> Measured:
+    """The same with more figures in its row."""
+    return replace(measured, row={**measured.row, name: figures})
 
 
 def _floor(measured: Measured, latency: Mapping[str, Any], limits: Limits) -> dict[str, Any] | None:

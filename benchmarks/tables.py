@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,31 @@ def latency(rows: Sequence[Row]) -> str:
             ratios = (won["fused"], each["of_medians"]["fused"], won["bodies"], won["fused"] / won["unfused"])
             lines.append((row["network"], each["threads"], *times, *map(_times, ratios), f"{each['spread']:.3f}"))
     return table(head, lines)
+
+
+def peers(rows: Sequence[Row]) -> str:
+    """Every engine of a race with other engines; the last line has geometric means of what was won."""
+    raced = [(row["network"], each) for row in rows for each in row.get("peers", ())]
+    names = list(raced[0][1]["ms"])
+    others = [name for name in names if name != "fused"]
+    lines = []
+    for network, each in raced:
+        cells = (f"{_pair(each['ms'][name])}" + _won(each, name) for name in names)
+        lines.append((network, each["threads"], *cells, *(f"{each['error'][name]:.1e}" for name in each["error"])))
+    means = (geometric_mean([each["speedup"][name] for _, each in raced]) for name in others)
+    blank = ("",) * len(raced[0][1]["error"])
+    last = dict(zip(others, map(_times, means), strict=True))
+    lines.append(("geometric mean", "", *(last.get(name, "") for name in names), *blank))
+    return table(("network", "threads", *names, *(f"error of {name}" for name in raced[0][1]["error"])), lines)
+
+
+def _won(each: Row, name: str) -> str:
+    return "" if name == "fused" else f" [{_times(each['speedup'][name])}]"
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """Of positive ratios."""
+    return math.exp(sum(map(math.log, values)) / len(values))
 
 
 def structure(rows: Sequence[Row]) -> str:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import os
 import platform
-import socket
 import statistics
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
-from onnxfuse import process
-from onnxfuse.errors import DeviceError
+from onnxfuse import process, turns
 
 _CHILD = "onnxfuse.profile_child"
-_TURN_MS = 100.0  # about how long one engine runs before the next one's turn
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,21 +109,6 @@ class Profile:
         return fields
 
 
-@dataclass(frozen=True, slots=True)
-class _Engine:
-    """A running child: one line with a count is answered by one line with that many times."""
-
-    lines: IO[str]
-    answer: Future[Any]
-    facts: Mapping[str, Any]
-
-    def times(self, count: int) -> list[float]:
-        """Milliseconds of `count` runs."""
-        self.lines.write(f"{count}\n")
-        self.lines.flush()
-        return list(_heard(self.lines, self.answer))
-
-
 def profile_models(
     paths: Sequence[str | Path],
     *,
@@ -163,22 +142,23 @@ def profile_models(
         values = str(Path(folder, "inputs.npz"))
         wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
         shapes = _ask({"do": "inputs", **loads[0], **wish, "out": values}, time_limit)
-        engines = [{"do": "engine", **each, "threads": used, "inputs": values} for each in (*loads, *loads[:1] * a_a)]
-        with _started(engines, Path(folder), time_limit) as running:
-            times = _in_turns(running, warmup, duration, repeats)
-            facts = [each.facts for each in running]
+        run = {"do": "engine", "threads": used, "inputs": values}
+        engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
+        raced = turns.race(
+            engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit
+        )
         seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
     models = tuple(
-        ModelProfile(path, library, _latency(ms), fact["load_ms"], len(ms), *nodes)
-        for (path, library), ms, fact, nodes in zip(pairs, times, facts, seen, strict=False)
+        ModelProfile(path, library, latency(each.times), each.facts["load_ms"], len(each.times), *nodes)
+        for (path, library), each, nodes in zip(pairs, raced, seen, strict=False)
     )
     return Profile(
         models=models,
         speedup=models[0].latency_ms.min / models[-1].latency_ms.min if len(models) > 1 else None,
-        spread=abs(min(times[0]) / min(times[-1]) - 1.0) if a_a else None,
+        spread=abs(min(raced[0].times) / min(raced[-1].times) - 1.0) if a_a else None,
         threads=used,
         inputs={name: tuple(shape) for name, shape in shapes.items()},
-        host=_host() | {"onnxruntime": facts[0]["runtime"]},
+        host=_host() | {"onnxruntime": raced[0].facts["runtime"]},
     )
 
 
@@ -199,68 +179,8 @@ def _ops(
     return ops, tuple(Event(**each | {"origin": tuple(each["origin"])}) for each in found["events"])
 
 
-@contextmanager
-def _started(requests: Sequence[dict[str, Any]], folder: Path, time_limit: float | None) -> Iterator[list[_Engine]]:
-    """One child per request, loaded and waiting, in order; they end with the block."""
-    with ExitStack() as stack:
-        pool = stack.enter_context(ThreadPoolExecutor(len(requests)))
-        running = []
-        for number, request in enumerate(requests):
-            address = str(folder / f"turns{number}")
-            listener = stack.enter_context(socket.socket(socket.AF_UNIX))
-            listener.bind(address)
-            listener.listen(1)
-            answer = pool.submit(_ask, request | {"address": address}, time_limit)
-            connection = stack.enter_context(_accepted(listener, answer))
-            lines = stack.enter_context(connection.makefile("rw", encoding="ascii"))
-            running.append(_Engine(lines, answer, _heard(lines, answer)))
-        yield running
-
-
-def _accepted(listener: socket.socket, answer: Future[Any]) -> socket.socket:
-    """The child's connection. Raises the child's own error when it ends without one."""
-    listener.settimeout(0.05)
-    while True:
-        try:
-            connection, _ = listener.accept()
-        except TimeoutError:
-            if answer.done():
-                answer.result()
-                raise DeviceError("profile: an engine ended before it was measured") from None
-            continue
-        connection.settimeout(None)
-        return connection
-
-
-def _heard(lines: IO[str], answer: Future[Any]) -> Any:
-    """The next thing that a child says. Raises the child's own error when it has ended instead."""
-    try:
-        line = lines.readline()
-    except OSError:
-        line = ""
-    if not line:
-        answer.result()
-        raise DeviceError("profile: an engine ended while it was measured")
-    return json.loads(line)
-
-
-def _in_turns(engines: Sequence[_Engine], warmup: int, duration: float, repeats: int | None) -> list[list[float]]:
-    """Milliseconds of every run, by engine. A turn has as many runs as fit in it, at least one."""
-    first = [each.times(max(1, warmup)) for each in engines]
-    counts = [max(1, min(int(_TURN_MS / max(min(ms), 1e-3)), repeats or 1000)) for ms in first]
-    times: list[list[float]] = [[] for _ in engines]
-    while any(_wants(ms, duration, repeats) for ms in times):
-        for engine, count, ms in zip(engines, counts, times, strict=True):
-            if _wants(ms, duration, repeats):
-                ms += engine.times(min(count, repeats - len(ms)) if repeats else count)
-    return times
-
-
-def _wants(times: Sequence[float], duration: float, repeats: int | None) -> bool:
-    return len(times) < repeats if repeats else sum(times) < duration * 1e3
-
-
-def _latency(times: Sequence[float]) -> Latency:
+def latency(times: Sequence[float]) -> Latency:
+    """The figures of these runs."""
     ordered = sorted(times)
     p90, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.9, 0.99))
     return Latency(ordered[0], statistics.median(ordered), p90, p99)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import statistics
 import tempfile
 import time
@@ -18,7 +17,7 @@ import numpy as np
 import onnxruntime as ort
 from onnx import ModelProto
 
-from onnxfuse import engine, feed_limits, feeds, process, trial
+from onnxfuse import engine, feed_limits, feeds, process, trial, turns
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
 DOMAIN = "onnxfuse."  # what the domains of kernels begin with
@@ -51,34 +50,13 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def serve_turns(model: str, libraries: Sequence[str], threads: int, inputs: str, address: str) -> dict[str, Any]:
-    """Load once, then run on each line `n` from the socket, answered with n times in ms; end with the connection."""
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(address)
-        begin = time.perf_counter()
-        session = engine.open_session(model, engine.options(libraries=libraries, threads=threads))
-        load_ms = (time.perf_counter() - begin) * 1e3
-        call = engine.prepared(session, _read(inputs))
-        with connection.makefile("rw", encoding="ascii") as lines:
-            _say(lines, {"load_ms": load_ms, "runtime": ort.__version__})
-            for line in lines:
-                _say(lines, _times(call, int(line)))
+    """Load once, then run whenever the race at `address` asks for it."""
+    begin = time.perf_counter()
+    session = engine.open_session(model, engine.options(libraries=libraries, threads=threads))
+    load_ms = (time.perf_counter() - begin) * 1e3
+    call = engine.prepared(session, _read(inputs))
+    turns.serve(address, call, {"load_ms": load_ms, "runtime": ort.__version__})
     return {}
-
-
-def _say(lines: Any, value: Any) -> None:
-    lines.write(json.dumps(value) + "\n")
-    lines.flush()
-
-
-def _times(call: Callable[[], Any], count: int) -> list[float]:
-    """Milliseconds of `count` calls, after one that brings the caches back to this process."""
-    call()
-    times = []
-    for _ in range(count):
-        begin = time.perf_counter_ns()
-        call()
-        times.append((time.perf_counter_ns() - begin) / 1e6)
-    return times
 
 
 def op_times(

@@ -21,7 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import machine, networks, tables  # noqa: E402
+from benchmarks import machine, networks, peers, tables  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
 from onnxfuse.report.document import plain  # noqa: E402
@@ -75,13 +75,22 @@ def measure_networks(
         folders = {name: Path(top, name) for name in names}
         for name, folder in folders.items():
             folder.mkdir()
-            found.append(networks.measure(name, folder, effort, say))
-            say(summary(found[-1].row))
+            measured = networks.measure(name, folder, effort, say)
+            say(summary(measured.row))
+            found.append(networks.beside(measured, "peers", raced_with_peers(name, measured, folder, effort)))
             limits = measured_limits(list(limits), 1.0, limits)
         for static, dynamic in networks.pairs(names):
             say(f"{dynamic} beside {static}")
             symbolic[dynamic] = networks.symbolic(folders[static], folders[dynamic], effort)
         return [networks.with_floors(each, limits) for each in found], symbolic, limits
+
+
+def raced_with_peers(name: str, measured: networks.Measured, folder: Path, effort: networks.Effort) -> list[Any]:
+    """A race for each number of threads, where there are peers; they are asked about static shapes only."""
+    if not peers.installed() or name.endswith(networks.DYNAMIC):
+        return []
+    inputs, model = folder / "inputs.npz", networks.model_of(name)
+    return [peers.race(model, measured.built, inputs, count, effort) for count in effort.threads]
 
 
 def show_machine(document: dict[str, Any]) -> None:
@@ -96,6 +105,10 @@ def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
     heading("Latency, minimum (median); speedups are over ONNX Runtime, by minima", tables.latency(found))
     if symbolic:
         heading("Symbolic against static builds, same inputs", tables.symbolic(symbolic))
+    if any(row.get("peers") for row in found):
+        heading(
+            "Beside other engines, minimum (median) and, in brackets, what ours wins by minima", tables.peers(found)
+        )
     heading("What was built", tables.structure(found))
     heading("What it costs", tables.costs(found))
     heading("Against the floor", tables.floor(found))

@@ -23,7 +23,7 @@ LAYERS = (
     {"schedule", "render"},
     {"tune", "build"},
     {"emit"},
-    {"compare", "engine", "feed_limits"},  # what verify and profile are made of
+    {"compare", "engine", "feed_limits", "turns"},  # what verify and profile are made of
     {"feeds"},
     {"trial"},
     {"verify", "session", "profile", "report"},
