@@ -27,7 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, _terminated)
-    sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+    code = run(sys.argv[1:] if arguments is None else list(arguments))
+    show.finish()
+    sys.exit(code)
 
 
 def run(arguments: Sequence[str]) -> int:

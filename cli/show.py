@@ -121,6 +121,15 @@ def abandon_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def finish() -> None:
+    """Write what stdout still holds; what it does not take is not tried again when the interpreter ends."""
+    if sys.stdout is not None:
+        try:
+            sys.stdout.flush()
+        except OSError:
+            abandon_stdout()
+
+
 def trace(problem: BaseException) -> None:
     """The traceback of an error, for --debug."""
     sys.excepthook(type(problem), problem, problem.__traceback__)

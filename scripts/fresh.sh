@@ -7,7 +7,7 @@
 # Clones what is committed. PYTHON names another interpreter (default: python3). Needs git and the network (pip).
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
-tools=(awk cat cp dirname env find grep ls make mkdir mktemp mv rm sed sh bash touch uname)
+tools=(awk cat cp dirname env find grep head ls make mkdir mktemp mv rm sed sh sleep bash touch uname)
 if [[ ${1:-} == --compiler ]]; then
     shift
     tools+=(as c++ g++ ld)

@@ -74,8 +74,12 @@ ONNXFUSE_INLINE vec<uint16_t> narrow_bf16(vf v) {
 // so that negative numbers wrap.
 template <class To, class V> ONNXFUSE_INLINE auto to_unsigned(V v) {
   if constexpr (sizeof(To) == 4) {
-    if constexpr (is_vec<V>) return resize<uint32_t>(__builtin_convertvector(v, vec<int64_t>));
-    else return (uint32_t)(int64_t)v;
+    if constexpr (!is_vec<V>) return (uint32_t)(int64_t)v;
+    else {
+      auto wide = __builtin_convertvector(v, vec<int64_t>);
+      asm("" : "+m"(wide));  // clang would convert to 32 bits at once, which says something else of what does not fit
+      return resize<uint32_t>(wide);
+    }
   } else if constexpr (is_vec<V>) {
     vd wide = __builtin_convertvector(v, vd);
     vec<int64_t> large = (vec<int64_t>)(wide >= 0x1p63);
