@@ -10,22 +10,26 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
 
+from onnxfuse.build import Toolchain, find_toolchain
+from onnxfuse.errors import ToolchainError
+
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROOT = Path(__file__).resolve().parents[2]
 TILES = ROOT / "onnxfuse" / "render" / "tiles"
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
-NATIVE = ("-march=native",)
+MARCH = "-march="
+NATIVE = (f"{MARCH}native",)
 
 # ONNX TensorProto numbers; bfloat16 travels as uint16.
 DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
@@ -36,9 +40,21 @@ class _Tensor(ctypes.Structure):
     _fields_ = (("data", ctypes.c_void_p), ("dims", ctypes.POINTER(ctypes.c_int64)), ("rank", ctypes.c_int))
 
 
-def compiler() -> str | None:
-    """The C++ compiler to use: $CXX, c++, g++ or clang++; None where there is none."""
-    return os.environ.get("CXX") or next((c for c in ("c++", "g++", "clang++") if shutil.which(c)), None)
+@cache
+def compiler() -> Toolchain | None:
+    """The C++ compiler that the build itself would take; None where there is none."""
+    try:
+        return find_toolchain("auto")
+    except ToolchainError:
+        return None
+
+
+def spelled(flags: Sequence[str], family: str) -> tuple[str, ...]:
+    """Flags that name any machine of x86-64, or this one, as a family of compilers spells them."""
+    if family != "zig":
+        return tuple(flags)
+    named = (f"-mcpu={f[len(MARCH) :].replace('-', '_')}" if f.startswith(MARCH) else f for f in flags)
+    return (*named, "-fno-sanitize=undefined")
 
 
 def compile_library(
@@ -52,7 +68,7 @@ def compile_library(
     if cxx is None:
         raise RuntimeError("no C++ compiler: install one or set CXX")
     # -iquote: with -I our math.h would stand before the one of C
-    command = [cxx, *FLAGS, *march, *flags, f"-iquote{TILES}"]
+    command = [*cxx.command, *FLAGS, *spelled((*march, *flags), cxx.family), f"-iquote{TILES}"]
     folders = {TILES, *(s.parent for s in sources)}
     texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
     digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]
