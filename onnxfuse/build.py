@@ -39,16 +39,18 @@ _OLDEST = {"gcc": 11, "clang": 12, "zig": 0}  # the first that know -march=x86-6
 _ZIG = (sys.executable, "-P", "-m", "ziglang", "c++")
 
 # Not -ffast-math: NaN, infinities and signed zeros keep their meaning, and sums keep their order.
-_MEANING = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
+_MEANING = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math")
 _SHAPE = ("-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden")
 _FAST = ("-O3", "-g0")
 _SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
+# Multiply-adds: clang's "on" joins what stands in one expression, wherever that is inlined; its "fast" joins more in one
+# copy of a loop than in another, and a row would depend on the company in which it is computed. gcc knows "fast" alone.
 # What a family wants besides: (compile, before the objects, after the objects).
 _PLACES = {
-    "gcc": ((), ("-nodefaultlibs",), ("-lm", "-lc", "-lgcc")),
-    "clang": ((), ("-nostdlib++", "-static-libgcc"), ("-lm",)),
-    "zig": (("-fno-sanitize=undefined",), ("-nostdlib++",), ("-lm",)),
+    "gcc": (("-ffp-contract=fast",), ("-nodefaultlibs",), ("-lm", "-lc", "-lgcc")),
+    "clang": (("-ffp-contract=on",), ("-nostdlib++", "-static-libgcc"), ("-lm",)),
+    "zig": (("-ffp-contract=on", "-fno-sanitize=undefined"), ("-nostdlib++",), ("-lm",)),
 }
 # Zig gives its own meaning to -march, and compiles for this very machine unless a target is named.
 _ZIG_SPELLING = {"-march=x86-64-v3": "-mcpu=x86_64_v3", "-march=x86-64-v4": "-mcpu=x86_64_v4"}
@@ -232,8 +234,13 @@ def _recipe(target: Target, toolchain: Toolchain, cache: Cache | None, sanitize:
 
 def compile_flags(toolchain: Toolchain, machine: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
     """Everything that decides what code a kernel becomes; `machine` is the target's own part (none: the baseline)."""
-    extra, _, _ = _PLACES[toolchain.family]
-    return (*_MEANING, *_SHAPE, *(_SANITIZED if sanitize else _FAST), *spelled(machine, toolchain.family), *extra)
+    way = _SANITIZED if sanitize else _FAST
+    return (*meaning(toolchain.family), *_SHAPE, *way, *spelled(machine, toolchain.family))
+
+
+def meaning(family: str) -> tuple[str, ...]:
+    """The flags of a family of compilers that decide what code says."""
+    return (*_MEANING, *_PLACES[family][0])
 
 
 def spelled(flags: Sequence[str], family: str) -> tuple[str, ...]:

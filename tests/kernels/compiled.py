@@ -41,7 +41,7 @@ Sizes = Mapping[str, int]
 Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 
 # As the build compiles them, but quicker where it is only the width of vectors that differs.
-FLAGS = ("-ffp-contract=fast", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
+FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
 QUICK = {"x86-64-v4": "-O3", "x86-64-v3": "-O1", "generic": "-O1"}
 PER_UNIT = 32
 # Machine classes, and one whose machines have more than the class asks for.

@@ -19,14 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.build import Toolchain, find_toolchain
+from onnxfuse.build import Toolchain, find_toolchain, meaning
 from onnxfuse.errors import ToolchainError
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 ROOT = Path(__file__).resolve().parents[2]
 TILES = ROOT / "onnxfuse" / "render" / "tiles"
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-fno-math-errno", "-fno-trapping-math", "-Wno-psabi")
+FLAGS = ("-O3", "-fPIC", "-shared", "-Wno-psabi")
 MARCH = "-march="
 NATIVE = (f"{MARCH}native",)
 
