@@ -49,11 +49,9 @@ def compiler() -> Toolchain | None:
 
 
 def spelled(flags: Sequence[str], family: str) -> tuple[str, ...]:
-    """Flags that name any machine of x86-64, or this one, as a family of compilers spells them."""
-    if family != "zig":
-        return tuple(flags)
+    """Flags that name any machine of x86-64, or this one, as a family of compilers spells them, and its meaning."""
     named = (f"-mcpu={f[len(MARCH) :].replace('-', '_')}" if f.startswith(MARCH) else f for f in flags)
-    return (*named, "-fno-sanitize=undefined")
+    return (*meaning(family), *(named if family == "zig" else flags))
 
 
 def compile_library(
