@@ -44,8 +44,8 @@ _SHAPE = ("-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-
 _FAST = ("-O3", "-g0")
 _SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
-# Multiply-adds: clang's "on" joins what stands in one expression, wherever that is inlined; its "fast" joins more in one
-# copy of a loop than in another, and a row would depend on its company. gcc knows "fast" alone.
+# Multiply-adds: clang's "on" joins what stands in one expression, wherever that is inlined; its "fast" joins more in
+# one copy of a loop than in another, and a row would depend on its company. gcc knows "fast" alone.
 # What a family wants besides: (compile, before the objects, after the objects).
 _PLACES = {
     "gcc": (("-ffp-contract=fast",), ("-nodefaultlibs",), ("-lm", "-lc", "-lgcc")),
