@@ -66,11 +66,11 @@ def _explained(
     if result.rewrites:
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
     if groups:
-        rows = [("kernel", "mapping type", "phases", "flops", "bytes", "nodes")]
+        rows = [("kernel", "mapping type", "phases", "flops", "bytes", "predicted", "bound", "nodes")]
         for g in groups:
-            figures = (str(g.phases), _count(g.flops), _count(g.bytes))
-            rows.append((g.kernel, g.mapping_type or "-", *figures, _names(g.nodes)))
-        lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4)))]
+            figures = (str(g.phases), _count(g.flops), _count(g.bytes), _microseconds(g.predicted_ms))
+            rows.append((g.kernel, g.mapping_type or "-", *figures, g.bound or "-", _names(g.nodes)))
+        lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5)))]
     if refusals:
         said = [(r.code, " + ".join(r.nodes[:3]), r.reason + (f" ({r.unlock})" * bool(r.unlock))) for r in refusals]
         lines += ["", "refused", *_indented(table(said))]
@@ -85,6 +85,10 @@ def _indented(lines: Any) -> list[str]:
 
 def _count(value: int | None) -> str:
     return "-" if value is None else f"{value:.3g}" if value < 1000 else bytes_text(value).removesuffix("B").strip()
+
+
+def _microseconds(ms: float | None) -> str:
+    return "-" if ms is None else f"{ms * 1e3:.3g} us" if ms < 1 else f"{ms:.3g} ms"
 
 
 def _names(names: tuple[str, ...]) -> str:

@@ -89,11 +89,23 @@ class Target:
     gflops: float  # per core, fp32
     bandwidth: float  # GB/s per core beyond the caches
     extras: tuple[str, ...] = ()  # features besides, for tiles that need them; a library with such a tile asks for them
+    cores: int = 2  # that predictions are for
+    l3_bytes: int = 32 << 20
+    l2_gbps: float = 100.0  # read by one core from each level, again and again
+    l3_gbps: float = 30.0
+    memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
+    dispatch_us: float = 1.0  # until a kernel begins, and its node is done
+    barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
 
     @property
     def panel(self) -> int:
         """Columns of one packed weight panel."""
         return self.lanes * self.vectors
+
+    @property
+    def cycle(self) -> float:
+        """Seconds of a cycle in which two vectors are multiplied and added."""
+        return 4 * self.lanes / self.gflops * 1e-9
 
 
 EXTRAS = {"avx512bf16": "avx512_bf16"}  # features that some machines of a class have, and Linux's names of them
@@ -102,9 +114,9 @@ _V3 = ("avx2", "fma", "f16c")
 
 TARGETS: dict[str, Target] = {
     "x86-64-v4": Target(
-        "x86-64-v4", 16, 14, 2, 32 << 10, 1 << 20, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 12.0
+        "x86-64-v4", 16, 14, 2, 32 << 10, 1 << 20, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 20.0
     ),
-    "x86-64-v3": Target("x86-64-v3", 8, 6, 2, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 12.0),
+    "x86-64-v3": Target("x86-64-v3", 8, 6, 2, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 20.0),
     "generic": Target("generic", 4, 4, 2, 32 << 10, 1 << 19, (), (), 20.0, 8.0),
 }
 _WIDEST = max(t.lanes for t in TARGETS.values())

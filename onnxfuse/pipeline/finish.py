@@ -18,7 +18,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described, features_of
+from onnxfuse.pipeline.groups import described, features_of, predicted
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.render.ort_glue import Entry
@@ -152,8 +152,9 @@ def _write_manifest(context: Context, b: Build, source: Source) -> None:
 
 def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
     """The groups under the names that their nodes got."""
-    found = ((each, p) for each in b.everywhere() for p in each.parts)
-    return tuple(described(context, p, emitted.names[p.group.nodes[0].name], have(x.plan).graph) for x, p in found)
+    graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
+    found = zip(b.all_parts, graphs, predicted(context, b), strict=True)
+    return tuple(described(context, p, emitted.names[p.group.nodes[0].name], graph, cost) for p, graph, cost in found)
 
 
 def check_emitted(b: Build) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from onnxfuse.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.config import Target
+from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision, Graph, Node
@@ -134,7 +136,27 @@ def traffic(kernel: Kernel) -> int | None:
     return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
 
 
-def described(context: Context, part: Part, name: str, graph: Graph) -> GroupResult:
+def predicted(context: Context, b: Build) -> list[Cost | None]:
+    """The cost of each kernel of a build and of its bodies, in the order of `all_parts`; None where it is not known."""
+    graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
+    pairs = [(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True) if part.kernel is not None]
+    constants = frozenset(name for graph in {id(g): g for g in graphs}.values() for name in graph.constants)
+    held = weight_bytes([have(part.kernel) for part, _ in pairs], constants)
+    known: dict[tuple[str, tuple[bool, ...]], Cost | None] = {}
+
+    def cost(part: Part) -> Cost | None:
+        if part.kernel is None:
+            return None
+        key = (part.op, tuple(p.value in constants for p in part.kernel.inputs))
+        if key not in known:
+            found = attempted(context, "cost", partial(cost_of, part.kernel, context.target, constants, held))
+            known[key] = None if isinstance(found, Decision) else found
+        return known[key]
+
+    return [cost(part) for part in b.all_parts]
+
+
+def described(context: Context, part: Part, name: str, graph: Graph, cost: Cost | None) -> GroupResult:
     """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict)."""
     kernel, group = part.kernel, part.group
     found = attempted(context, "describe", lambda: _type_and_flops(graph, group))
@@ -148,6 +170,8 @@ def described(context: Context, part: Part, name: str, graph: Graph) -> GroupRes
         flops=flops,
         bytes=traffic(kernel) if kernel is not None else None,
         phases=len(kernel.phases) if kernel is not None else 0,
+        predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
+        bound=cost.bound if cost is not None else None,
     )
 
 

@@ -18,7 +18,7 @@ from onnxfuse.load import Source
 from onnxfuse.pipeline import finish, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described, phase_bytes
+from onnxfuse.pipeline.groups import described, phase_bytes, predicted
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
 from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
@@ -215,9 +215,9 @@ def _of_holder(d: Decision) -> Decision:
 
 def _described(context: Context, b: Build) -> Iterator[GroupResult]:
     """The groups under the names that the planner gave them."""
-    for each in b.everywhere():
-        for part in each.parts:
-            yield described(context, part, part.group.name, have(each.plan).graph)
+    graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
+    for part, graph, cost in zip(b.all_parts, graphs, predicted(context, b), strict=True):
+        yield described(context, part, part.group.name, graph, cost)
 
 
 def _nodes_before(b: Build) -> int:

@@ -41,6 +41,8 @@ class GroupResult:
     flops: int | None  # of one run; None where extents are symbols
     bytes: int | None  # of its inputs and outputs
     phases: int
+    predicted_ms: float | None = None  # by the cost model, for the machine class; None where extents are symbols
+    bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
 
 
 @dataclass(frozen=True, slots=True)

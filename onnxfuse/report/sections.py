@@ -80,11 +80,18 @@ def _kernels(d: Document) -> Table:
     rows = tuple(
         (
             g["kernel"], g["mapping_type"] or "-", str(g["phases"]), _count(g["flops"]), _bytes(g["bytes"]),
-            _names(g["nodes"]),
+            _predicted(g), g.get("bound") or "-", _names(g["nodes"]),
         )
         for g in d["groups"]
     )  # fmt: skip
-    return Table("Kernels", ("kernel", "mapping type", "phases", "flops", "bytes", "nodes"), rows, (2, 3, 4))
+    head = ("kernel", "mapping type", "phases", "flops", "bytes", "predicted ms", "bound", "nodes")
+    return Table("Kernels", head, rows, (2, 3, 4, 5))
+
+
+def _predicted(group: Mapping[str, Any]) -> str:
+    """The time of a kernel by the cost model; results of earlier versions have none."""
+    ms = group.get("predicted_ms")
+    return "-" if ms is None else f"{ms:.3g}"
 
 
 def _refusals(d: Document) -> Table:

@@ -1,0 +1,202 @@
+"""Predicted seconds of a scheduled kernel on a machine class, in parts that explain it.
+
+A phase takes as long as the slowest of computing and of each way that its bytes take, and a part of the others, which
+overlap only in part; then it waits for its last task. All numbers of the machine come from a `Target` row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass
+from math import ceil
+
+from onnxfuse.config import Target
+from onnxfuse.cost.count import Counter, SymbolUnknown
+from onnxfuse.cost.traffic import Fetched, fetched
+from onnxfuse.ir.index import Atom, Index, Symbol
+from onnxfuse.ir.indexing import evaluate, product
+from onnxfuse.ir.kernel import Kernel, Phase
+
+COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
+LOCAL = "local"  # of a buffer that belongs to one task
+OVERLAP = 0.3  # share of what is not the slowest that is waited for all the same
+ROUND = 0.5  # share of a cache that holds what comes round again
+STORED = 2.0  # ways of a line that is stored to: it is fetched first
+TASK = 10e-6  # seconds of work for which a task is started
+TASKS = 16  # of a core, at most
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseCost:
+    """Seconds that one thread computes and that bytes take on each way, of a phase; `seconds` is all of it."""
+
+    compute: float
+    l2: float
+    l3: float
+    memory: float
+    bytes: int  # from beyond the cores' own caches, of all threads
+    tasks: int
+    waiting: float  # for the last task
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """Seconds of a kernel: those of its phases and of calling it."""
+
+    phases: tuple[PhaseCost, ...]
+    dispatch: float
+
+    @property
+    def seconds(self) -> float:
+        """All of it."""
+        return sum(p.seconds for p in self.phases) + self.dispatch
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Seconds by what they go to, were each alone."""
+        return {
+            COMPUTE: sum(p.compute for p in self.phases),
+            L2: sum(p.l2 for p in self.phases),
+            L3: sum(p.l3 for p in self.phases),
+            MEMORY: sum(p.memory for p in self.phases),
+            WAITING: sum(p.waiting for p in self.phases) + self.dispatch,
+        }
+
+    @property
+    def bound(self) -> str:
+        """What takes longest: computing, a level of memory, or waiting for tasks."""
+        parts = self.parts
+        return max(parts, key=lambda name: parts[name])
+
+
+def cost_of(
+    kernel: Kernel,
+    target: Target,
+    constants: Container[str] = (),
+    round_bytes: float = 0.0,
+    symbols: Mapping[str, int] | None = None,
+) -> Cost | None:
+    """The predicted cost of one run of a kernel; None where it depends on a symbol that has no value.
+
+    `constants` are the graph's values that hold weights: they come round once in a run of the model, after
+    `round_bytes` of others. What else the kernel reads or writes was or will be used by its neighbours.
+    """
+    known = dict(symbols or {})
+    try:
+        sizes = _sizes(kernel, known)
+        levels = _levels(kernel, sizes, constants, round_bytes, target)
+        phases = tuple(_phase(p, kernel, target, sizes, levels, known) for p in kernel.phases)
+    except SymbolUnknown:
+        return None
+    return Cost(phases, target.dispatch_us * 1e-6)
+
+
+def weight_bytes(kernels: Iterable[Kernel], constants: Container[str]) -> int:
+    """Bytes of the weights that kernels read, each once: what comes round in a run. Symbolic ones count nothing."""
+    found = {
+        p.value: (product(list(p.storage)).constant or 0) * p.dtype.bytes
+        for kernel in kernels
+        for p in kernel.inputs
+        if p.value in constants
+    }
+    return sum(found.values())
+
+
+def _value(e: Index, symbols: Mapping[str, int]) -> int:
+    """An extent as a number. Raises SymbolUnknown."""
+
+    def of(atom: Atom) -> int:
+        name = atom.name if isinstance(atom, Symbol) else ""
+        if name not in symbols:
+            raise SymbolUnknown(name)
+        return symbols[name]
+
+    return int(evaluate(e, of))
+
+
+def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
+    """Bytes of every buffer."""
+    params = (*kernel.inputs, *kernel.outputs)
+    buffers = (*kernel.scratch, *(b for phase in kernel.phases for b in phase.locals))
+    sizes = {p.name: _value(product(list(p.storage)), symbols) * p.dtype.bytes for p in params}
+    return sizes | {b.name: _value(b.size, symbols) * b.dtype.bytes for b in buffers}
+
+
+def _levels(
+    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], round_bytes: float, target: Target
+) -> dict[str, str]:
+    """The level in which each buffer lies when the kernel begins, or where it will be wanted; not those of one task."""
+    weights = {p.name: max(round_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
+    params = [p.name for p in (*kernel.inputs, *kernel.outputs) if p.name not in weights]
+    others = [*params, *(b.name for b in kernel.scratch)]
+    held = sum(sizes[name] for name in others)
+    found = dict.fromkeys(others, L3 if held <= target.l3_bytes * ROUND else MEMORY)
+    for name, size in weights.items():
+        found[name] = L2 if size <= target.l2_bytes * ROUND else L3 if size <= target.l3_bytes * ROUND else MEMORY
+    return found
+
+
+def _phase(
+    phase: Phase,
+    kernel: Kernel,
+    target: Target,
+    sizes: Mapping[str, float],
+    levels: Mapping[str, str],
+    symbols: Mapping[str, int],
+) -> PhaseCost:
+    dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
+    dtypes |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
+    extents = [*(_value(s.extent, symbols) for s in phase.splits), 1, 1]
+    outer, inner = parts_of(target.cores, _value(phase.work, symbols), extents[0], extents[1])
+    tasks = max(outer * inner, 1)
+    threads = min(target.cores, tasks)
+    counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), dtypes)
+    compute = counter.cycles() * target.cycle
+    near = fetched(counter.accesses, sizes, target.l1_bytes)
+    beyond = fetched(counter.accesses, sizes, target.l2_bytes)
+    moved = _moved(beyond, levels, (L3, MEMORY))
+    reached = min(threads * target.bandwidth, target.memory_gbps)
+    own = {name: sizes[name] / threads for name in sizes}  # no byte comes from memory twice
+    l2 = _moved(near, {}, (LOCAL,)) / target.l2_gbps * 1e-9
+    l3 = moved / target.l3_gbps * 1e-9
+    memory = _moved(beyond, levels, (MEMORY,), own) * threads / reached * 1e-9
+    ways = (compute, l2, l3, memory)
+    most = max(ways)
+    waiting = target.barrier_us * 1e-6 if tasks > 1 else 0.0
+    seconds = most + OVERLAP * (sum(ways) - most) + waiting
+    return PhaseCost(compute, l2, l3, memory, int(moved * threads), tasks, waiting, seconds)
+
+
+def _moved(
+    f: Fetched, levels: Mapping[str, str], wanted: tuple[str, ...], most: Mapping[str, float] | None = None
+) -> float:
+    """Bytes that move between a cache and buffers that lie in these levels; lines that are stored to come first."""
+    found = [(name, size) for name, size in f.loads.items()]
+    found += [(name, STORED * size) for name, size in f.stores.items()]
+    return sum(
+        min(size, STORED * most[name]) if most is not None else size
+        for name, size in found
+        if levels.get(name, LOCAL) in wanted
+    )
+
+
+def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int, int]:
+    """How the two splits of a phase are divided among tasks, as kernels do it (`parts_of` in loops.h)."""
+    if first <= 0 or second <= 0:
+        return 0, 0
+    wanted, most = int(picoseconds * 1e-12 / TASK), TASKS * cores
+    wanted = 1 if cores == 1 or wanted < 2 else min(-(-wanted // cores) * cores, most)
+    outer = min(wanted, first)
+    if outer > 1 and first % outer and first <= most:
+        outer = first
+    return outer, 1 if outer >= 4 * cores else min(-(-wanted // outer), second)
+
+
+def _shares(outer: int, inner: int, threads: int) -> tuple[tuple[float, float], tuple[float, float]]:
+    """One thread's share of each split, and how many parts of it that is."""
+    if outer >= threads:
+        mine = ceil(outer / threads)
+        return (mine / outer, 1.0), (float(mine), float(inner))
+    mine = max(1, ceil(outer * inner / threads))
+    return (1.0 / max(outer, 1), mine / max(inner, 1)), (1.0, float(mine))

@@ -1,0 +1,383 @@
+"""What the statements of a phase do, counted: cycles of computing, and which elements of which buffer they touch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, sqrt
+from typing import assert_never
+
+from onnxfuse.config import Target
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.functions import FUNCTIONS
+from onnxfuse.ir.index import ZERO, Atom, Axis, Div, Entry, Index, Least, Loaded, Mod, Symbol, atoms, axes_of
+from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Across,
+    Bind,
+    Fold,
+    Let,
+    Loop,
+    Pack,
+    Phase,
+    Point,
+    Stmt,
+    Store,
+    Tile,
+    Touch,
+    When,
+)
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+
+LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
+LANE = 1.2  # cycles of an element that is loaded or stored by itself
+SET = 4096  # bytes between addresses that compete for the same lines of L1
+IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
+LOOKED_UP = 2.5  # cycles of an element whose index is looked up
+HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
+STEP = 1.0  # cycles of a loop's own instructions
+CALL = 20.0  # cycles around the steps of a register tile
+SEGMENT = 5.0  # cycles of a tile between one segment and the next
+PACKED = 0.35  # cycles of an element that is packed by transposing
+POINTER = 4.0  # cycles of an entry of a table of row pointers
+EVEN_ROWS = 4  # entries of a segment of even rows
+PREFETCH = 0.5  # cycles of fetching a line
+
+
+class SymbolUnknown(Exception):
+    """An extent whose value was not given."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A loop around a statement: how often it runs, and by how much its axis grows each time."""
+
+    number: int  # the same loop has the same number
+    axis: Axis
+    trips: float
+    step: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Elements of a buffer touched at one place: `elements` there in every run of the loops around it."""
+
+    buffer: str
+    offset: Index  # in loop axes
+    elements: float
+    bytes: int  # of one element
+    loops: tuple[Run, ...]
+    stores: bool = False
+    apart: int = 1  # distance from one of them to the next
+    places: int = 1  # as many more at constant distances, of which the largest is
+    spread: int = 0
+
+    def runs_with(self, run: Run) -> bool:
+        """Whether other elements are touched in other iterations of a loop."""
+        return run.axis in axes_of(self.offset)
+
+
+@dataclass(slots=True)
+class _Block:
+    """What one run of a list of statements costs: slots of the two units, loads, stores, and the longest chain."""
+
+    ops: float = 0.0
+    loads: float = 0.0
+    stores: float = 0.0
+    other: float = 0.0  # cycles that share nothing with the units
+    chains: dict[str, float] = field(default_factory=dict)
+
+    @property
+    def cycles(self) -> float:
+        return max(self.ops / 2, self.loads / 2, self.stores, *self.chains.values(), 0.0) + self.other
+
+
+@dataclass(slots=True)
+class Counter:
+    """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
+
+    phase: Phase
+    target: Target
+    symbols: Mapping[str, int]
+    shares: Sequence[float]  # of each split
+    parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them
+    dtypes: Mapping[str, DType]
+    accesses: list[Access] = field(default_factory=list)
+    loops: list[Run] = field(default_factory=list)
+    values: dict[Axis, float] = field(default_factory=dict)  # the mean of each axis
+    bound: dict[Axis, Index] = field(default_factory=dict)
+    tables: dict[str, Point] = field(default_factory=dict)
+    vector: Axis | None = None
+    loop_count: int = 0
+
+    def cycles(self) -> float:
+        """Cycles of one thread. The accesses are there afterwards."""
+        for s in self.phase.splits:
+            self.values[s.first], self.values[s.last] = 0, self.number(s.extent)
+        return self._block(self.phase.body).cycles * _product(self.parts)
+
+    def number(self, e: Index) -> float:
+        """An index at the mean of all axes in it."""
+        total: float = 0
+        for mono, c in e.terms:
+            part: float = c
+            for atom in mono:
+                part = part * self._atom(atom)
+            total = total + part
+        return total
+
+    def _atom(self, atom: Atom) -> float:
+        if isinstance(atom, Axis):
+            return self.values[atom] if atom in self.values else self.number(atom.extent) / 2
+        if isinstance(atom, Symbol):
+            if atom.name not in self.symbols:
+                raise SymbolUnknown(atom.name)
+            return self.symbols[atom.name]
+        if isinstance(atom, Div):
+            num, den = self.number(atom.num), self.number(atom.den)
+            return num // den if isinstance(num, int) and isinstance(den, int) else num / den
+        if isinstance(atom, Mod):
+            num, den = self.number(atom.num), self.number(atom.den)
+            return num % den if isinstance(num, int) and isinstance(den, int) else den / 2
+        if isinstance(atom, Least):
+            return min(self.number(atom.one), self.number(atom.two))
+        if isinstance(atom, Entry):
+            return sum(atom.table.values) / max(len(atom.table.values), 1)
+        return self.number(atom.extent) / 2
+
+    def whole(self, e: Index) -> Index:
+        """An index in loop axes alone: bound ones are spelled out."""
+        for _ in range(8):
+            known = {a: self.bound[a] for a in axes_of(e) if a in self.bound}
+            if not known:
+                break
+            e = substitute(e, known)
+        return e
+
+    # statements -------------------------------------------------------------------------------------------------------
+
+    def _block(self, body: tuple[Stmt, ...]) -> _Block:
+        block = _Block()
+        for s in body:
+            self._statement(s, block, 1.0)
+        return block
+
+    def _statement(self, s: Stmt, block: _Block, ways: float) -> None:
+        match s:
+            case Loop():
+                block.other += self._loop(s, ways)
+            case Fold():
+                self._fold(s, block)
+            case When():
+                block.other += len(s.guards)
+                for inner in s.body:
+                    self._statement(inner, block, ways)
+            case Bind():
+                self._bind(s)
+                block.ops += _index_ops(s.value)
+            case Let():
+                self._scalar(s.value, block)
+            case Accumulate():
+                self._accumulate(s, block, ways)
+            case Store():
+                self._scalar(s.value, block)
+                self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
+            case Point() | Tile() | Pack() | Across() | Touch():
+                block.other += self._call(s)
+            case _:
+                assert_never(s)
+
+    def _accumulate(self, s: Accumulate, block: _Block, ways: float) -> None:
+        for target, value in zip(s.targets, s.values, strict=True):
+            fused = s.combine == "sum" and isinstance(value, Apply) and value.fn == "mul"
+            self._scalar(value, block)
+            block.ops += 0.0 if fused else FUNCTIONS[s.combine].cost if s.combine in FUNCTIONS else 1.0
+            block.chains[target] = block.chains.get(target, 0.0) + LATENCY / ways
+
+    def _call(self, s: Point | Tile | Pack | Across | Touch) -> float:
+        """Cycles of a statement that is one call of a header's function."""
+        match s:
+            case Point():
+                self.tables[s.table] = s
+                entries = EVEN_ROWS if s.even else max(self.number(s.end) - self.number(s.begin), 1)
+                return POINTER * entries * _product([self.number(a.extent) for a in s.segments])
+            case Tile():
+                return self._tile(s)
+            case Pack():
+                return self._pack(s)
+            case Across():
+                return HORIZONTAL + self.number(s.rows) * 2
+            case Touch():
+                return PREFETCH * ceil(s.count / self.target.lanes)
+            case _:
+                assert_never(s)
+
+    def _loop(self, s: Loop, ways: float) -> float:
+        """Cycles of a whole loop."""
+        extent = max(self.number(s.end) - self.number(s.begin), 0)
+        split = next((i for i, each in enumerate(self.phase.splits) if s.begin == Index.of(each.first)), None)
+        if split is not None:
+            extent = extent * self.shares[split]
+        trips = ceil(extent / self.target.lanes) if s.kind == "vector" else extent
+        run = Run(self.loop_count, s.axis, trips, self.target.lanes if s.kind == "vector" else 1)
+        self.loop_count += 1
+        saved = self.vector
+        self.loops.append(run)
+        begin = self.number(s.begin)
+        self.values[s.axis] = begin + (extent - 1) / 2 if extent > 1 else begin
+        self.vector = s.axis if s.kind == "vector" else saved
+        block = _Block()
+        for inner in s.body:
+            self._statement(inner, block, ways)
+        self.loops.pop()
+        self.vector = saved
+        parts = self.parts[split] if split is not None else 1.0
+        return trips / parts * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
+
+    def _fold(self, s: Fold, block: _Block) -> None:
+        inside = _Block()
+        carried = any(isinstance(b, Loop) and b.kind == "vector" for b in s.body)
+        for b in s.body:
+            self._statement(b, inside, s.ways)
+        inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
+        block.ops += inside.ops
+        block.loads += inside.loads
+        block.stores += inside.stores
+        block.other += inside.other
+        if carried and s.part is None:
+            block.other += HORIZONTAL * len(s.targets)
+
+    def _bind(self, s: Bind) -> None:
+        """The mean of an axis that is computed, over the values of the innermost loop that it runs with."""
+        self.bound[s.axis] = s.value
+        run = next((r for r in reversed(self.loops) if r.axis in axes_of(self.whole(s.value))), None)
+        if run is None or s.most is None or run.trips <= 1:
+            found = self.number(s.value)
+            self.values[s.axis] = found if s.most is None else min(found, self.number(s.most))
+            return
+        mean, most = self.values[run.axis], self.number(s.most)
+        count = ceil(run.trips)
+        cut = []
+        for at in range(0, count, max(1, count // 64)):
+            self.values[run.axis] = mean - (run.trips - 1) / 2 + at
+            value = self.number(s.value)
+            cut.append(value - min(value, most))
+        self.values[run.axis] = mean
+        self.values[s.axis] = self.number(s.value) - sum(cut) / len(cut)
+
+    # register tiles ---------------------------------------------------------------------------------------------------
+
+    def _tile(self, s: Tile) -> float:
+        rows = max(self.number(s.rows), 1.0)
+        vectors = s.width / self.target.lanes
+        depth = s.segments * self.number(s.length)
+        loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
+        step = max(rows * vectors / 2, loads, LATENCY)
+        self._touch_tile(s, rows, depth)
+        return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
+
+    def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
+        f32 = 4
+        self._access(s.b, s.b_at, depth * s.width, f32)
+        if s.kind == "packed":
+            self._access(s.a, s.a_at, depth * rows, f32)
+            if s.out not in {b.name for b in self.phase.locals}:
+                self._access(s.out, s.out_at, rows * s.width, f32, stores=True)
+            return
+        point = self.tables.get(s.a)
+        if point is None:
+            return
+        lines = ceil(sqrt(s.segments)) if s.segments > 1 else 1
+        start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
+        self._access(point.load.source, start, rows * self.number(point.length) * lines, f32)
+
+    def _pack(self, s: Pack) -> float:
+        rows = max(self.number(s.end) - self.number(s.begin), 1.0)
+        elements = rows * self.number(s.k.extent)
+        start = substitute(s.load.index[0], {s.row: s.begin, s.k: ZERO})
+        self._access(s.load.source, start, elements, s.load.dtype.bytes)
+        self._access(s.out, s.at, elements, s.load.dtype.bytes, stores=True)
+        return CALL + PACKED * elements * max(1.0, self.target.lanes / rows)
+
+    # expressions ------------------------------------------------------------------------------------------------------
+
+    def _scalar(self, x: Scalar, block: _Block) -> None:
+        """Count an expression once; equal parts of it count once."""
+        seen: set[int] = set()
+        waiting: list[Scalar] = [x]
+        while waiting:
+            node = waiting.pop()
+            if id(node) in seen or isinstance(node, Const):
+                continue
+            seen.add(id(node))
+            if isinstance(node, Apply):
+                block.ops += _cost(node) * max(1, node.dtype.bytes // 4)
+                waiting.extend(node.args)
+            elif isinstance(node, Load):
+                self._load(node, block)
+                if node.otherwise is not None:
+                    waiting.append(node.otherwise)
+            elif isinstance(node, FromIndex):
+                block.ops += 1 + _index_ops(node.index)
+                self._guards(node.guards, block)
+            elif isinstance(node, Reduce):
+                waiting.extend(node.body)
+
+    def _load(self, node: Load, block: _Block) -> None:
+        if not node.index:
+            return
+        self._guards(node.guards, block)
+        self._touch(node.source, node.index[0], node.dtype, block)
+
+    def _guards(self, guards: tuple[Guard, ...], block: _Block) -> None:
+        for g in guards:
+            masks = self.vector is not None and self.vector in axes_of(self.whole(g.index))
+            block.ops += 2.0 if masks else 1.0
+
+    def _touch(self, buffer: str, offset: Index, dtype: DType, block: _Block, *, stores: bool = False) -> None:
+        """Count one load or store, and remember what it touches."""
+        whole = self.whole(offset)
+        looked_up = [a for a in atoms(offset) if isinstance(a, Loaded)]
+        for a in looked_up:
+            self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
+        alone = self.vector is not None and self.vector in axes_of(whole)
+        stride = coefficient(whole, self.vector) if alone and self.vector is not None else ZERO
+        wide = max(1.0, dtype.bytes / 4)
+        if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
+            block.other += LOOKED_UP * self.target.lanes
+        elif stride is None or (stride.constant or 0) not in (0, 1):
+            far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
+            block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes
+        elif stores:
+            block.stores += wide
+        else:
+            block.loads += wide
+        apart = abs(stride.constant or 1) if stride is not None else 1
+        elements = float(self.target.lanes) if alone else 1.0
+        self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
+
+    def _access(
+        self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, apart: int = 1
+    ) -> None:
+        self.accesses.append(Access(buffer, self.whole(offset), elements, size, tuple(self.loops), stores, apart))
+
+
+def _cost(x: Apply) -> float:
+    """Slots of a function; a product that is added costs nothing of its own."""
+    own = FUNCTIONS[x.fn].cost
+    if x.fn in ("add", "sub") and any(isinstance(a, Apply) and a.fn == "mul" for a in x.args):
+        return 0.0
+    return own
+
+
+def _index_ops(e: Index) -> float:
+    """Slots of computing an index."""
+    return 1.0 + 4.0 * sum(isinstance(a, (Div, Mod)) for a in atoms(e))
+
+
+def _product(values: Sequence[float]) -> float:
+    total = 1.0
+    for v in values:
+        total *= v
+    return total

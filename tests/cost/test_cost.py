@@ -1,0 +1,118 @@
+"""Predicted times: every kernel of the golden cases has one, and it moves as the machine and the shapes do."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.config import TARGETS
+from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, parts_of, weight_bytes
+from onnxfuse.ir.kernel import Kernel
+from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
+
+V4 = TARGETS["x86-64-v4"]
+CASES = sorted(FOLDER.glob("*.case"))
+
+
+def made(text: str, weights: str = "") -> tuple[Kernel, frozenset[str]]:
+    """The one kernel of a model, and its constants."""
+    plan = planned(GoldenCase("", {"weights": weights, "options": "min_group=1"}, text, {}))
+    ((_, kernel),) = kernels(plan)
+    return kernel, frozenset(plan.graph.constants)
+
+
+def product(rows: object, depth: int = 256, columns: int = 512) -> tuple[Kernel, frozenset[str]]:
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+    g (float[{rows}, {depth}] x) => (float[{rows}, {columns}] y) {{ h = MatMul(x, w) y = Relu(h) }}"""
+    return made(text, f"w float32[{depth}, {columns}]")
+
+
+def chain(rows: int, columns: int) -> tuple[Kernel, frozenset[str]]:
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+    g (float[{rows}, {columns}] x) => (float[{rows}, {columns}] y) {{ a = Exp(x) b = Add(a, x) y = Tanh(b) }}"""
+    return made(text)
+
+
+def predicted(case: tuple[Kernel, frozenset[str]], **changes: float) -> Cost:
+    kernel, constants = case
+    found = cost_of(kernel, replace(V4, **changes), constants, weight_bytes([kernel], constants))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("path", CASES, ids=lambda p: Path(p).stem)
+def test_every_golden_kernel_has_a_time(path: Path):
+    """All kinds of statement are counted; where extents are symbols, only with their values."""
+    plan = planned(read(path))
+    for name, kernel in kernels(plan):
+        symbols = {b.symbol.name: 7 for b in kernel.binds}
+        for target in TARGETS.values():
+            found = cost_of(kernel, target, plan.graph.constants, 1e9, symbols)
+            assert found is not None, name
+            assert 0 < found.seconds < 1, name
+            assert all(value >= 0 for phase in found.phases for value in (phase.compute, phase.l2, phase.l3)), name
+        assert (cost_of(kernel, V4) is None) == bool(symbols), name
+
+
+def test_symbols_given_are_as_good_as_static():
+    static = predicted(product(128))
+    kernel, constants = product('"n"')
+    (bind,) = kernel.binds
+    dynamic = cost_of(kernel, V4, constants, weight_bytes([kernel], constants), {bind.symbol.name: 128})
+    assert dynamic is not None
+    assert dynamic.seconds == pytest.approx(static.seconds, rel=0.25)
+
+
+@pytest.mark.parametrize("rows", [13, 56, 199])
+def test_a_product_takes_time_for_its_flops(rows: int):
+    """At least that of the peak of two cores, less than twice that where tiles are full."""
+    flops = 2 * rows * 256 * 512
+    found = predicted(product(rows))
+    least = flops / (2 * V4.gflops * 1e9)
+    assert least <= found.parts[COMPUTE] <= 2 * least
+    assert found.bound == COMPUTE
+
+
+def test_one_row_is_bound_by_its_weights():
+    found = predicted(product(1, 1024, 8192))
+    assert found.bound == MEMORY
+    assert found.parts[MEMORY] == pytest.approx(4 * 1024 * 8192 / V4.memory_gbps * 1e-9, rel=0.1)
+    assert predicted(product(1, 1024, 8192), memory_gbps=4 * V4.memory_gbps).seconds < 0.6 * found.seconds
+
+
+def test_a_chain_moves_its_inputs_and_outputs_once():
+    rows, columns = 4096, 3000
+    (phase,) = predicted(chain(rows, columns)).phases
+    once = 4 * rows * columns
+    assert phase.bytes == pytest.approx(3 * once, rel=0.1)  # what is stored to is fetched first
+    assert phase.memory > phase.compute
+
+
+def test_a_machine_of_twice_the_speed_takes_half_the_time():
+    slow, fast = predicted(chain(64, 700)), predicted(chain(64, 700), gflops=2 * V4.gflops)
+    assert fast.parts[COMPUTE] == pytest.approx(slow.parts[COMPUTE] / 2)
+
+
+def test_storing_by_columns_costs_more_than_by_rows():
+    """The second writes each element into a line of its own, all of them into one set of the cache."""
+    text = """<ir_version: 9, opset_import: ["" : 17]>
+    g (float[1, 64, 64, 64] x) => (float[1, {columns}] y) {{
+      c = Conv(x, w) {after} }}"""
+    last, first = (
+        text.format(columns="64, 64, 96", after="y = Transpose<perm = [0, 2, 3, 1]>(c)"),
+        text.format(columns="96, 64, 64", after="y = Relu(c)"),
+    )
+    rows, columns = (predicted(made(each, "w float32[96, 64, 1, 1]")) for each in (last, first))
+    assert columns.seconds > 2 * rows.seconds
+
+
+def test_tasks_are_those_of_the_kernels():
+    """As `parts_of` of loops.h divides: tasks of 10 us, as many for each core, the first axis first."""
+    us = 1_000_000
+    assert parts_of(2, 15 * us, 100, 1) == (1, 1)
+    assert parts_of(2, 35 * us, 100, 1) == (4, 1)
+    assert parts_of(2, 10_000 * us, 100, 9) == (32, 1)
+    assert parts_of(2, 10_000 * us, 4, 9) == (4, 8)
+    assert parts_of(2, 50 * us, 7, 1) == (7, 1)
+    assert parts_of(1, 10_000 * us, 100, 9) == (1, 1)
+    assert parts_of(2, 50 * us, 0, 1) == (0, 0)

@@ -1,0 +1,65 @@
+"""Bytes that a cache has to fetch, on loops whose answer is known."""
+
+import pytest
+
+from onnxfuse.cost.count import Access, Run
+from onnxfuse.cost.traffic import fetched
+from onnxfuse.ir.index import ZERO, Axis, Index
+
+I, J, K = (Axis(name, Index.of(1000)) for name in "ijk")  # noqa: E741  as in the loops
+KB = 1 << 10
+
+
+def run(number: int, axis: Axis, trips: float, step: int = 1) -> Run:
+    return Run(number, axis, trips, step)
+
+
+def test_what_fits_is_fetched_once():
+    """100 times over 8 KB: once where the cache holds it, each time where it does not."""
+    vectors = Access("x", Index.of(J), 16.0, 4, (run(0, I, 100), run(1, J, 128, 16)))
+    assert fetched([vectors], {"x": 8 * KB}, 32 * KB).loads == {"x": 8 * KB}
+    assert fetched([vectors], {"x": 8 * KB}, 4 * KB).loads == {"x": 100 * 8 * KB}
+
+
+def test_a_panel_stays_while_rows_pass_by():
+    """Panels outside, rows inside: the panel and one row are in the cache, all rows are not."""
+    loops = (run(0, I, 10), run(1, J, 100))
+    panel = Access("w", Index.of(I) * 2048, 2048.0, 4, loops)
+    row = Access("x", Index.of(J) * 512, 512.0, 4, loops)
+    found = fetched([panel, row], {"w": 80 * KB, "x": 200 * KB}, 16 * KB)
+    assert found.loads == {"w": 80 * KB, "x": 10 * 200 * KB}
+
+
+def test_lines_of_a_window_overlap():
+    """Three lines of 4 KB for each of 50 outputs: every line comes once where three of them fit."""
+    loops = (run(0, I, 50), run(1, K, 3), run(2, J, 64, 16))
+    taps = Access("x", (Index.of(I) + Index.of(K)) * 1024 + J, 16.0, 4, loops)
+    found = fetched([taps], {"x": 52 * 4 * KB}, 32 * KB).loads["x"]
+    assert found == pytest.approx(52 * 4 * KB, rel=0.01)
+    assert fetched([taps], {"x": 52 * 4 * KB}, 8 * KB).loads["x"] > 2.5 * found
+
+
+def test_a_column_brings_whole_lines():
+    """Every 256th float: a line each, unless the next column is taken before the lines are gone."""
+    down = run(1, J, 64, 1)
+    column = Access("x", Index.of(J) * 256, 1.0, 4, (down,))
+    assert fetched([column], {"x": 64 * KB}, 32 * KB).loads == {"x": 64 * 64}
+    columns = Access("x", Index.of(J) * 256 + I, 1.0, 4, (run(0, I, 16), down))
+    assert fetched([columns], {"x": 64 * KB}, 32 * KB).loads["x"] <= 64 * 64
+    assert fetched([columns], {"x": 64 * KB}, 2 * KB).loads["x"] == 16 * 64 * 64
+
+
+def test_taps_at_constant_distances_are_one():
+    near = [Access("x", Index.of(J) + 16 * tap, 16.0, 4, (run(0, J, 100, 16),)) for tap in range(3)]
+    assert fetched(near, {"x": 1 << 20}, 32 * KB).loads["x"] == pytest.approx(6400, rel=0.05)
+
+
+def test_stores_are_apart_and_a_buffer_is_never_larger_than_it_is():
+    loops = (run(0, I, 4),)
+    found = fetched(
+        [Access("x", ZERO, 4096.0, 4, loops), Access("y", Index.of(I), 1.0, 4, loops, stores=True)],
+        {"x": 100, "y": 16},
+        32 * KB,
+    )
+    assert found.loads == {"x": 100}
+    assert found.stores == {"y": 16}
