@@ -119,8 +119,8 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
     """Bytes of every buffer."""
     params = (*kernel.inputs, *kernel.outputs)
     buffers = (*kernel.scratch, *(b for phase in kernel.phases for b in phase.locals))
-    sizes = {p.name: _value(product(list(p.storage)), symbols) * p.dtype.bytes for p in params}
-    return sizes | {b.name: _value(b.size, symbols) * b.dtype.bytes for b in buffers}
+    sizes = {p.name: float(_value(product(list(p.storage)), symbols) * p.dtype.bytes) for p in params}
+    return sizes | {b.name: 1.0 * _value(b.size, symbols) * b.dtype.bytes for b in buffers}
 
 
 def _levels(

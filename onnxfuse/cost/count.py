@@ -273,24 +273,25 @@ class Counter:
         vectors = s.width / self.target.lanes
         depth = s.segments * self.number(s.length)
         loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
-        step = max(rows * vectors / 2, loads, LATENCY)
+        widened = vectors if s.product.step == 1 and s.product.right != s.product.sums else 0.0
+        step = max((rows * vectors + widened) / 2, loads, LATENCY) / s.product.step
         self._touch_tile(s, rows, depth)
         return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
-        f32 = 4
-        self._access(s.b, s.b_at, depth * s.width, f32)
+        left, right, sums = (t.bytes for t in (s.product.left, s.product.right, s.product.sums))
+        self._access(s.b, s.b_at, depth * s.width, right)
         if s.kind == "packed":
-            self._access(s.a, s.a_at, depth * rows, f32)
+            self._access(s.a, s.a_at, depth * rows, left)
             if s.out not in {b.name for b in self.phase.locals}:
-                self._access(s.out, s.out_at, rows * s.width, f32, stores=True)
+                self._access(s.out, s.out_at, rows * s.width, sums, stores=True)
             return
         point = self.tables.get(s.a)
         if point is None:
             return
         lines = ceil(sqrt(s.segments)) if s.segments > 1 else 1
         start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
-        self._access(point.load.source, start, rows * self.number(point.length) * lines, f32)
+        self._access(point.load.source, start, rows * self.number(point.length) * lines, left)
 
     def _pack(self, s: Pack) -> float:
         rows = max(self.number(s.end) - self.number(s.begin), 1.0)

@@ -77,7 +77,8 @@ def test_one_row_is_bound_by_its_weights():
     found = predicted(product(1, 1024, 8192))
     assert found.bound == MEMORY
     assert found.parts[MEMORY] == pytest.approx(4 * 1024 * 8192 / V4.memory_gbps * 1e-9, rel=0.1)
-    assert predicted(product(1, 1024, 8192), memory_gbps=4 * V4.memory_gbps).seconds < 0.6 * found.seconds
+    faster = {"memory_gbps": 4 * V4.memory_gbps, "bandwidth": 4 * V4.bandwidth}
+    assert predicted(product(1, 1024, 8192), **faster).seconds < 0.75 * found.seconds
 
 
 def test_a_chain_moves_its_inputs_and_outputs_once():
