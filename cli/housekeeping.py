@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import tarfile
-import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from onnxfuse import profile_machine
 from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache, Info
 from onnxfuse.config import default_cache_dir, option_fields, target_named
 from onnxfuse.emit import Staged
 from onnxfuse.errors import OutputError, ToolchainError, UsageError
 from onnxfuse.pipeline.meter import size_of
+from onnxfuse.profile_machine import Machine
 from onnxfuse.report.document import host
 
 from .flags import name_of
@@ -37,8 +37,9 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
         "gpu": Path("/dev/nvidia0").exists(),
         "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
     }
-    if calibrate:
-        facts["measured"] = {"numpy_sgemm_gflops": _gflops(), "copy_gb_per_s": _bandwidth()}
+    measured = profile_machine.calibrate(target, find_toolchain(), Cache(root)) if calibrate else None
+    known = measured or profile_machine.calibrated(target, Cache(root))
+    facts["measured"] = {"now": calibrate, **asdict(known)} if known is not None else None
     machine = host()
     rows = [
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
@@ -48,9 +49,22 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
         ("gpu", "an NVIDIA device; kernels run on the CPU" if facts["gpu"] else "none"),
         ("cache", f"{root}: {kept.entries} entries, {bytes_text(kept.bytes)}"),
     ]
-    for name, value in facts.get("measured", {}).items():
-        rows.append((name, f"{value:.1f}"))
+    rows += _measured(known)
     return Answer(document("doctor", **facts), tuple(table(rows)))
+
+
+def _measured(m: Machine | None) -> list[tuple[str, str]]:
+    """What calibration found, for a person."""
+    if m is None:
+        return [("measured", "nothing yet: --calibrate does, for --profile-guided")]
+    sizes = (bytes_text(m.l1_bytes), bytes_text(m.l2_bytes), bytes_text(m.l3_bytes))
+    return [
+        ("peak", f"{m.gflops:.0f} GFLOP/s a core, {m.cores} cores at work"),
+        ("caches", f"L1 {sizes[0]}, L2 {sizes[1]}, L3 {sizes[2]}"),
+        ("reads", f"L2 {m.l2_gbps:.0f}, L3 {m.l3_gbps:.0f}, memory {m.bandwidth:.0f} GB/s by one core"),
+        ("", f"memory {m.memory_gbps:.0f} GB/s by all"),
+        ("waiting", f"{m.dispatch_us:.2f} us for a node, {m.barrier_us:.2f} us for the last task of a phase"),
+    ]
 
 
 def _compiler(name: str) -> dict[str, Any]:
@@ -67,28 +81,6 @@ def _runtime() -> str | None:
         except PackageNotFoundError:
             continue
     return None
-
-
-def _gflops() -> float:
-    """NumPy's matrix product of 1024 x 1024 in single precision, best of some."""
-    a = np.random.default_rng(0).standard_normal((1024, 1024), np.float32)
-    return 2.0 * 1024**3 / _best(lambda: a @ a) / 1e9
-
-
-def _bandwidth() -> float:
-    """Bytes read and written by copies of 256 MB on one core, best of some."""
-    a = np.ones(64 << 20, np.float32)
-    b = np.empty_like(a)
-    return 2.0 * a.nbytes / _best(lambda: np.copyto(b, a)) / 1e9
-
-
-def _best(call: Any) -> float:
-    times = []
-    for _ in range(8):
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return min(times)
 
 
 def config(values: Mapping[str, Any], sources: Mapping[str, str], path: Path | None) -> Answer:

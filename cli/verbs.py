@@ -247,7 +247,12 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
 
 
 @verb()
-@flag("calibrate", is_flag=True, default=False, help="measure peak and bandwidth of this machine (seconds)")
+@flag(
+    "calibrate",
+    is_flag=True,
+    default=False,
+    help="measure this machine and remember it: peak, bandwidth of each level, waiting (10 s)",
+)
 @of_options(("cache_dir",))
 @common()
 def doctor(calibrate: bool, cache_dir: str | None, as_json: bool, **values: Any) -> None:

@@ -123,6 +123,7 @@ def test_doctor(onnxfuse: Onnxfuse, here: Path):
     found = onnxfuse("doctor", "--json").json
     assert set(found["compilers"]) == {"auto", "gcc", "clang", "zig"} and found["target"]["lanes"] >= 4
     assert "compiler auto" in onnxfuse("doctor").out
+    assert found["measured"] is None or found["measured"]["gflops"] > 0
 
 
 def test_the_cache(onnxfuse: Onnxfuse, model: Path):
