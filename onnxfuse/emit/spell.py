@@ -10,7 +10,7 @@ import numpy as np
 from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, Refused
 from onnxfuse.ir.index import ONE, Atom, Div, Index, Mod, Symbol, exact_quotient, nonnegative, symbols_of
-from onnxfuse.ir.layout import Layout, Permute, Reshape, Shape
+from onnxfuse.ir.layout import Layout, PadHigh, Permute, Reshape, Shape
 
 LIMIT = 1024  # bytes of a constant inside a body: larger ones would be copied wherever the body is inlined
 
@@ -174,7 +174,7 @@ class Spelling:
                 x = self.add("Transpose", x, perm=step.perm)
             elif isinstance(step, Reshape):
                 x = self.reshape(x, have, after)
-            else:
+            elif isinstance(step, PadHigh):
                 x = self._cut(x, step.extra)
             have = after
         return x
@@ -187,8 +187,10 @@ class Spelling:
                 x = self.add("Transpose", x, perm=step.perm)
             elif isinstance(step, Reshape):
                 x = self.reshape(x, have, step.shape)
-            else:
+            elif isinstance(step, PadHigh):
                 x = self._pad(x, step.extra, dtype)
+            else:
+                raise refused("sums of codes are packed when a model is written, not when it runs")
             have = Layout((step,)).shape(have)
         return x
 

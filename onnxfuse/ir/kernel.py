@@ -129,6 +129,20 @@ class Point:
     length: Index
     at: Index = ZERO  # first entry of the table
     even: bool = False
+    padding: str = ""  # a buffer of `length` elements that stands for the padding, where that is not zeros
+
+
+@dataclass(frozen=True, slots=True)
+class Coding:
+    """What the 8-bit codes of a tile mean: types and zero points of both sides; the left side has one.
+
+    The right side has one zero point, or codes in a buffer, from an offset on one for each column.
+    """
+
+    left: DType
+    left_zero: Scalar
+    right: DType
+    right_zero: Scalar | tuple[str, Index]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +152,8 @@ class Tile:
     `a` is a pointer table (`rows`: segments of `length` elements each), one of even rows (`even`: all rows but the
     first and the last lie at one distance from each other) or a packed block a[k * rows + row] (`packed`).
     `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
-    `out` holds where `more` is not 0.
+    `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
+    distances from the zero points, in the first `columns` columns.
     """
 
     out: str
@@ -158,6 +173,8 @@ class Tile:
     turns: Index = ZERO  # of `turns`
     more: Index = ZERO
     product: Product = SINGLE  # element types of a and b
+    codes: Coding | None = None
+    columns: Index = ZERO
 
 
 @dataclass(frozen=True, slots=True)

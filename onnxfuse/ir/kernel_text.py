@@ -11,6 +11,7 @@ from onnxfuse.ir.kernel import (
     Across,
     Bind,
     Buffer,
+    Coding,
     Fold,
     Kernel,
     Let,
@@ -105,6 +106,7 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
     match s:
         case Point():
             over = "".join(f" for {a!r} < {a.extent!r}" for a in s.segments) + (" (even)" if s.even else "")
+            over += f" padded with {s.padding}" if s.padding else ""
             to = f"{s.table}[{s.at!r} + segment * {s.pitch} + {s.row!r} - ({s.begin!r})]"
             return f"{to} = address of {s.length!r} at {s.load!r}{over} for {s.row!r} from {s.begin!r} to {s.end!r}"
         case Tile():
@@ -115,7 +117,8 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
             at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
             how = "" if s.product == SINGLE else f" as {s.product!r}"
-            return f"tile {s.out}{at} ={plus} {left} @ {right}{how}, {size}{ahead}"
+            codes = f", {_coding(s.codes, s.columns)}" if s.codes is not None else ""
+            return f"tile {s.out}{at} ={plus} {left} @ {right}{how}, {size}{ahead}{codes}"
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
             pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"
@@ -126,6 +129,12 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             return f"touch {s.buffer}[{s.offset!r}], {s.count}"
         case _:
             assert_never(s)
+
+
+def _coding(c: Coding, columns: Index) -> str:
+    right = c.right_zero
+    zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
+    return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in {columns!r} columns"
 
 
 def _piece(at: Index, turn: Index, turns: Index) -> str:

@@ -38,7 +38,13 @@ class PadHigh:
     extra: tuple[int, ...]
 
 
-Step = Permute | Reshape | PadHigh
+@dataclass(frozen=True, slots=True)
+class WithSums:
+    """Codes (panel, group, column, 4), and behind the groups of a panel the sums of its columns, as 32-bit integers."""
+
+
+Step = Permute | Reshape | PadHigh | WithSums
+_SUMS = PadHigh((0, 1, 0, 0))  # what WithSums does to shapes
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,8 @@ class Layout:
                 array = array.transpose(step.perm)
             elif isinstance(step, Reshape):
                 array = array.reshape([_static(e) for e in step.shape])
+            elif isinstance(step, WithSums):
+                array = _with_sums(array)
             else:
                 array = np.pad(array, [(0, e) for e in step.extra])
         return np.ascontiguousarray(array)
@@ -89,6 +97,8 @@ class Layout:
                 back.append((Permute(tuple(int(i) for i in np.argsort(step.perm))), before))
             elif isinstance(step, Reshape):
                 back.append((Reshape(before), before))
+            elif isinstance(step, WithSums):
+                back.append((_SUMS, before))
             else:
                 back.append((step, before))
         return tuple(back)
@@ -116,12 +126,34 @@ def panels(rows: int, columns: int, width: int, step: int = 1) -> tuple[Step, ..
     return (*pad, Reshape(shape), Permute((2, 0, 3, 1)))
 
 
+def code_panels(segments: int, length: int, columns: int, width: int) -> tuple[Step, ...]:
+    """Steps that store (segments * length) x columns codes as (panel, group of rows, column in panel, row of four).
+
+    The last group of each segment and the last panel are padded with zeros; the sums of the columns are put behind.
+    """
+    rows, count = length + -length % 4, columns + -columns % width
+    pad = PadHigh((0, rows - length, count - columns))
+    apart = (segments * rows // 4, 4, count // width, width)
+    return (
+        *((Reshape((Index.of(segments), Index.of(length), Index.of(columns))), pad) if any(pad.extra) else ()),
+        Reshape(tuple(map(Index.of, apart))),
+        Permute((2, 0, 3, 1)),
+        WithSums(),
+    )
+
+
+def _with_sums(codes: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    sums = codes.sum(axis=(1, 3), dtype=np.int32)[:, None, :, None]
+    return np.concatenate([codes, sums.astype("<i4").view(codes.dtype)], axis=1)
+
+
 def _step_shape(step: Step, shape: Shape) -> Shape:
     if isinstance(step, Permute):
         return tuple(shape[p] for p in step.perm)
     if isinstance(step, Reshape):
         assert product(step.shape) == product(shape), f"layout: {shape} is not {step.shape}"
         return step.shape
+    step = _SUMS if isinstance(step, WithSums) else step
     return tuple(e + x for e, x in zip(shape, step.extra, strict=True))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from onnxfuse.ir.dtype import F32, I32, U8, DType, dtype_of
 from onnxfuse.ir.index import ZERO, Index
-from onnxfuse.ir.scalar import apply, cast, const
+from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, here
@@ -26,10 +26,10 @@ def quantize(view: View) -> tuple[Definition, ...]:
     if _named(view, "precision", F32) != F32:
         raise view.refuse("E-DTYPE", "a division of another precision than float32")
     place = _place(view, at)
-    scaled = apply("div", cast(view.load(0, at), F32), cast(view.load(1, place), F32))
+    scaled = apply("div", cast(view.load(0, at), F32), cast(_parameter(view, 1, place), F32))
     code = apply("round", scaled)
-    if view.has(2):
-        code = apply("add", code, cast(view.load(2, place), F32))
+    if (zero := _zero(view, place)) is not None:
+        code = apply("add", code, cast(zero, F32))
     low, high = const(_lowest(dtype), F32), const(_lowest(dtype) + 2**dtype.bits - 1, F32)
     code = apply("select", apply("greater", code, low), code, low)
     return (Definition(view.out(), axes, cast(apply("min", code, high), dtype)),)
@@ -45,10 +45,19 @@ def dequantize(view: View) -> tuple[Definition, ...]:
     place = _place(view, at)
     exact = F32 if view.dtype(0).bits <= _SHORT else I32
     code = cast(view.load(0, at), exact)
-    if view.has(2):
-        code = apply("sub", code, cast(view.load(2, place), exact))
-    value = apply("mul", cast(code, F32), cast(view.load(1, place), F32))
+    if (zero := _zero(view, place)) is not None:
+        code = apply("sub", code, cast(zero, exact))
+    value = apply("mul", cast(code, F32), cast(_parameter(view, 1, place), F32))
     return (Definition(view.out(), axes, cast(value, dtype)),)
+
+
+def _parameter(view: View, i: int, place: At) -> Scalar:
+    """A scale or zero point: read, also where it is one number, so that layers which differ in it share a kernel."""
+    return Load(view.node.inputs[i], place, view.dtype(i))
+
+
+def _zero(view: View, place: At) -> Scalar | None:
+    return _parameter(view, 2, place) if view.has(2) else None
 
 
 def _named(view: View, attribute: str, default: DType) -> DType:

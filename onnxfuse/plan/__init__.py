@@ -20,7 +20,18 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
-from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind, kind_of
+from onnxfuse.plan.kinds import (
+    BATCHED,
+    DECODING,
+    ELEMENTWISE,
+    MOVEMENT,
+    REDUCTION,
+    WEIGHTS,
+    WINDOW,
+    Kind,
+    decoded_weights,
+    kind_of,
+)
 from onnxfuse.plan.layouts import channels_in, layouts_of
 from onnxfuse.plan.units import Units
 
@@ -31,14 +42,11 @@ LARGE = 4 << 20  # bytes of weights: 128 rows by 9 MB take 0.75 times as long as
 
 def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset()) -> Plan:
     """Groups of a graph. Nodes named in `forbidden` stay with the runtime."""
+    graph = with_own_decoders(graph, rows)
     kinds, decisions = _kinds(graph, rows, options, forbidden)
     integers = integer_nodes(graph, kinds, rows)
-    if integers:
-        graph = with_own_decoders(graph, integers, rows)
-        kinds, decisions = _kinds(graph, rows, options, forbidden)
-        integers = integer_nodes(graph, kinds, rows)
-        decisions.extend(integers.values())
-        kinds = {i: k for i, k in kinds.items() if i not in integers}
+    decisions.extend(integers.values())
+    kinds = {i: k for i, k in kinds.items() if i not in integers}
     left: set[str] = set()
     while True:
         made, dropped = _planned(
@@ -58,10 +66,11 @@ def _kinds(
     skip = [re.compile(r) for r in options.skip_node]
     kinds: dict[int, Kind] = {}
     decisions: list[Decision] = []
+    weights = decoded_weights(graph, rows)
     for i, n in enumerate(graph.nodes):
         if n.name in forbidden:
             continue
-        kind: Kind | Decision = kind_of(graph, n, rows)
+        kind: Kind | Decision = kind_of(graph, n, rows, weights)
         if any(r.search(n.name) for r in skip):
             kind = Decision("E-KEEP", (n.name,), f"{n.name} matches --skip-node")
         if isinstance(kind, Decision):
@@ -132,7 +141,7 @@ class _Grower:
         """Positions of the groups' representatives."""
         order = sorted(self.kinds)
         groups: list[int] = []
-        for wanted in ((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT)):
+        for wanted in ((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)):
             seeds = [i for i in order if self.kinds[i].name in wanted]
             if wanted[0] == ELEMENTWISE:
                 seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
@@ -202,9 +211,18 @@ class _Grower:
             return ("E-TYPE", f"{op} reads windows across the group's tiles")
         if kind.name == REDUCTION:
             return self._reduction_refusal(group, node)
+        if kind.name == DECODING and not self._passes_through(group, node):
+            return ("E-COST", f"what reads the numbers that {op} makes reads its codes instead")
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
+
+    def _passes_through(self, group: int, node: int) -> bool:
+        """Whether codes that a group makes are read by this decoding node alone, for elementwise work alone."""
+        alone = all(len(self.units.after[b]) == 1 for b in self.units.before[node] if self.units.group[b] == group)
+        kept = set(self.units.graph.outputs).intersection(self.units.nodes[node].inputs)
+        readers = [self.kinds.get(a) for a in self.units.after[node]]
+        return alone and not kept and len(readers) > 0 and all(k is not None and k.name == ELEMENTWISE for k in readers)
 
     def _batched(self, group: int) -> int:
         return sum(self.kinds[m].products for m in self.units.members[group])
@@ -277,7 +295,7 @@ class _Grower:
 
     def _backward_refusal(self, group: int, node: int) -> tuple[str, str] | None:
         kind, n = self.kinds[node], self.units.nodes[node]
-        if kind.name not in (ELEMENTWISE, MOVEMENT):
+        if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
         if self.strategy == "nnvm":
             return ("E-TYPE", "only producers are joined to")

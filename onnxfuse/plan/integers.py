@@ -13,11 +13,13 @@ from dataclasses import replace
 
 from onnxfuse.ir.compose import loads, sources, walk
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce
 from onnxfuse.ops.spec import Definition, Table
-from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, WEIGHTS, Kind
+from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, WEIGHTS, WINDOW, Kind, decodes
 
 Kinds = Mapping[int, Kind]
+_WINDOW = 128  # elements of a window
 _LONGEST = 3  # nodes behind an integer product that belong to it: Cast, Mul by the scales, Add of the bias
 
 
@@ -63,6 +65,8 @@ def _coded_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
         factors = [f for d in kind.definitions for f in _factors(d)]
         chains = [[decoded[v] for v in sorted(side) if v in decoded] for side in factors]
         whole = bool(chains) and all(chains)
+        if whole and _fits_kernels(graph, kind, chains):
+            continue
         if not whole and not any(_constant(graph, c[-1]) for side in chains for c in side):
             continue
         members = {i, *(m for v in graph.nodes[i].inputs if v in decoded for m in decoded[v])}
@@ -110,21 +114,26 @@ def _is_codes(graph: Graph, node: Node, rows: Table) -> bool:
     return row is not None and row.codes
 
 
-def _decodes(graph: Graph, node: Node, rows: Table) -> bool:
-    out = graph.types.get(node.outputs[0])
-    return out is not None and out.dtype.floating and _is_codes(graph, node, rows)
-
-
 def _decoded(graph: Graph, kinds: Kinds, rows: Table) -> dict[str, list[int]]:
     """Values that are dequantized, and perhaps moved afterwards: the nodes that made them, the decoding one last."""
     found: dict[str, list[int]] = {}
     for i, kind in sorted(kinds.items()):
         n = graph.nodes[i]
-        if _decodes(graph, n, rows):
+        if decodes(graph, n, rows):
             found[n.outputs[0]] = [i]
         elif kind.name == MOVEMENT and len(n.outputs) == 1 and n.inputs[0] in found:
             found[n.outputs[0]] = [i, *found[n.inputs[0]]]
     return found
+
+
+def _fits_kernels(graph: Graph, kind: Kind, chains: list[list[list[int]]]) -> bool:
+    """Whether a product of decoded tensors is one of 8-bit codes by constant ones, in tiles or channel by channel."""
+    codes = [_bits(graph, graph.nodes[c[-1]].inputs[0]) for side in chains for c in side]
+    terms = [
+        product([r.extent for r in n.ranges]) for d in kind.definitions for n in walk(d.value) if isinstance(n, Reduce)
+    ]
+    short = all(t.constant is not None and t.constant <= _WINDOW for t in terms)
+    return codes == [8, 8] and (kind.name == WEIGHTS or (kind.name == WINDOW and short))
 
 
 def _constant(graph: Graph, i: int) -> bool:
@@ -170,35 +179,28 @@ def _clamps(kind: Kind) -> bool:
     return plain and len(set().union(*(sources(d.value) for d in kind.definitions))) == 1
 
 
-def with_own_decoders(graph: Graph, staying: Mapping[int, Decision], rows: Table) -> Graph:
-    """The graph with a copy of each decoding node that such a pattern shares with other readers, for those others.
+def with_own_decoders(graph: Graph, rows: Table) -> Graph:
+    """The graph with a node that decodes for each of its readers: codes are what passes between kernels.
 
     The runtime makes the same copies when it looks for its patterns.
     """
-    names = {graph.nodes[i].name for i in staying}
     readers = graph.consumers()
     types: dict[str, TensorType | None] = dict(graph.types)
     nodes: list[Node] = []
-    renamed: dict[str, str] = {}
+    renamed: dict[tuple[str, str], str] = {}  # by the name of the reader and the value
     for n in graph.nodes:
-        if n.name not in names:
-            n = replace(n, inputs=tuple(renamed.get(v, v) for v in n.inputs))
-        nodes.append(n)
-        if n.name in names and _decodes(graph, n, rows) and _shared(graph, n, readers, names):
-            value = n.outputs[0]
-            renamed[value] = _fresh(f"{value}/copy", types)
-            types[renamed[value]] = types[value]
-            nodes.append(replace(n, name=f"{n.name}/copy", outputs=(renamed[value],)))
+        nodes.append(replace(n, inputs=tuple(renamed.get((n.name, v), v) for v in n.inputs)))
+        if not decodes(graph, n, rows):
+            continue
+        value = n.outputs[0]
+        users = readers.get(value, [])
+        held = value in graph.outputs or any(value in u.captures for u in users)
+        for u in users if held else users[1:]:
+            if value not in u.captures and (u.name, value) not in renamed:
+                made = renamed[u.name, value] = _fresh(f"{value}/copy", types)
+                types[made] = types[value]
+                nodes.append(replace(nodes[-1], name=f"{n.name}/{made}", outputs=(made,)))
     return graph.with_nodes(nodes, types=types) if renamed else graph
-
-
-def _shared(graph: Graph, n: Node, readers: Mapping[str, list[Node]], names: set[str]) -> bool:
-    """Whether some readers of a node that stays do not stay themselves, while nobody holds on to its value."""
-    value = n.outputs[0]
-    users = readers.get(value, [])
-    free = [u for u in users if u.name not in names]
-    held = value in graph.outputs or any(value in u.captures for u in users)
-    return bool(free) and len(free) < len(users) and not held
 
 
 def _fresh(name: str, taken: Mapping[str, object]) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import cost, free_axes, loads, walk
@@ -18,6 +18,7 @@ BATCHED = "batched"  # a contraction of two activations
 WINDOW = "window"  # a reduction over windows that keeps its channels: pooling, depthwise convolution
 REDUCTION = "reduction"
 ELEMENTWISE = "elementwise"
+DECODING = "decoding"  # elementwise from integer codes to numbers: belongs to whoever reads the numbers
 MOVEMENT = "movement"
 
 
@@ -35,8 +36,8 @@ class Kind:
     products: int = 0
 
 
-def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
-    """The kind of a node, or why it cannot be generated."""
+def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:
+    """The kind of a node, or why it cannot be generated. `weights` are values that are constant, but are computed."""
     found = define(rows, view_of(graph, node))
     if isinstance(found, Decision):
         return found
@@ -48,8 +49,8 @@ def kind_of(graph: Graph, node: Node, rows: Table) -> Kind | Decision:
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
-        return Kind(MOVEMENT if moves else ELEMENTWISE, found, keeps)
-    sides = [_contraction(d, n, graph) for d, n in reduces]
+        return Kind(MOVEMENT if moves else DECODING if decodes(graph, node, rows) else ELEMENTWISE, found, keeps)
+    sides = [_contraction(d, n, graph.constants, weights) for d, n in reduces]
     if sides[0] is not None and (len(sides) == 1 or set(sides) == {WEIGHTS}):
         return Kind(sides[0], found, spatial=spatial, products=int(sides[0] == BATCHED))
     if sides.count(BATCHED) > 1:
@@ -82,14 +83,36 @@ def _joins(d: Definition) -> bool:
     return axis is not None and isinstance(piece, Const) and start == axis.extent
 
 
-def _contraction(d: Definition, reduce: Reduce, graph: Graph) -> str | None:
+def decodes(graph: Graph, node: Node, rows: Table) -> bool:
+    """Whether a node makes numbers of integer codes."""
+    row = rows.find(node, graph.opset)
+    out = graph.types.get(node.outputs[0])
+    return row is not None and row.codes and out is not None and out.dtype.floating
+
+
+def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
+    """Values that are constant codes decoded, and perhaps moved afterwards."""
+    found: set[str] = set()
+    for n in graph.nodes:
+        if not n.inputs or (n.inputs[0] not in found and n.inputs[0] not in graph.constants):
+            continue
+        if decodes(graph, n, rows):
+            found.add(n.outputs[0])
+        elif n.inputs[0] in found and len(n.outputs) == 1:
+            kind = kind_of(graph, n, rows)
+            if isinstance(kind, Kind) and kind.name == MOVEMENT:
+                found.add(n.outputs[0])
+    return frozenset(found)
+
+
+def _contraction(d: Definition, reduce: Reduce, *weights: Container[str]) -> str | None:
     """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
     body = reduce.body[0]
     if reduce.combine != "sum" or reduce.dtype != F32 or not isinstance(body, Apply) or body.fn != "mul":
         return None
     sides = [free_axes(a) & set(d.axes) for a in body.args]
     names = [{n.source for n in loads(a)} for a in body.args]
-    constant = [bool(s) and all(v in graph.constants for v in s) for s in names]
+    constant = [bool(s) and all(any(v in w for w in weights) for v in s) for s in names]
     only = [sides[0] - sides[1], sides[1] - sides[0]]
     if constant[0] != constant[1]:
         own = only[0] if constant[0] else only[1]

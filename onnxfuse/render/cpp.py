@@ -27,7 +27,7 @@ def render(kernel: Kernel, symbol: str, name: str) -> Source:
     """The source of a kernel: `symbol` names its descriptor onnxfuse_SYMBOL, `name` is the operator type."""
     lines = [
         '#include "loops.h"',
-        '#include "tile.h"',
+        '#include "codes.h"' if any(p.exact for p in products_of([kernel])) else '#include "tile.h"',
         "",
         "namespace onnxfuse {",
         "namespace {",
@@ -53,10 +53,12 @@ def tiles_sources(kernels: Iterable[Kernel]) -> tuple[Source, ...]:
     used = products_of(kernels)
     common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
     made = [Source("tiles", common)] if used else []
-    return (*made, *(_tiles(p) for p in used))
+    return tuple(dict.fromkeys((*made, *(_tiles(p) for p in used))))
 
 
 def _tiles(p: Product) -> Source:
+    if p.exact:
+        return Source("tiles_codes", '#include "codes_code.h"\n')
     left, right = stored(p.left), stored(p.right)
     packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, p.left)) if p.rounds else ""
     return Source(f"tiles_{p.name}", f'#include "tile_code.h"\n{packs}ONNXFUSE_TILES({left}, {right})\n', p.flags)

@@ -263,6 +263,8 @@ def _select(x: Apply, c: Context) -> str:
     if c.axis is None:
         return f"({scalar(test, c)} ? {scalar(yes, c)} : {scalar(no, c)})"
     t = computed(x.dtype)
+    if isinstance(test, Apply) and test.fn == "greater" and test.args == (yes, no):
+        return f"max_({scalar(yes, c)}, {scalar(no, c)})"
     if isinstance(test, Apply) and test.fn == "isnan":
         inner = scalar(test.args[0], c)
         mask = f"mask_to<{t}>(ne({inner}, {inner}))"

@@ -6,12 +6,13 @@ from dataclasses import dataclass, field, replace
 from typing import assert_never
 
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ZERO, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
     Bind,
+    Coding,
     Fold,
     Let,
     Loop,
@@ -25,7 +26,7 @@ from onnxfuse.ir.kernel import (
     statements,
 )
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Load, const
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
 
 EVEN = 4  # entries of one segment in a table of even rows
@@ -223,7 +224,8 @@ class Printer:
             )
             segment = segment * a.extent + a
         at = s.at + segment * pitch + entry
-        self.put(f"  {table}[{index(at)}] = {_piece(s.load, s.load.index[0])};")
+        zeros = identifier(s.padding) if s.padding else ""
+        self.put(f"  {table}[{index(at)}] = {_piece(s.load, s.load.index[0], zeros)};")
         self.depth -= 1
         self.put("}")
 
@@ -231,13 +233,15 @@ class Printer:
         """A call of the register tile."""
         a, b = identifier(s.a), identifier(s.b)
         out = f"{identifier(s.out)} + {index(s.out_at, 1)}" if s.out_at != ZERO else identifier(s.out)
-        depth = s.length * s.segments
+        depth = s.length * s.segments if s.codes is None else floor_div(s.length + 3, Index.of(4)) * 4 * s.segments
         ahead = (
             f"ahead_of({b} + {index(s.ahead, 1)}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
             if s.ahead is not None
             else "Ahead{nullptr, 0}"
         )
-        if s.kind == "packed":
+        if s.codes is not None:
+            self.codes(s, s.codes, out, ahead)
+        elif s.kind == "packed":
             self.put(
                 f"tile_packed((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {index(depth)}, "
                 f"{b} + {index(s.b_at, 1)}, {out}, {index(s.more)} != 0, {ahead});"
@@ -248,6 +252,17 @@ class Printer:
                 f"{f'{s.most}, ' if s.kind == 'rows' else ''}{s.segments}, "
                 f"{index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
             )
+
+    def codes(self, s: Tile, c: Coding, out: str, ahead: str) -> None:
+        """A call of the register tile of codes."""
+        right, zeros = c.right_zero, f"(const {stored(c.right)}*)nullptr"
+        if isinstance(right, tuple):
+            zeros, right = f"{identifier(right[0])} + {index(right[1], 1)}", const(0, c.right)
+        self.put(
+            f"tile_codes((int)({index(s.rows)}), {identifier(s.a)} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
+            f"{index(s.length)}, {identifier(s.b)} + {index(s.b_at, 1)}, {index(s.columns)}, {out}, "
+            f"{scalar(c.left_zero, Context())}, {scalar(right, Context())}, {zeros}, {ahead});"
+        )
 
     def pack(self, s: Pack) -> None:
         """Rows packed side by side."""
@@ -268,10 +283,10 @@ class Printer:
         self.put("}")
 
 
-def _piece(load: Load, at: Index) -> str:
-    """The address of a contiguous piece, of zeros where a guard fails."""
+def _piece(load: Load, at: Index, padding: str = "") -> str:
+    """The address of a contiguous piece; where a guard fails, of `padding`, or zeros."""
     where = f"{identifier(load.source)} + {index(at, 1)}"
     if not load.guards:
         return where
     zeros = "ZEROS" if load.dtype == F32 else f"reinterpret_cast<const {stored(load.dtype)}*>(ZEROS)"
-    return f"{condition(load.guards)} ? {where} : {zeros}"
+    return f"{condition(load.guards)} ? {where} : {padding or zeros}"

@@ -36,6 +36,18 @@ def moved_codes(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(coding.outputs[0], moved)
 
 
+def zeros_alone(work: Work, at: int, trust: bool) -> Draft:
+    """DQ(codes, s, z) is DQ(codes, s) where every z is 0, as those of weights mostly are."""
+    node = work.nodes[at]
+    if not _is_codes(work, node) or len(node.inputs) < 3 or not node.inputs[2]:
+        raise Miss(f"{node.op} has no zero point")
+    zeros = work.constants.get(node.inputs[2])
+    if zeros is None or zeros.size < 2 or zeros.load().any():
+        raise Miss("the zero points are not several constants that are all 0")
+    draft = Draft(work, at)
+    return draft.replace(node.outputs[0], draft.node(node.op, node.inputs[:2], node.attrs, pieces=1))
+
+
 def _is_codes(work: Work, node: Node) -> bool:
     row = ROWS.find(node, work.opset)
     return row is not None and row.codes
@@ -62,5 +74,13 @@ STEPS: tuple[Step, ...] = (
         moved_codes,
         frozenset({"QuantizeLinear"}),
         ("the scale is one constant", "the codes have one type"),
+    ),
+    Step(
+        "zero-points-of-zero",
+        "DQ(codes, s, 0) => DQ(codes, s)",
+        "exact",
+        zeros_alone,
+        frozenset({"DequantizeLinear"}),
+        ("there are several zero points, all 0",),
     ),
 )

@@ -7,16 +7,17 @@ rows, those of the right alone columns, those of both batch (as in MLIR linalg's
 from __future__ import annotations
 
 from collections.abc import Container
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective
 from onnxfuse.ir.compose import free_axes, loads, rebuild, walk
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product
-from onnxfuse.ir.layout import Layout, Permute, Reshape, panels
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply
+from onnxfuse.ir.layout import Layout, Permute, Reshape, Step, code_panels, panels
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.codes import MOST, Side, is_flat, requantized, scaled, sides_of
 
 ACC = "%acc"
 
@@ -26,6 +27,8 @@ class Contraction:
     """definition = finish(sum over ranges of left * right); `finish` reads the sum as the variable %acc.
 
     Operands that are loads have the element type that they have in memory; they are multiplied as float32.
+    With `zeros`, the zero points of both sides, left and right are codes, their differences from them are multiplied,
+    and the sum is an integer.
     """
 
     definition: Definition
@@ -36,6 +39,7 @@ class Contraction:
     columns: tuple[Axis, ...]
     ranges: tuple[Axis, ...]
     finish: Scalar
+    zeros: tuple[Scalar, Scalar] | None = None
 
 
 def reductions(x: Scalar) -> list[Reduce]:
@@ -60,13 +64,25 @@ def _factors(x: Scalar, ranges: frozenset[Axis]) -> tuple[list[Scalar], list[tup
 def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
     """The contraction in a definition, or None when it has none (or more than one reduction)."""
     found = reductions(d.value)
-    if len(found) != 1 or found[0].combine != "sum" or found[0].dtype != F32:
+    if len(found) != 1:
         return None
     reduce = found[0]
+    coded = sides_of(reduce)
+    if coded is not None:
+        return _coded(d, reduce, *coded, constants)
+    if reduce.combine != "sum" or reduce.dtype != F32:
+        return None
     factors, after = _factors(reduce.body[0], frozenset(reduce.ranges))
     if len(factors) != 2 or any(not isinstance(f, (Load, Apply)) for f in factors):
         return None
     left, right = _sides(d, as_held(factors[0]), as_held(factors[1]), constants)
+    total: Scalar = Load(ACC, (), F32)
+    for fn, value in after:
+        total = apply(fn, total, value)
+    return _contraction(d, reduce, left, right, total)
+
+
+def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contraction | None:
     mine, other = free_axes(left), free_axes(right)
     free = [a for a in d.axes if a.extent != ONE]
     batch = tuple(a for a in free if a in mine and a in other)
@@ -74,9 +90,6 @@ def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
     rows = tuple(a for a in free if a not in other)
     if not columns:
         return None
-    total: Scalar = Load(ACC, (), F32)
-    for fn, value in after:
-        total = apply(fn, total, value)
     finish = rebuild(d.value, lambda n: total if n == reduce else None, lambda i: i)
     return Contraction(d, left, right, batch, rows, columns, reduce.ranges, finish)
 
@@ -85,6 +98,20 @@ def as_held(x: Scalar) -> Scalar:
     """A load of 16-bit numbers that is only widened as the load itself, anything else as it is."""
     inner = x.args[0] if isinstance(x, Apply) and x.fn == "cast" and x.dtype == F32 else x
     return inner if isinstance(inner, Load) and inner.dtype.accumulator == F32 else x
+
+
+def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Container[str]) -> Contraction | None:
+    """A contraction of codes with constant codes: a zero point for the left ones, one for each column or for all."""
+    if _sides(d, one.codes, two.codes, constants)[0] is not one.codes:
+        one, two = two, one
+    total = scaled(cast(Load(ACC, (), I32), reduce.dtype), one, two)
+    made = _contraction(d, reduce, one.codes, two.codes, total)
+    free = frozenset(a for a in d.axes if a.extent != ONE)
+    if made is None or made.batch or two.codes.source not in constants or free_axes(one.zero) & free:
+        return None
+    if not is_flat(two.zero, made.columns) or (product([r.extent for r in reduce.ranges]).constant or MOST) >= MOST:
+        return None
+    return replace(made, finish=requantized(made.finish), zeros=(one.zero, two.zero))
 
 
 def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -> tuple[Scalar, Scalar]:
@@ -106,6 +133,24 @@ def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int, step: int
 
     None when the constant is not read whole and exactly once, or its shape has a symbol.
     """
+    steps = _matrix(c, shape)
+    if steps is None:
+        return None
+    rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
+    return tidy(Layout((*steps, *panels(rows, columns, width, step))), shape)
+
+
+def code_layout(c: Contraction, shape: tuple[Index, ...], length: int | None, width: int) -> Layout | None:
+    """The same for codes: rows in groups of four, which do not cross pieces of `length`, and the columns' sums."""
+    steps = _matrix(c, shape)
+    if steps is None or length is None:
+        return None
+    rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
+    return tidy(Layout((*steps, *code_panels(rows // length, length, columns, width))), shape)
+
+
+def _matrix(c: Contraction, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
+    """Steps that make a constant right side a matrix of ranges by columns; None where it is not read so."""
     load = c.right
     if not isinstance(load, Load) or load.guards or c.batch:
         return None
@@ -120,12 +165,11 @@ def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int, step: int
     order = sorted(range(len(axes)), key=lambda i: -strides[i])
     perm = tuple(order.index(i) for i in range(len(axes)))
     rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
-    steps = (
+    return (
         Reshape(tuple(axes[i].extent for i in order)),
         Permute(perm),
         Reshape((Index.of(rows), Index.of(columns))),
     )
-    return tidy(Layout((*steps, *panels(rows, columns, width, step))), shape)
 
 
 def tidy(layout: Layout, shape: tuple[Index, ...]) -> Layout:

@@ -20,7 +20,18 @@ from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job, Tiled
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.nest import walks_as_one
-from onnxfuse.schedule.tiles import EVEN, TABLE, C, epilogue, even_rows, left_load, right_offset, tile_window
+from onnxfuse.schedule.tiles import (
+    EVEN,
+    TABLE,
+    C,
+    coding,
+    epilogue,
+    even_rows,
+    left_load,
+    padding_of,
+    right_offset,
+    tile_window,
+)
 
 PACKED = "packed"
 SUMS = "partial"
@@ -28,6 +39,7 @@ SHORTEST = 256  # steps of a part of the depth, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
 STEP = 10  # picoseconds of a step of the sum; those of the narrower types go side by side
 READ = 250  # picoseconds to read a float32 weight that is in no cache
+CODE = 50  # picoseconds to make a code of a sum
 USUAL = 128  # rows, where nothing is known of them
 MANY = 16  # tiles that can be shared evenly among cores
 
@@ -73,7 +85,7 @@ def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
     elif m is not None:
         block = min(block, count)
     packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or crosses)
-    packed = packed or t.left.dtype != how.left
+    packed = (packed and not how.exact) or t.left.dtype != how.left
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
     chunks = _chunks(k, how, tall * count, target) if packed and depth.constant is not None else 1
@@ -165,18 +177,20 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     end = Index.of(Axis("m1", s.rows + 1))
     b_at = right_offset(tiled.right, tiled.ranges, frame)
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-    even = even_rows(tiled, load, m, s.tall, frame.places)
+    even = tiled.zeros is None and even_rows(tiled, load, m, s.tall, frame.places)
     entries = s.segments * (EVEN if even else s.tall)
     here = (Index.of(at) - t0) * entries
     head: tuple[Stmt, ...] = ()
+    before, padding = padding_of(tiled, frame)
     if not s.packed:
-        point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here, even)
+        point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here, even, padding)
         head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
         frame.local(TABLE, Index.of(entries * s.block), tiled.product.left, "pointers")
     if s.chunks == 1:
-        frame.local(C, Index.of(target.panel * s.tall))
+        frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
     sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.rows + first) * target.panel)
     part = s.depth if s.chunks == 1 else Index.of((s.depth.constant or 0) // s.chunks)
+    codes, columns = coding(tiled, frame, panel, target.panel)
 
     def over_panels(chunk: Index, after: tuple[Stmt, ...]) -> Stmt:
         """One part of the depth over all columns and the rows of the block, and what comes `after` each tile."""
@@ -186,7 +200,7 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
             *sums,
             end - Index.of(first),
             s.tall,
-            "packed" if s.packed else "even" if even else "rows",
+            "codes" if codes is not None else "packed" if s.packed else "even" if even else "rows",
             PACKED if s.packed else TABLE,
             Index.of(first) * s.depth + skipped * (end - first) if s.packed else here,
             1 if s.packed else s.segments,
@@ -194,11 +208,13 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
             frame.places[tiled.right.source].buffer,
             right,
             target.panel,
-            right + s.depth * target.panel if s.streams else None,
+            right + tiled.depth * target.panel if s.streams else None,
             Index.of(at) - t0,
             Index.of(t1) - t0,
             chunk,
             tiled.product,
+            codes,
+            columns,
         )
         inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *after))
         return Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
@@ -215,6 +231,14 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         if s.columns_first
         else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
     )
-    step, read = STEP * tiled.product.left.bytes // F32.bytes, READ * tiled.product.right.bytes // F32.bytes
-    work = (s.rows * step + read) * s.depth * product([a.extent for a in tiled.columns])
-    return Phase(splits, work if work != ZERO else ONE, tuple(frame.locals), (loop,))
+    return Phase(splits, _work(s, tiled), tuple(frame.locals), (*before, loop))
+
+
+def _work(s: Shape, t: Tiled) -> Index:
+    """Serial picoseconds, roughly."""
+    columns = product([a.extent for a in t.columns])
+    step, read = STEP * t.product.left.bytes // F32.bytes, READ * t.product.right.bytes // F32.bytes
+    work = (s.rows * step + read) * s.depth * columns
+    if t.zeros is not None:
+        work = work + s.rows * columns * CODE
+    return work if work != ZERO else ONE

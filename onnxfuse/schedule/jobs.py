@@ -16,11 +16,12 @@ from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
-from onnxfuse.ir.products import SINGLE, Product, products_for
+from onnxfuse.ir.products import SINGLE, Product, product_of_codes, products_for
 from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, cast, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
-from onnxfuse.schedule.contract import Contraction, panel_layout, recognise
+from onnxfuse.schedule.codes import without_scales
+from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import order_of
 
@@ -33,7 +34,8 @@ class Tiled:
 
     `left` runs over rows and ranges (segments, then one contiguous piece of `length`); `right` is indexed
     (batch, panel, ranges, column in panel); `finish` reads the sum as %acc. Where `left` has not the type of the
-    product's rows, it has no guards and is converted while it is packed.
+    product's rows, it has no guards and is converted while it is packed. With `zeros`, both hold codes, which these
+    are the zero points of, and the right side panels of groups of four (`code_panels`).
     """
 
     left: Load
@@ -46,6 +48,19 @@ class Tiled:
     length: Index
     finish: Scalar
     product: Product = SINGLE
+    zeros: tuple[Scalar, Scalar] | None = None
+
+    @property
+    def depth(self) -> Index:
+        """Elements of one column in a panel, with what lies behind them."""
+        if self.zeros is None:
+            return product([s.extent for s in self.segments]) * self.length
+        return code_depth(self.segments, self.length)
+
+
+def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
+    """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
+    return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +80,8 @@ class Job:
         """Every load of the job."""
         if self.tiled is None:
             return tuple(loads(self.nest.value))
-        return (self.tiled.left, self.tiled.right, *loads(self.tiled.finish))
+        zeros = tuple(load for zero in self.tiled.zeros or () for load in loads(zero))
+        return (self.tiled.left, self.tiled.right, *zeros, *loads(self.tiled.finish))
 
     @property
     def looks_up(self) -> frozenset[str]:
@@ -99,6 +115,7 @@ class Job:
             rows=axes(t.rows),
             columns=axes(t.columns),
             finish=substitute_axes(t.finish, values),
+            zeros=(t.zeros[0], substitute_axes(t.zeros[1], values)) if t.zeros is not None else None,
         )
         return replace(self, nest=nest, tiled=tiled)
 
@@ -130,6 +147,7 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
         if tiled is None:
             del done.jobs[operands:]  # made ready for nothing
+            nest = replace(nest, value=without_scales(nest.value))
             _absorb(nest, done, constants)
         done.jobs.append(Job(nest, tiled))
     return done
@@ -181,6 +199,8 @@ def _products(c: Contraction, constants: Container[str], target: Target, half: D
     """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
+    if c.zeros is not None:
+        return (product_of_codes(c.left.dtype, c.right.dtype),)
     held = half if half is not None and c.right.dtype == F32 else c.right.dtype
     return tuple(dict.fromkeys((*products_for(held, target.extras), SINGLE)))
 
@@ -198,12 +218,15 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
         1, 65
     ):
         return None
-    if how.step > 1 and (length.constant or 1) % how.step:
+    if how.exact:
+        right = _coded_right(c, segments, length, done, target)
+    elif how.step > 1 and (length.constant or 1) % how.step:
         return None
-    right = _right(c, done, constants, target, how)
+    else:
+        right = _right(c, done, constants, target, how)
     if right is None:
         return None
-    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how)
+    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros)
 
 
 def contiguous_pieces(
@@ -229,15 +252,17 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
     among others, what has another type is converted when it is packed.
     """
     left = c.left
-    if isinstance(left, Load) and left.dtype.accumulator == F32 and left.source in done.places:
+    held = left.dtype.accumulator == F32 or c.zeros is not None
+    if isinstance(left, Load) and held and left.source in done.places:
         offset = done.places[left.source].offset(left.index)
-        zero = left.otherwise is None or left.otherwise == const(0, left.dtype)
+        nothing = const(0, left.dtype) if c.zeros is None else c.zeros[0]
+        zero = left.otherwise is None or left.otherwise == nothing
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
         fits = left.dtype == rows or not (c.batch or left.guards or windows)
         if pieces is not None and fits and _readable(pieces[1].constant, bool(left.guards)):
             return left
-        image = len(left.index) >= 3 and isinstance(left.otherwise, Const | None)
+        image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
         if image and (left.guards or (windows and not fits)):
             return _padded(c, left, done, rows)
         if pieces is not None and not left.guards and fits:
@@ -289,6 +314,23 @@ def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
     value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
     _add(done, Definition(name, axes, cast(value, rows)))
     return Load(name, tuple(map(Index.of, old)), rows)
+
+
+def _coded_right(
+    c: Contraction, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Target
+) -> Load | None:
+    """Constant codes as panels with the sums of their columns; None where their layout is another already."""
+    assert isinstance(c.right, Load)
+    name, width = c.right.source, target.panel
+    shape = done.shapes[name]
+    layout = code_layout(c, shape, length.constant, width)
+    if layout is None or done.layouts.get(name, layout) != layout:
+        return None
+    done.layouts[name] = layout
+    panel, size = Axis(f"{c.definition.name}_p", layout.shape(shape)[0]), code_depth(segments, length) * width
+    done.places[name] = Place(name, c.right.dtype, lambda index: index[0] * size)
+    lane = Axis(f"{c.definition.name}_j", Index.of(width))
+    return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
 
 
 def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target, how: Product) -> Load | None:

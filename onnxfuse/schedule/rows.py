@@ -246,6 +246,7 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
         tiled.length,
         even=even,
     )
+    assert tiled.zeros is None, "schedule: a product of codes has a phase of its own"
     if not any(b.name == TABLE for b in frame.locals):
         frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), F32, "pointers")
         frame.local(C, Index.of(width * frame.tall))

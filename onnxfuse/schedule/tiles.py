@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
-from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Stmt, Touch
+from onnxfuse.ir.kernel import Bind, Coding, Loop, Stmt, Touch
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.frame import Frame, flat_in
 from onnxfuse.schedule.jobs import Job, Tiled
@@ -18,6 +17,7 @@ from onnxfuse.schedule.writer import written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
+PADDING = "padding"  # a row of the code of zero
 EVEN = 4  # of them in a segment of even rows
 
 
@@ -80,6 +80,30 @@ def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
     return frame.places[right.source].offset(index)
 
 
+def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | None, Index]:
+    """What the codes of a tile mean, and the columns of the panel that there are; None for numbers."""
+    if t.zeros is None:
+        return None, ZERO
+    left, right = (flat(zero, frame.places) for zero in t.zeros)
+    first = Index.of(panel) * width
+    zeros: Scalar | tuple[str, Index] = right
+    if isinstance(right, Load) and axes_of(right.index[0]):
+        start = dict.fromkeys(axes_of(right.index[0]), first)
+        zeros = (right.source, substitute(right.index[0], start))
+    columns = product([a.extent for a in t.columns]) - first
+    return Coding(t.left.dtype, left, t.right.dtype, zeros), columns
+
+
+def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
+    """Statements that make a row of padding, and its name: the code of zero, where a side of codes is padded."""
+    if t.zeros is None or not t.left.guards:
+        return (), ""
+    at = Axis("z", t.length)
+    frame.local(PADDING, t.length, t.left.dtype)
+    goal = Goal(PADDING, Index.of(at), flat(t.zeros[0], frame.places))
+    return written([goal], [Level(at, "vector")]), PADDING
+
+
 def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
     """What the tile below reads of each tensor that runs with the lanes and changes with the row.
 
@@ -113,9 +137,9 @@ def epilogue(
     lane = Axis("j", Index.of(width))
     column = Index.of(panel) * width + lane
     values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
-    here = Load(sums[0], (sums[1] + (Index.of(row) - frame.first) * width + lane,), F32)
+    here = Load(sums[0], (sums[1] + (Index.of(row) - frame.first) * width + lane,), tiled.product.sums)
     finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
-    places = frame.places | {sums[0]: Place(sums[0], F32, lambda i: i[0])}
+    places = frame.places | {sums[0]: Place(sums[0], tiled.product.sums, lambda i: i[0])}
     value = flat_in(
         substitute_axes(finish, values),
         Frame(
@@ -132,9 +156,10 @@ def epilogue(
     stop = Axis("jn", Index.of(width + 1))
     bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
     lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
+    loops = [Level(row, "serial", frame.first, end), lanes]  # codes are short: what columns share is made once instead
     ahead = tuple(_touched(value, sums[0], lane, row, frame.tall, width)) if touch else ()
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
-        *written([Goal(place.buffer, place.offset(dims), value)], [Level(row, "serial", frame.first, end), lanes]),
+        *written([Goal(place.buffer, place.offset(dims), value)], loops if tiled.zeros is None else loops[::-1]),
     )

@@ -14,6 +14,8 @@ constexpr int TALL = LANES == 16 ? 14 : LANES == 8 ? 6 : 4;  // rows of a tile a
 // Steps of the sum that lie side by side in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
 template <class T> constexpr int STEPS = 1;
 template <> constexpr int STEPS<bf16> = 2;
+template <> constexpr int STEPS<int8_t> = 4;
+template <> constexpr int STEPS<uint8_t> = 4;
 
 // Zeros that stand for the padding of a convolution.
 constexpr int ZERO_ROW = 4096;
@@ -42,6 +44,15 @@ ONNXFUSE_TILE(float, f16)
 ONNXFUSE_TILE(float, bf16)
 ONNXFUSE_TILE(bf16, bf16)
 #undef ONNXFUSE_TILE
+
+// fn(Count<rows>) for 0 < rows <= Most: heights are constants of the code.
+template <int N> struct Count { static constexpr int value = N; };
+template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
+  if constexpr (Most > 0) {
+    if (rows == Most) fn(Count<Most>{});
+    else with_rows<Most - 1>(rows, fn);
+  }
+}
 
 // out[k, i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < wide <= pitch. Rows are rounded to what
 // they are packed as; [k, i] is k * pitch + i, pairs of steps side by side for bf16: (k / 2 * pitch + i) * 2 + k % 2.

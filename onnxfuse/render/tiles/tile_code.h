@@ -127,15 +127,6 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
   finish<Rows>(sum, out);
 }
 
-template <int N> struct Count { static constexpr int value = N; };
-
-template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
-  if constexpr (Most > 0) {
-    if (rows == Most) fn(Count<Most>{});
-    else with_rows<Most - 1>(rows, fn);
-  }
-}
-
 // LANES values of a row from step k on: floats, or words of two steps each.
 template <class To> struct Packed {
   static constexpr int WIDE = 1;

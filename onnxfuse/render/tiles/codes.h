@@ -1,0 +1,32 @@
+// The register tile of a contraction of 8-bit codes: sums of products in 32 bits, exact, less both sides' zero points.
+#pragma once
+#include "tile.h"
+
+namespace onnxfuse {
+
+// What the codes of both sides mean: their zero points, and whether they have a sign. The right side's zero points may be
+// codes themselves, one for each column; where there are none (null), `right_zero` is that of all.
+struct Codes {
+  int left_zero, right_zero;
+  const void* right_zeros;
+  bool left_signed, right_signed;
+};
+
+// Bytes of a panel for `groups` groups of four steps: the codes of a group column by column, then the sums of the columns.
+constexpr i64 codes_bytes(i64 groups) { return (groups + 1) * PANEL * 4; }
+
+void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
+               int32_t* out, const Codes& codes, Ahead ahead);
+
+// out[i * PANEL + j] = sum over segments s and steps k < length of
+//   (table[s * pitch + i][k] - left zero) * (b[(s * groups + k / 4) * PANEL * 4 + j * 4 + k % 4] - right zero of column j)
+// where groups = length / 4 rounded up. Less than 65,536 steps; from `columns` on, columns mean nothing.
+template <class A, class B>
+ONNXFUSE_INLINE void tile_codes(int rows, const A* const* table, i64 pitch, i64 segments, i64 length, const B* b, i64 columns,
+                                int32_t* out, int left_zero, int right_zero, const B* right_zeros, Ahead ahead) {
+  const Codes codes{left_zero, right_zero, right_zeros, is_same<A, int8_t>, is_same<B, int8_t>};
+  sum_codes(rows, reinterpret_cast<const uint8_t* const*>(table), pitch, segments, length, reinterpret_cast<const uint8_t*>(b),
+            columns < PANEL ? (int)columns : PANEL, out, codes, ahead);
+}
+
+}  // namespace onnxfuse

@@ -1,0 +1,107 @@
+// A way to compute the tiles of codes_code.h, which includes this once for each: what it is called, how it multiplies, and
+// the attribute of its functions.
+
+namespace onnxfuse {
+namespace {
+
+template <int Rows, bool Turned> ONNXFUSE_CODES_FOR
+void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
+                         int32_t* out, const Codes& codes, Ahead ahead) {
+  const i64 whole = length / 4, rest = length % 4, steps = segments * length;
+  const vi turn = splat<int32_t>(codes.left_signed ? TURN : 0), turn_b = splat<int32_t>(codes.right_signed ? 0 : TURN);
+  const int32_t *sums = reinterpret_cast<const int32_t*>(b + codes_bytes(segments * (whole + (rest != 0))) - PANEL * 4);
+  const int32_t left = codes.left_zero + (codes.left_signed ? MOVED : 0);
+  const bool plain = !codes.right_zeros && !codes.right_zero && codes.right_signed;  // as weights mostly are
+  alignas(64) int32_t moved[PANEL];
+  int any_moved = 0;
+  vi first[2] = {load(sums), load(sums + LANES)};
+  if (!plain) {
+    alignas(64) int32_t less[PANEL];
+    for (int j = 0; j < PANEL; j++) {
+      const int32_t zero = j < columns ? right_zero(codes, j) : 0;
+      moved[j] = zero - (codes.right_signed ? 0 : MOVED);
+      any_moved |= moved[j];
+      less[j] = (int32_t)steps * zero;
+    }
+    first[0] -= load(less);
+    first[1] -= load(less + LANES);
+  }
+  if (left) {
+    first[0] *= -left;
+    first[1] *= -left;
+  } else {
+    first[0] = first[1] = vi{};
+  }
+  vi sum[Rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) {
+    sum[i][0] = first[0];
+    sum[i][1] = first[1];
+  }
+  const uint8_t* const* rows = table;
+  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
+  for (i64 s = 0; s < segments; s++, rows += pitch) {
+#pragma GCC unroll 1
+    for (i64 k = 0; k < whole; k++) {
+      const vi b0 = columns_of(b) ^ turn_b, b1 = columns_of(b + LANES * 4) ^ turn_b;
+      prefetch_l1(b + 8 * PANEL * 4);
+      prefetch_l1(b + 8 * PANEL * 4 + LANES * 4);
+      b += PANEL * 4;
+      prefetch_l2(next);
+      next += ahead.step;
+#pragma GCC unroll 16
+      for (int i = 0; i < Rows; i++) {
+        vi one = splat<int32_t>(quad(rows[i] + 4 * k));
+        if constexpr (Turned) one ^= turn;
+        sum[i][0] = ONNXFUSE_CODES_PRODUCTS(sum[i][0], one, b0);
+        sum[i][1] = ONNXFUSE_CODES_PRODUCTS(sum[i][1], one, b1);
+      }
+    }
+    if (rest) {
+      const vi b0 = columns_of(b) ^ turn_b, b1 = columns_of(b + LANES * 4) ^ turn_b;
+      const vi some = splat<int32_t>((1 << 8 * rest) - 1);
+      b += PANEL * 4;
+#pragma GCC unroll 16
+      for (int i = 0; i < Rows; i++) {
+        const vi one = (splat<int32_t>(quad_n(rows[i] + 4 * whole, rest)) ^ turn) & some;
+        sum[i][0] = ONNXFUSE_CODES_PRODUCTS(sum[i][0], one, b0);
+        sum[i][1] = ONNXFUSE_CODES_PRODUCTS(sum[i][1], one, b1);
+      }
+    }
+  }
+  if (any_moved) {  // less the zero point of a column times what its row adds up to
+    const vi ones = splat<int32_t>(0x01010101);
+    const vi move0 = load(moved), move1 = load(moved + LANES);
+#pragma GCC unroll 1
+    for (int i = 0; i < Rows; i++) {
+      vi lanes{};
+      int32_t all = 0;
+      for (i64 s = 0; s < segments; s++) {
+        const uint8_t* row = table[s * pitch + i];
+        i64 k = 0;
+        for (; k + LANES * 4 <= length; k += LANES * 4) lanes = ONNXFUSE_CODES_PRODUCTS(lanes, columns_of(row + k) ^ turn, ones);
+        for (; k < length; k++) all += codes.left_signed ? row[k] ^ MOVED : row[k];
+      }
+      for (int l = 0; l < LANES; l++) all += lanes[l];
+      store(out + i * PANEL, move0 * all);
+      store(out + i * PANEL + LANES, move1 * all);
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; i++) {
+      sum[i][0] -= load(out + i * PANEL);
+      sum[i][1] -= load(out + i * PANEL + LANES);
+    }
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) {
+    store(out + i * PANEL, sum[i][0]);
+    store(out + i * PANEL + LANES, sum[i][1]);
+  }
+}
+
+}  // namespace
+}  // namespace onnxfuse
+
+#undef ONNXFUSE_CODES_TILE
+#undef ONNXFUSE_CODES_PRODUCTS
+#undef ONNXFUSE_CODES_FOR

@@ -1,0 +1,32 @@
+"""Kernels of products of codes compute what their rows mean, whether the machine multiplies 8-bit codes or not."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.config import TARGETS
+from onnxfuse.ir.kernel import Kernel, Tile, statements
+from tests.kernels.code_cases import CASES, WINDOWS
+from tests.kernels.compiled import Case, scheduled, verified
+from tests.kernels.pool_host import compiler
+
+pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
+    verified(CASES, case, target)
+    kernel = scheduled(case, target)
+    assert isinstance(kernel, Kernel)
+    tiles = [s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Tile)]
+    assert [t.kind for t in tiles] == ["codes"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", WINDOWS, ids=lambda c: c.name)
+def test_a_window_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
+    verified(WINDOWS, case, target)
+    kernel = scheduled(case, target)
+    assert isinstance(kernel, Kernel)
+    assert not any(isinstance(s, Tile) for phase in kernel.phases for s in statements(phase.body))
