@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.index import Axis, Index, Symbol
-from onnxfuse.ir.layout import PLAIN, Layout, PadHigh, Permute, Reshape, Step, channels_last, panels
+from onnxfuse.ir.layout import PLAIN, Layout, PadHigh, Permute, Reshape, Step, channels_last, code_panels, panels
 from tests.index.twins import number, value_of
 
 Shape = tuple[Index, ...]
@@ -115,3 +115,32 @@ def test_layouts_compose_and_refuse_wrong_shapes() -> None:
     assert check(layout, (2, 3, 4, 5)).shape == (2, 20, 3)
     with pytest.raises(AssertionError, match="is not"):
         layout.shape(shape_of(2, 3, 4, 6))
+
+
+@pytest.mark.parametrize(("segments", "length", "columns"), [(1, 8, 4), (3, 7, 5), (9, 3, 1), (2, 5, 9)])
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_panels_of_codes(segments: int, length: int, columns: int, dtype: type) -> None:
+    rng, width = np.random.default_rng(0), 4
+    shape = (segments * length, columns)
+    codes = rng.integers(np.iinfo(dtype).min, np.iinfo(dtype).max + 1, shape).astype(dtype)
+    layout = Layout(code_panels(segments, length, columns, width))
+    packed = layout.pack(codes)
+    assert packed.shape == tuple(e.constant for e in layout.shape(shape_of(*shape)))
+    groups = -(-length // 4)
+    for c in range(packed.shape[0] * width):
+        column = codes[:, c].reshape(segments, length) if c < columns else np.zeros((segments, length), dtype)
+        panel = packed[c // width, :, c % width]
+        for s in range(segments):
+            assert np.array_equal(panel[s * groups : (s + 1) * groups].reshape(-1)[:length], column[s])
+            assert not panel[s * groups : (s + 1) * groups].reshape(-1)[length:].any()
+        assert panel[-1].copy().view("<i4") == column.astype(np.int64).sum()
+    undone = packed
+    for step, after in layout.undone(shape_of(*shape)):
+        static = [e.constant or 0 for e in after]
+        if isinstance(step, Permute):
+            undone = undone.transpose(step.perm)
+        elif isinstance(step, Reshape):
+            undone = undone.reshape(static)
+        else:
+            undone = undone[tuple(slice(0, e) for e in static)]
+    assert np.array_equal(undone, codes)

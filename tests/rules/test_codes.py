@@ -69,3 +69,16 @@ def test_weights_stay_codes() -> None:
     graph = b.graph(b.node("MatMul", x, b.node("DequantizeLinear", codes, scale)))
     after, _ = rewritten(graph)
     assert ops(after) == ["DequantizeLinear", "MatMul"] and codes in after.constants
+
+
+@pytest.mark.parametrize("zeros", [(0, 0, 0, 0, 0, 0), (0, 0, 3, 0, 0, 0), (0,)])
+def test_several_zero_points_that_are_all_0_are_left_out(zeros: tuple[int, ...]) -> None:
+    b = Build(21)
+    codes = b.constant(b.rng.integers(-99, 99, (4, 6)).astype(np.int8))
+    scales = b.constant(b.rng.random(len(zeros)).astype(np.float32))
+    w = b.node("DequantizeLinear", codes, scales, b.constant(np.array(zeros, np.int8)), axis=1)
+    before = b.graph(b.node("Add", b.input("x", 4, 6), w))
+    after, fired = rewritten(before, only("zero-points-of-zero"))
+    assert fired == ({"zero-points-of-zero": 1} if len(zeros) > 1 and not any(zeros) else {})
+    assert [len(n.inputs) for n in after.nodes if n.op == "DequantizeLinear"] == [2 if fired else 3]
+    same(before, after)
