@@ -17,7 +17,7 @@ SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet":
 # Fields of Options that decide what is fused: the verbs that only plan have these flags.
 PLANNING = (
     "target", "arch", "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math",
-    "custom_ops_library",
+    "precision", "custom_ops_library",
 )  # fmt: skip
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}

@@ -18,6 +18,7 @@ def _option(
 
 
 STRATEGIES = ("best", "nnvm", "none")
+PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify")
 
 
@@ -47,6 +48,9 @@ class Options:
         (), "leave nodes whose name matches to ONNX Runtime", many=True, metavar="REGEX"
     )
     fast_math: bool = _option(False, "allow rewrites that assume facts about the data")
+    precision: str = _option(
+        "fp32", "what float32 weights of products are rounded to; sums stay float32", choices=PRECISIONS
+    )
     verify: bool | None = _option(None, "compare the result with the original (on by default)")
     rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
     atol: float | None = _option(None, "absolute tolerance of verification instead of the computed one")

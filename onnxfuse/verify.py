@@ -69,6 +69,7 @@ def verify_models(
     seed: int = 0,
     rtol: float | None = None,
     atol: float | None = None,
+    precision: str = "fp32",
     custom_libraries: Sequence[str | Path] = (),
     dims: Mapping[str, int] | None = None,
     time_limit: float | None = None,
@@ -77,7 +78,8 @@ def verify_models(
     """Run `a` and `b` on the same inputs, `b` with and without `library`, each with all optimizations and with none.
 
     The limit of an output is ten times the largest distance among the original's own runs (all optimizations, none,
-    inputs moved by one rounding), at least a floor by type; `rtol` (relative L2) and `atol` (RMS) replace it.
+    inputs moved by one rounding), at least a floor by type and by the `precision` that weights of `b` were rounded to;
+    `rtol` (relative L2) and `atol` (RMS) replace it.
     `inputs` is an .npz file or a test_data_set folder; without it they are random, of two sizes where symbols are not
     fixed by `dims`. `custom_libraries` are what both models need anyway.
 
@@ -92,7 +94,7 @@ def verify_models(
             answer = _ask(request, notes, time_limit, memory_limit)
         except DeviceError as problem:
             return _undone(problem, notes)
-    return judged(answer, rtol, atol)
+    return judged(answer | {"floor": max(answer["floor"], compare.ROUNDED[precision])}, rtol, atol)
 
 
 def _request(
@@ -194,6 +196,7 @@ def verify_groups(
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     reductions: Mapping[str, int] | None = None,
+    roundings: Mapping[str, float] | None = None,
     skip: Sequence[str] = (),
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
@@ -202,12 +205,13 @@ def verify_groups(
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
     `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
-    stands for it. `skip` names nodes that are left out. A kernel that brings its process down is a result like others.
+    stands for it. `roundings` tells how far kernels of an operator type round what they multiply. `skip` names nodes
+    that are left out. A kernel that brings its process down is a result like others.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
     request = _request("groups", library, inputs, seed, dims, custom_libraries)
-    request |= {"model": _whole(model), "reductions": dict(reductions or {})}
+    request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
     crashed: list[GroupResult] = []
     with tempfile.TemporaryDirectory() as folder:
         while True:

@@ -37,6 +37,7 @@ class Job:
     library: str
     custom: Sequence[str]
     reductions: Mapping[str, int]  # operator type to the longest sum that its kernel makes
+    roundings: Mapping[str, float]  # operator type to how far its kernel rounds what it multiplies
     seed: int
 
 
@@ -49,6 +50,7 @@ def measure(
     seed: int,
     dims: Mapping[str, int],
     reductions: Mapping[str, int],
+    roundings: Mapping[str, float],
     skip: Sequence[str],
 ) -> list[dict[str, Any]]:
     """One result for each fused node of the main graph, but those named in `skip`; fields as `verify.GroupResult`.
@@ -58,7 +60,9 @@ def measure(
     path = Path(model).absolute()
     os.chdir(path.parent)  # where a model given as bytes looks for its external data
     proto = feed_limits.load_proto(path)
-    job = Job(proto, {each.name: each for each in proto.graph.initializer}, library, custom, reductions, seed)
+    job = Job(
+        proto, {each.name: each for each in proto.graph.initializer}, library, custom, reductions, roundings, seed
+    )
     nodes = [each for each in proto.graph.node if each.domain.startswith(DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
@@ -152,7 +156,8 @@ def _checked(
         found = compare.distances(expected, _run(model, (job.library, *job.custom), captured, tested=True))
     except DeviceError as problem:
         return {"error": None, "limit": None} | _blamed(job, model, captured, problem)
-    bound = compare.group_bound(_coarsest(job, node, captured[0]), _reduction(job, node, captured))
+    rounding = job.roundings.get(node.op_type, 0.0)
+    bound = compare.group_bound(_coarsest(captured[0], expected[0]), _reduction(job, node, captured), rounding)
     exact = [not compare.is_float(out.dtype) for out in expected[0]]
     limits = [compare.limit((), bound, each) for each in exact]
     if any(each.error > limit for each, limit in zip(found, limits, strict=True)):
@@ -225,10 +230,12 @@ def _needed(proto: ModelProto, node: NodeProto) -> list[FunctionProto]:
     return list(found.values())
 
 
-def _coarsest(job: Job, node: NodeProto, captured: Values) -> np.dtype[Any]:
-    """The float type among the node's inputs that rounds most; float32 when there is none."""
-    stored = [helper.tensor_dtype_to_np_dtype(job.weights[n].data_type) for n in node.input if n in job.weights]
-    types = [each for each in (*stored, *(v.dtype for v in captured.values())) if compare.is_float(each)]
+def _coarsest(captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
+    """The float type that rounds most of what a node is given and makes; float32 when there is none.
+
+    Weights do not count: kernel and body read the same ones.
+    """
+    types = [each.dtype for each in (*captured.values(), *made) if compare.is_float(each.dtype)]
     return max(types, key=lambda each: compare.EPSILONS[compare.type_name(each)], default=np.dtype(np.float32))
 
 

@@ -25,11 +25,13 @@ _MOST_ATOMS = 6  # of one chain; the search is over their permutations
 def in_blocks(spell: Spelling, inputs: Mapping[str, Dims], outputs: Iterable[str]) -> None:
     """Spell anew each chain of Transpose and Reshape nodes that begins at one of these inputs, where that is less work.
 
-    They are weights: Transposes of what is computed when the model runs belong to the runtime, which cancels them.
+    They are weights: Transposes of what is computed when the model runs belong to the runtime, which cancels them. A
+    Cast may stand before a chain.
     """
     kept = set(outputs)
     changed = False
-    for name, shape in inputs.items():
+    cast = {n.outputs[0]: inputs[n.inputs[0]] for n in spell.nodes if n.op == "Cast" and n.inputs[0] in inputs}
+    for name, shape in {**inputs, **cast}.items():
         chain = _chain(spell.nodes, name, kept)
         steps = [_step(spell.nodes, n) for n in chain]
         moved = _composed(shape, steps)

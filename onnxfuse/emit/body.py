@@ -201,14 +201,12 @@ class _Writer:
         """An input of the body as the logical tensor of the graph's own type."""
         p = self.inputs[name]
         x = name
-        half = p.dtype == BF16 and _cuts_or_pads(p.layout)
-        if half:
-            x = self.spell.add("Cast", x, to=F32.onnx)
-        x = self.spell.undo(x, p.layout, self._logical(p))
         wanted = self._type(p.value).dtype if p.value in self.graph.types else self.graph.constants[p.value].dtype
-        if half or p.dtype != wanted:
-            x = self.spell.add("Cast", x, to=wanted.onnx)
-        return x
+        dtype = F32 if p.dtype == BF16 and _cuts_or_pads(p.layout) else wanted
+        if dtype != p.dtype:
+            x = self.spell.add("Cast", x, to=dtype.onnx)
+        x = self.spell.undo(x, p.layout, self._logical(p))
+        return x if dtype == wanted else self.spell.add("Cast", x, to=wanted.onnx)
 
     def _integers(self, value: str) -> str:
         """A known integer tensor, from the extents of the inputs."""

@@ -5,7 +5,7 @@ A new kind of tile is a row here, a `Product` in render/tiles/tile_code.h and it
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, I32, U8, DType
@@ -24,9 +24,7 @@ class Product:
     right: DType
     step: int = 1
     sums: DType = F32
-    features: tuple[
-        str, ...
-    ] = ()  # of the processor, besides those of the machine class; names as in ort_glue.FEATURES
+    features: tuple[str, ...] = ()  # of the processor, besides those of its class; names as in ort_glue.FEATURES
     flags: tuple[str, ...] = ()  # of the compiler for the tile itself, gcc spelling
 
     def __repr__(self) -> str:
@@ -52,6 +50,7 @@ CODES = tuple(
     Product(f"codes_{left.name}_{right.name}", left, right, 4, I32) for left in (U8, I8) for right in (U8, I8)
 )  # the tile asks the processor itself whether it multiplies codes
 
+HALVES: Mapping[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": F16}  # by `--precision`
 PRODUCTS = (SINGLE, WIDENED_F16, DOT_BF16, WIDENED_BF16, *CODES)  # of equal panels, the fastest first
 
 

@@ -138,6 +138,7 @@ def _write_manifest(context: Context, b: Build, source: Source) -> None:
         return
     how: dict[str, Any] = {"target": context.target.name, "features": list(_features(context, b))}
     how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy}
+    how["precision"] = context.options.precision
     text = manifest(
         Model(None, source.sha256, source.opsets.get("", 0), source.bytes),
         Path(places.name).name,

@@ -7,15 +7,19 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from onnxfuse.classify import Facts, NodeFacts, group_facts, node_facts
-from onnxfuse.config import Target
+from onnxfuse.config import Options, Target
 from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.dtype import F16, F32, DType
+from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
@@ -97,6 +101,25 @@ def features_of(target: Target, kernels: Iterable[Kernel]) -> tuple[str, ...]:
     """What a processor must have for kernels: the features of the machine class, and those of their tiles."""
     special = (name for p in products_of(kernels) for name in p.features)
     return tuple(dict.fromkeys((*target.features, *special)))
+
+
+_LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16
+
+
+def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
+    """The 16-bit type that weights of a group are held in, None for float32 or where it cannot hold them."""
+    half = HALVES[options.precision]
+    if half == F16:
+        most = [float(np.abs(w.load()).max(initial=0.0)) for w in weights if w.dtype == F32]
+        return half if all(m == 0.0 or _LEAST <= m <= float(np.finfo(np.float16).max) for m in most) else None
+    return half
+
+
+def roundings(parts: Iterable[Part]) -> dict[str, float]:
+    """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number."""
+    kernels = {part.op: part.kernel for part in parts if part.kernel is not None}
+    found = {op: [p.left.epsilon / 2 for p in products_of([kernel]) if p.rounds] for op, kernel in kernels.items()}
+    return {op: max(each) for op, each in found.items() if each}
 
 
 # What is said of groups -----------------------------------------------------------------------------------------------

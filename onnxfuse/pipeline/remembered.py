@@ -65,6 +65,7 @@ def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
         "seed": options.seed,
         "rtol": options.rtol,
         "atol": options.atol,
+        "precision": options.precision,
         "dims": dict(source.dims),
     }
     return Memory(cache, key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b)))

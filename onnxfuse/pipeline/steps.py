@@ -14,7 +14,7 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.load import Source
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, features_of, refused
+from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, features_of, half_for, refused
 from onnxfuse.pipeline.state import Build, Context, Part, have
 
 
@@ -177,7 +177,8 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     layouts = {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts}
 
     def make() -> Part | Decision:
-        kernel = calls.schedule(lowered, layouts, graph.constants, context.target)
+        half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
+        kernel = calls.schedule(lowered, layouts, graph.constants, context.target, half)
         if isinstance(kernel, Decision):
             return kernel
         body = calls.body(group, kernel, graph)

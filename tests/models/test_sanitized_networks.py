@@ -43,9 +43,9 @@ def gcc() -> Toolchain:
         pytest.skip(problem.message)
 
 
-def short(lowered: Any, layouts: Any, constants: Any, _: Target) -> Kernel | Decision:
+def short(lowered: Any, layouts: Any, constants: Any, _: Target, half: Any) -> Kernel | Decision:
     """Kernels for the baseline: sanitizers do not see the masked loads and stores of wider machines."""
-    return schedule(lowered, layouts, constants, GENERIC)
+    return schedule(lowered, layouts, constants, GENERIC, half)
 
 
 def sanitized(sources: Any, glue: Any, _: Target, *others: Any) -> Library:
