@@ -32,10 +32,8 @@ EPSILONS: dict[str, float] = {
     "float8": 2.0**-2,
 }
 
-# What `--precision` may do to the relative L2 error of a whole network: both operands of a product are rounded by at
-# most half an epsilon, u; the errors of layers that follow each other are independent, so that L layers leave
-# sqrt(2 L) u: 14 u for a hundred of them.
-ROUNDED: dict[str, float] = {"fp32": 0.0, "bf16": 16 * 2.0**-8, "fp16": 16 * 2.0**-11}
+ROUNDINGS: dict[str, float] = {"fp32": 0.0, "bf16": 2.0**-8, "fp16": 2.0**-11}  # at most, by `--precision`; relative
+_MOST_ROUNDED = 0.5  # of an output: what is further away has little to do with it
 
 STEADY = 0.1  # an output that the original itself does not reproduce within this share says nothing
 _TINY = 1e-30
@@ -129,6 +127,17 @@ def limit(own: Sequence[float], floor: float, exact: bool) -> float:
     """The distance allowed to another model: ten times the original's own largest, at least `floor` for floats."""
     widest = 10.0 * max(own, default=0.0)
     return widest if exact else max(widest, floor)
+
+
+def rounded(precision: str, moved: float) -> float:
+    """The distance that `--precision` may put between a network and the original.
+
+    Both operands of each product are rounded by at most u, half an epsilon of the format. Errors of layers behind each
+    other are independent, so that L layers leave sqrt(2 L) u, 14 u for a hundred: 16 u is the least. Networks that
+    enlarge errors show it when their inputs are rounded: that has `moved` the output by one such error, of which
+    sqrt(2 L) are allowed here too.
+    """
+    return min(_MOST_ROUNDED, 16.0 * max(ROUNDINGS[precision], moved))
 
 
 def excess(error: float, limit: float) -> float:

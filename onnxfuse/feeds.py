@@ -267,22 +267,26 @@ def _as_type(value: Array, dtype: np.dtype[Any]) -> Array:
     return value.astype(dtype) if value.dtype != dtype and value.dtype.kind == dtype.kind != "V" else value
 
 
-def nudged(feeds: Mapping[str, Array], seed: int) -> dict[str, Array]:
+def nudged(feeds: Mapping[str, Array], seed: int, share: float = 0.0) -> dict[str, Array]:
     """The same inputs with each float moved to a neighbour, up or down at random; masks of 0 and 1 stay.
+
+    With a `share`, they are moved by this part of themselves instead.
 
     >>> 0 < abs(float(nudged({"x": np.full(1, 3.0, np.float32)}, 0)["x"][0]) - 3.0) < 1e-6
     True
     """
     random = np.random.default_rng(seed)
-    return {name: _nudge(value, random) for name, value in feeds.items()}
+    return {name: _nudge(value, random, share) for name, value in feeds.items()}
 
 
-def _nudge(value: Array, random: np.random.Generator) -> Array:
+def _nudge(value: Array, random: np.random.Generator, share: float) -> Array:
     floats = value.dtype.kind == "f" or value.dtype in tuple(np.dtype(t) for t in _FOREIGN.values())
     if not floats or not value.size or np.isin(value, (0, 1)).all():
         return value
     bits = np.ascontiguousarray(value).view(f"i{value.dtype.itemsize}").reshape(value.shape)
     step = random.integers(0, 2, value.shape).astype(bits.dtype) * 2 - 1
+    if share:
+        return (value * (1.0 + share * step)).astype(value.dtype)
     movable = np.isfinite(value) & (value != 0)
     moved: Array = np.where(movable, bits + step, bits).astype(bits.dtype).view(value.dtype).reshape(value.shape)
     return np.where(np.isfinite(moved), moved, value)

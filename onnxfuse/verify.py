@@ -78,8 +78,8 @@ def verify_models(
     """Run `a` and `b` on the same inputs, `b` with and without `library`, each with all optimizations and with none.
 
     The limit of an output is ten times the largest distance among the original's own runs (all optimizations, none,
-    inputs moved by one rounding), at least a floor by type and by the `precision` that weights of `b` were rounded to;
-    `rtol` (relative L2) and `atol` (RMS) replace it.
+    inputs moved by one rounding), at least a floor by type and by the `precision` that weights of `b` were rounded to
+    (see `compare.rounded`); `rtol` (relative L2) and `atol` (RMS) replace it.
     `inputs` is an .npz file or a test_data_set folder; without it they are random, of two sizes where symbols are not
     fixed by `dims`. `custom_libraries` are what both models need anyway.
 
@@ -88,13 +88,14 @@ def verify_models(
     if importlib.util.find_spec("onnxruntime") is None:
         return Verdict(None, None, None, None, message="onnxruntime is not installed")
     request = _request("models", library, inputs, seed, dims, custom_libraries) | {"a": _whole(a), "b": _whole(b)}
+    request["rounding"] = compare.ROUNDINGS[precision]
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder, "notes")
         try:
             answer = _ask(request, notes, time_limit, memory_limit)
         except DeviceError as problem:
             return _undone(problem, notes)
-    return judged(answer | {"floor": max(answer["floor"], compare.ROUNDED[precision])}, rtol, atol)
+    return judged(answer, rtol, atol, precision)
 
 
 def _request(
@@ -133,8 +134,12 @@ def _undone(problem: DeviceError, notes: Path) -> Verdict:
     return Verdict(False, None, None, None, (run,), message=f"{doing}: {problem.message}")
 
 
-def judged(measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None) -> Verdict:
+def judged(
+    measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None, precision: str = "fp32"
+) -> Verdict:
     """The verdict on what `verify_child.measure` measured."""
+    floors = [max(measured["floor"], compare.rounded(precision, moved)) for moved in measured["moved"]]
+    measured = {**measured, "floors": floors}
     names: list[str] = measured["outputs"]
     own = [max(each, default=0.0) for each in measured["own"]]
     steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
@@ -178,7 +183,7 @@ def _limit(
 ) -> float:
     exact = measured["exact"][output]
     if exact or (rtol is None and atol is None):
-        return compare.limit(measured["own"][output], measured["floor"], exact)
+        return compare.limit(measured["own"][output], measured["floors"][output], exact)
     return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
 
 

@@ -43,8 +43,11 @@ def measure(
     inputs: str | None,
     seed: int,
     dims: Mapping[str, int],
+    rounding: float = 0.0,
 ) -> dict[str, Any]:
     """Run model `a` in three ways and model `b` in up to four; numbers only, `verify.judged` makes a verdict of them.
+
+    With a `rounding`, relative, `a` also runs on inputs that are moved by so much.
 
     Raises DeviceError when `a` does not run.
     """
@@ -52,14 +55,15 @@ def measure(
     note("the original, no optimizations")
     names, sets, expected, plain = _reference(a, bare, custom, inputs, seed, dims)
     note("the original, all optimizations")
-    own = _own_distances(a, custom, sets, expected, seed)
+    own, moved = _own_distances(a, custom, sets, expected, seed, rounding)
     runs = []
     for how, libraries, optimize in _ways(library, plain):
         note(how)
         found = _compared(b, (*libraries, *custom), optimize, bool(libraries), names, sets, expected)
         runs.append({"name": how, **found})
     exact = [not compare.is_float(each.dtype) for each in expected[0]]
-    return {"outputs": names, "exact": exact, "own": own, "floor": floor(bare), "sets": len(sets), "runs": runs}
+    facts = {"outputs": names, "exact": exact, "own": own, "moved": moved}
+    return facts | {"floor": floor(bare), "sets": len(sets), "runs": runs}
 
 
 def _ways(library: str | None, plain: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
@@ -87,19 +91,24 @@ def _reference(
 
 
 def _own_distances(
-    path: str, custom: Sequence[str], sets: list[Values], expected: Results, seed: int
-) -> list[list[float]]:
-    """By output: optimized against not optimized, and nudged inputs against the inputs, both optimized."""
+    path: str, custom: Sequence[str], sets: list[Values], expected: Results, seed: int, rounding: float
+) -> tuple[list[list[float]], list[float]]:
+    """By output: optimized against not optimized, and nudged inputs against the inputs, both optimized.
+
+    And how far inputs that are moved by `rounding` move it, 0 where that is 0.
+    """
     nudged = [feeds.nudged(each, seed) for each in sets]
+    far = [feeds.nudged(each, seed, rounding) for each in sets] if rounding else []
     try:
         session = _opened(path, custom)
-        found = [engine.run(session, each) for each in (*sets, *nudged)]
+        found = [engine.run(session, each) for each in (*sets, *nudged, *far)]
     except DeviceError:  # the reference ran: what is left is the floor
-        return [[] for _ in expected[0]]
-    plain, moved = found[: len(sets)], found[len(sets) :]
-    pairs = ((expected, plain), (plain, moved))
+        return [[] for _ in expected[0]], [0.0 for _ in expected[0]]
+    plain, near, moved = (found[at * len(sets) : (at + 1) * len(sets)] for at in range(3))
+    pairs = ((expected, plain), (plain, near))
     rows = [compare.distances(x, y) for x, y in pairs]
-    return [[each.error for each in column] for column in zip(*rows, strict=True)]
+    own = [[each.error for each in column] for column in zip(*rows, strict=True)]
+    return own, [each.error for each in compare.distances(plain, moved or plain)]
 
 
 def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True, arena: bool = False) -> InferenceSession:

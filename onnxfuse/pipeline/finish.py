@@ -88,7 +88,7 @@ def emit(context: Context, calls: Calls, b: Build) -> Build:
     b = replace(
         b, emitted=emitted, groups=_groups(context, b, emitted), files=_written(context, calls, emitted, places)
     )
-    _write_manifest(context, b, source)
+    write_manifest(context, b)
     return b
 
 
@@ -132,13 +132,17 @@ def manifest_file(context: Context) -> Path:
     return context.folder / "manifest.json"
 
 
-def _write_manifest(context: Context, b: Build, source: Source) -> None:
+def write_manifest(context: Context, b: Build) -> None:
+    """The manifest as a file in the folder where outputs are made; with a verdict, what rounded weights cost."""
     places, library = have(context.places), b.library
+    source: Source = have(b.loaded).source
     if places.manifest is None:
         return
     how: dict[str, Any] = {"target": context.target.name, "features": list(_features(context, b))}
     how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy}
     how["precision"] = context.options.precision
+    if b.verdict is not None and context.options.precision != "fp32":
+        how["max_error"] = b.verdict.max_error
     text = manifest(
         Model(None, source.sha256, source.opsets.get("", 0), source.bytes),
         Path(places.name).name,

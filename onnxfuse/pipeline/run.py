@@ -144,6 +144,8 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
     context.tell("begin", {"step": "gain"})
     with context.meter.step("gain"):
         b = finish.measured(context, calls, b)
+    if context.options.precision != "fp32":  # what that costs is known only now
+        finish.write_manifest(context, b)
     made: dict[Path, Path] = {}
     if places.data is not None and len(b.files) > 1:
         made[places.data] = b.files[0]
@@ -191,6 +193,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         verify=_verified(b),
         gain=b.gain,
         target=context.target.name,
+        precision=context.options.precision,
         compiler=b.library.compiler if b.library is not None else None,
         domain=b.domain or None,
         notes=b.notes,

@@ -96,6 +96,7 @@ class Result:
     verify: Verified | None
     gain: Gain | None
     target: str
+    precision: str  # what float32 weights of products were rounded to
     compiler: str | None
     domain: str | None
     notes: tuple[str, ...] = ()

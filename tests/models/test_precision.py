@@ -1,0 +1,126 @@
+"""`--precision`: weights of products in 16 bits, and an error that is told and that the format accounts for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, numpy_helper
+
+from onnxfuse.compare import ROUNDINGS, rounded
+from onnxfuse.config import Options
+from onnxfuse.ir.dtype import BF16, F16, F32
+from onnxfuse.ir.graph import Constant
+from onnxfuse.ir.products import DOT_BF16
+from onnxfuse.pipeline import optimize
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import half_for
+from onnxfuse.report.result import Result
+from onnxfuse.verify import verify_models
+from tests.models.fused import CACHE
+from tests.models.planted import Planted
+from tests.models.test_networks import needs_compiler
+
+RNG = np.random.default_rng(5)
+TEXT = """
+<ir_version: 9, opset_import: ["" : 17]>
+m (float[1, 32, 64] x, float[1, 16, 10, 10] image) => (float[1, 32, 64] y, float[1, 24, 10, 10] z) {
+  h = MatMul (x, w1)
+  a = Relu (h)
+  p = MatMul (a, w2)
+  y = Add (p, x)
+  c = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (image, w3)
+  z = Relu (c)
+}
+"""
+
+
+@pytest.fixture
+def original(tmp_path: Path) -> Path:
+    model = onnx.parser.parse_model(TEXT)
+    for name, shape in (("w1", (64, 80)), ("w2", (80, 64)), ("w3", (24, 16, 3, 3))):
+        weights = RNG.normal(size=shape).astype(np.float32) / np.float32(shape[0] if len(shape) == 2 else 144) ** 0.5
+        model.graph.initializer.append(numpy_helper.from_array(weights, name))
+    onnx.save(model, tmp_path / "m.onnx")
+    return tmp_path / "m.onnx"
+
+
+def made(original: Path, precision: str, **changes: object) -> Result:
+    out = original.with_name(f"{precision}.onnx")
+    changes = {"verify": True, "gain": False, "strict": True, "cache_dir": str(CACHE)} | changes
+    return optimize(original, out, precision=precision, **changes)  # type: ignore[arg-type]
+
+
+@needs_compiler
+@pytest.mark.parametrize("arch", ["native", "x86-64-v3"])
+@pytest.mark.parametrize(("precision", "held"), [("bf16", TensorProto.BFLOAT16), ("fp16", TensorProto.FLOAT16)])
+def test_weights_are_held_in_16_bits_and_the_error_is_told(
+    original: Path, precision: str, held: int, arch: str
+) -> None:
+    result = made(original, precision, arch=arch)
+    assert result.kernels == 3 and result.verify is not None and result.verify.max_error is not None
+    u = ROUNDINGS[precision]
+    assert u / 16 < result.verify.max_error < 2 * u  # some layers
+    least = rounded(precision, 0.0)
+    assert result.verify.limit is not None and least <= result.verify.limit < 1.5 * least
+    weights = {t.data_type for t in onnx.load(original.with_name(f"{precision}.onnx")).graph.initializer}
+    assert weights == {held}
+    document = result.to_json()
+    assert document["precision"] == precision and document["verify"]["max_error"] == result.verify.max_error
+    build = json.loads(original.with_name(f"{precision}.fuse.json").read_text())["build"]
+    assert (build["precision"], build["max_error"]) == (precision, result.verify.max_error)
+    dots = precision == "bf16" and arch == "native" and set(DOT_BF16.features) <= set(build["features"])
+    assert set(build["features"]).isdisjoint(DOT_BF16.features) or dots
+
+
+@needs_compiler
+def test_weights_stay_as_they_are_by_default(original: Path) -> None:
+    result = made(original, "fp32")
+    assert result.precision == "fp32" and result.verify is not None
+    assert result.verify.max_error is not None and result.verify.max_error < 1e-5
+    assert {t.data_type for t in onnx.load(original.with_name("fp32.onnx")).graph.initializer} == {TensorProto.FLOAT}
+
+
+@needs_compiler
+def test_a_fault_behind_rounded_weights_is_found(original: Path) -> None:
+    """A kernel whose results are 1 % too large differs from its body by more than its roundings account for."""
+    planted = Planted(0)
+    result = made(original, "fp16", calls=Calls(render=planted), verify=None)
+    assert any(r.code == "E-NUMERICS" and planted.name in r.reason for r in result.refusals)
+    assert result.kernels == 2
+
+
+@needs_compiler
+def test_another_network_is_no_rounding(original: Path, tmp_path: Path) -> None:
+    made(original, "bf16", verify=False)
+    model = onnx.load(original)
+    weights = numpy_helper.to_array(model.graph.initializer[0]) * np.float32(1.2)
+    model.graph.initializer[0].CopyFrom(numpy_helper.from_array(weights, "w1"))
+    onnx.save(model, tmp_path / "other.onnx")
+    assert verify_models(original, tmp_path / "bf16.onnx", precision="bf16").ok
+    assert not verify_models(tmp_path / "other.onnx", tmp_path / "bf16.onnx", precision="bf16").ok
+
+
+def constants(*largest: float) -> list[Constant]:
+    return [Constant.of(np.array([0.0, -each], np.float32), F32) for each in largest]
+
+
+def test_weights_that_float16_cannot_hold_stay_float32() -> None:
+    fp16 = Options(precision="fp16")
+    assert half_for(fp16, constants(1.0, 65504.0)) == F16
+    assert half_for(fp16, constants(1.0, 65536.0)) is None
+    assert half_for(fp16, constants(1e-5)) is None  # all of them subnormal, or nearly
+    assert half_for(fp16, constants(0.0)) == F16
+    assert half_for(fp16, constants(np.nan)) is None
+    assert half_for(Options(precision="bf16"), constants(1e30, 1e-30)) == BF16
+    assert half_for(Options(), constants(1.0)) is None
+
+
+def test_a_network_that_enlarges_errors_may_be_further_away() -> None:
+    assert rounded("fp32", 0.0) == 0.0
+    assert rounded("bf16", 0.0) == rounded("bf16", 2.0**-8) == 2.0**-4
+    assert rounded("bf16", 0.01) == pytest.approx(0.16)
+    assert rounded("bf16", 1.0) == 0.5
