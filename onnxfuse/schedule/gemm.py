@@ -17,9 +17,10 @@ from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, St
 from onnxfuse.ir.products import Product
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
-from onnxfuse.schedule.jobs import Job, Tiled
+from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.nest import walks_as_one
+from onnxfuse.schedule.tiled import Part, Tiled
 from onnxfuse.schedule.tiles import (
     EVEN,
     TABLE,
@@ -27,6 +28,7 @@ from onnxfuse.schedule.tiles import (
     coding,
     epilogue,
     even_rows,
+    index_axes,
     left_load,
     padding_of,
     right_offset,
@@ -59,6 +61,7 @@ class Shape:
     columns_first: bool  # tasks share the panels rather than the rows
     streams: bool  # weights are larger than a cache, so the next panel is prefetched
     chunks: int  # parts of the depth, taken one after the other over all columns
+    inside: bool  # rows are packed block by block by the task that multiplies them, with all columns
 
 
 def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
@@ -85,14 +88,18 @@ def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
     elif m is not None:
         block = min(block, count)
     packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or crosses)
-    packed = (packed and not how.exact) or t.left.dtype != how.left
+    packed = (packed and not how.exact) or t.left.dtype != how.left or bool(t.parts)
     if not packed:
         block = min(block, max(1, POINTERS // (segments * tall)))
     chunks = _chunks(k, how, tall * count, target) if packed and depth.constant is not None else 1
     if chunks > 1:
         block = max(1, target.l2_bytes // 2 // (how.left.bytes * k // chunks * tall))
     streams = weights > target.l2_bytes // 16
-    return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, streams, chunks)
+    small = max(1, target.l2_bytes // 2 // (how.left.bytes * k * tall))
+    inside = packed and m is not None and chunks == 1 and depth.constant is not None and count >= MANY * small
+    if inside:
+        block, columns_first = small, False
+    return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, streams, chunks, inside)
 
 
 def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
@@ -135,7 +142,7 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
     frame = Frame(dict(zip(tiled.rows, digits, strict=True)), m, Index.of(first), s.tall, places)
     main = _main_phase(job, s, frame, m, first, target)
-    if not s.packed:
+    if not s.packed or s.inside:
         return (main,), ()
     scratch = [Buffer(PACKED, tiled.product.left, s.rows * s.depth, "scratch")]
     if s.chunks > 1:
@@ -146,17 +153,70 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
 def _pack_phase(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis) -> Phase:
     """Rows of each tile side by side, so that the tile's loads are one stream."""
     at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    k = Axis("k", t.length)
-    start = left_load(t.left, t.ranges, t.segments, frame)
-    load = replace(start, index=(start.index[0] + k,))
+    block = _Block(at, lo, hi, tile_window(at, s.tiles, s.rows, first))
+    loop = block.loop(*_packing(t, s, frame, m, first, Index.of(first) * s.depth))
+    return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
+
+
+def _packing(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, to: Index) -> tuple[Stmt, ...]:
+    """What packs the rows of one tile to the offset `to`."""
     end = Index.of(Axis("m1", s.rows + 1))
     segment = flatten(tuple(map(Index.of, t.segments)), tuple(a.extent for a in t.segments))
-    to = Index.of(first) * s.depth + segment * t.length * (end - first)
-    made: tuple[Stmt, ...] = (Pack(PACKED, to, m, Index.of(first), end, k, load),)
+    made: tuple[Stmt, ...] = ()
+    for part in t.parts or (Part(t.left, Axis("k", t.length), 0),):
+        start = left_load(part.load, (*t.ranges, part.axis), t.segments, frame)
+        load = replace(start, index=(start.index[0] + part.axis,))
+        step = (segment * t.length + part.begin) * (end - first)
+        made = (*made, Pack(PACKED, to + step, m, Index.of(first), end, part.axis, load))
     for a in reversed(t.segments):
         made = (Loop(a, ZERO, a.extent, "serial", made),)
-    loop = Loop(at, Index.of(lo), Index.of(hi), "serial", (*tile_window(at, s.tiles, s.rows, first), *made))
-    return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
+    return made
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """The row tiles `at` from `begin` to `end` that a task takes together; `window` binds the rows of one."""
+
+    at: Axis
+    begin: Axis
+    end: Axis
+    window: tuple[Stmt, ...]
+
+    def loop(self, *body: Stmt) -> Loop:
+        """A loop over the tiles of the block."""
+        return Loop(self.at, Index.of(self.begin), Index.of(self.end), "serial", (*self.window, *body))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Where a tile of the block finds its rows, and what makes them ready for the block."""
+
+    ready: tuple[Stmt, ...]
+    kind: str
+    source: str
+    at: Index
+    segments: int
+    length: Index
+
+
+def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block, padding: str) -> _Rows:
+    """Rows packed before, packed here for the block, or pointers to them where they lie."""
+    here = Index.of(block.at) - block.begin
+    if s.packed:
+        slot = Index.of(first) * s.depth
+        ready: tuple[Stmt, ...] = ()
+        if s.inside:
+            slot = here * s.tall * s.depth
+            frame.local(PACKED, s.depth * (s.tall * s.block), t.product.left)
+            ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
+        return _Rows(ready, "packed", PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks)))
+    load = left_load(t.left, t.ranges, t.segments, frame)
+    even = t.zeros is None and even_rows(t, load, m, s.tall, frame.places)
+    entries = s.segments * (EVEN if even else s.tall)
+    frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
+    end = Index.of(Axis("m1", s.rows + 1))
+    point = Point(TABLE, m, Index.of(first), end, s.tall, t.segments, load, t.length, here * entries, even, padding)
+    return _Rows((block.loop(point),), "even" if even else "rows", TABLE, here * entries, s.segments, t.length)
 
 
 def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: Target) -> Phase:
@@ -164,47 +224,33 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     assert tiled is not None
     blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
-    panel = next(
-        a
-        for e in tiled.right.index
-        for mono, _ in e.terms
-        for a in mono
-        if isinstance(a, Axis) and a.name.endswith("_p")
-    )
+    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
-    window = tile_window(at, s.tiles, s.rows, first)
+    block = _Block(at, t0, t1, tile_window(at, s.tiles, s.rows, first))
     end = Index.of(Axis("m1", s.rows + 1))
     b_at = right_offset(tiled.right, tiled.ranges, frame)
-    load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-    even = tiled.zeros is None and even_rows(tiled, load, m, s.tall, frame.places)
-    entries = s.segments * (EVEN if even else s.tall)
-    here = (Index.of(at) - t0) * entries
-    head: tuple[Stmt, ...] = ()
     before, padding = padding_of(tiled, frame)
-    if not s.packed:
-        point = Point(TABLE, m, Index.of(first), end, s.tall, tiled.segments, load, tiled.length, here, even, padding)
-        head = (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),)
-        frame.local(TABLE, Index.of(entries * s.block), tiled.product.left, "pointers")
+    rows = _rows(tiled, s, frame, m, first, block, padding)
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
     sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.rows + first) * target.panel)
-    part = s.depth if s.chunks == 1 else Index.of((s.depth.constant or 0) // s.chunks)
-    codes, columns = coding(tiled, frame, panel, target.panel)
+    columns = (ZERO, s.panels) if s.inside else (Index.of(p0), Index.of(p1))
+    codes, present = coding(tiled, frame, panel, target.panel)
 
     def over_panels(chunk: Index, after: tuple[Stmt, ...]) -> Stmt:
         """One part of the depth over all columns and the rows of the block, and what comes `after` each tile."""
-        skipped = chunk * part
+        skipped = chunk * rows.length if s.chunks > 1 else ZERO
         right = b_at + skipped * target.panel
         tile = Tile(
             *sums,
             end - Index.of(first),
             s.tall,
-            "codes" if codes is not None else "packed" if s.packed else "even" if even else "rows",
-            PACKED if s.packed else TABLE,
-            Index.of(first) * s.depth + skipped * (end - first) if s.packed else here,
-            1 if s.packed else s.segments,
-            part if s.packed else tiled.length,
+            "codes" if codes is not None else rows.kind,
+            rows.source,
+            rows.at + skipped * (end - first),
+            rows.segments,
+            rows.length,
             frame.places[tiled.right.source].buffer,
             right,
             target.panel,
@@ -214,10 +260,9 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
             chunk,
             tiled.product,
             codes,
-            columns,
+            present,
         )
-        inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *after))
-        return Loop(panel, Index.of(p0), Index.of(p1), "serial", (inner,))
+        return Loop(panel, *columns, "serial", (block.loop(tile, *after),))
 
     finish = epilogue(job, frame, panel, target.panel, m, end, sums, touch=True)
     loops = [over_panels(Index.of(s.chunks - 1), finish)]
@@ -225,13 +270,11 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         chunk = Axis("kc", Index.of(s.chunks - 1))
         loops.insert(0, Loop(chunk, ZERO, chunk.extent, "serial", (over_panels(Index.of(chunk), ()),)))
     bounds = (Bind(t0, Index.of(rb) * s.block), Bind(t1, Index.of(rb) * s.block + s.block, s.tiles))
-    loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *head, *loops))
-    splits = (
-        (Split(p0, p1, s.panels), Split(b0, b1, blocks))
-        if s.columns_first
-        else (Split(b0, b1, blocks), Split(p0, p1, s.panels))
-    )
-    return Phase(splits, _work(s, tiled), tuple(frame.locals), (*before, loop))
+    loop = Loop(rb, Index.of(b0), Index.of(b1), "serial", (*bounds, *rows.ready, *loops))
+    splits = [Split(b0, b1, blocks)] if s.inside else [Split(b0, b1, blocks), Split(p0, p1, s.panels)]
+    if s.columns_first:
+        splits.reverse()
+    return Phase(tuple(splits), _work(s, tiled), tuple(frame.locals), (*before, loop))
 
 
 def _work(s: Shape, t: Tiled) -> Index:

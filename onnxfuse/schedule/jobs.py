@@ -23,44 +23,11 @@ from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.codes import without_scales
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
-from onnxfuse.schedule.nest import order_of
+from onnxfuse.schedule.nest import Goal, order_of
+from onnxfuse.schedule.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.tiled import Part, Tiled, code_depth
 
 ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
-
-
-@dataclass(frozen=True, slots=True)
-class Tiled:
-    """A contraction whose left side is rows of contiguous pieces and whose right side is panels.
-
-    `left` runs over rows and ranges (segments, then one contiguous piece of `length`); `right` is indexed
-    (batch, panel, ranges, column in panel); `finish` reads the sum as %acc. Where `left` has not the type of the
-    product's rows, it has no guards and is converted while it is packed. With `zeros`, both hold codes, which these
-    are the zero points of, and the right side panels of groups of four (`code_panels`).
-    """
-
-    left: Load
-    right: Load
-    batch: tuple[Axis, ...]
-    rows: tuple[Axis, ...]
-    columns: tuple[Axis, ...]
-    ranges: tuple[Axis, ...]
-    segments: tuple[Axis, ...]
-    length: Index
-    finish: Scalar
-    product: Product = SINGLE
-    zeros: tuple[Scalar, Scalar] | None = None
-
-    @property
-    def depth(self) -> Index:
-        """Elements of one column in a panel, with what lies behind them."""
-        if self.zeros is None:
-            return product([s.extent for s in self.segments]) * self.length
-        return code_depth(self.segments, self.length)
-
-
-def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
-    """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
-    return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,13 +48,13 @@ class Job:
         if self.tiled is None:
             return tuple(loads(self.nest.value))
         zeros = tuple(load for zero in self.tiled.zeros or () for load in loads(zero))
-        return (self.tiled.left, self.tiled.right, *zeros, *loads(self.tiled.finish))
+        return (*self.tiled.lefts, self.tiled.right, *zeros, *loads(self.tiled.finish))
 
     @property
     def looks_up(self) -> frozenset[str]:
         """Values whose elements are indices of what the job reads."""
         t = self.tiled
-        parts = (self.nest.value,) if t is None else (t.left, t.right, t.finish)
+        parts = (self.nest.value,) if t is None else (*t.lefts, t.right, t.finish)
         indices = (e for x in parts for e in indices_of(x))
         return frozenset(a.source for e in indices for a in atoms(e) if isinstance(a, Loaded))
 
@@ -116,6 +83,7 @@ class Job:
             columns=axes(t.columns),
             finish=substitute_axes(t.finish, values),
             zeros=(t.zeros[0], substitute_axes(t.zeros[1], values)) if t.zeros is not None else None,
+            parts=tuple(replace(p, load=load(p.load)) for p in t.parts),
         )
         return replace(self, nest=nest, tiled=tiled)
 
@@ -206,11 +174,12 @@ def _products(c: Contraction, constants: Container[str], target: Target, half: D
 
 
 def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
-    left = _left(c, done, how.left)
+    parts = _joined(c, done, how)
+    left = parts[0].load if parts else _left(c, done, how.left)
     offset = done.places[left.source].offset(left.index)
     ranges = tuple(order_of(c.ranges, offset))
     c = replace(c, ranges=ranges)
-    pieces = contiguous_pieces(offset, ranges, left.guards)
+    pieces = ((), ranges[0].extent) if parts else contiguous_pieces(offset, ranges, left.guards)
     if pieces is None:
         return None
     segments, length = pieces
@@ -226,7 +195,7 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
         right = _right(c, done, constants, target, how)
     if right is None:
         return None
-    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros)
+    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
 
 
 def contiguous_pieces(
@@ -243,6 +212,29 @@ def contiguous_pieces(
     if any(coefficient(offset, r) is None for r in ranges[:at]):
         return None
     return ranges[:at], length
+
+
+def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
+    """The parts of a left side that is joined from several tensors along its only range; none where it is not so.
+
+    Each is contiguous in that range and has the type of the tile's rows.
+    """
+    if how.exact or c.batch or len(c.ranges) != 1 or (isinstance(c.left, Load) and c.left.otherwise is None):
+        return ()
+    goal, (step,) = Goal("", ZERO, c.left), c.ranges
+    points = cut_at(step, signs_of([goal]))
+    if points is None or len(points) < 3:
+        return ()
+    made = []
+    for begin, (axis, (piece,)) in zip(points, cut([goal], step, points), strict=False):
+        load = piece.value
+        if not isinstance(load, Load) or load.guards or load.source not in done.places or load.dtype != how.left:
+            return ()
+        place = done.places[load.source]
+        if coefficient(place.offset(load.index), axis) != ONE or (axis.extent.constant or 1) % how.step:
+            return ()
+        made.append(Part(load, axis, begin))
+    return tuple(made)
 
 
 def _left(c: Contraction, done: Prepared, rows: DType) -> Load:

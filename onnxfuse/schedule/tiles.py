@@ -5,20 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Coding, Loop, Stmt, Touch
+from onnxfuse.ir.kernel import Bind, Coding, Loop, Pack, Stmt, Touch
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.frame import Frame, flat_in
-from onnxfuse.schedule.jobs import Job, Tiled
+from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level
+from onnxfuse.schedule.tiled import Tiled
 from onnxfuse.schedule.writer import written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
 PADDING = "padding"  # a row of the code of zero
 EVEN = 4  # of them in a segment of even rows
+APART = range(2, 2**24)  # elements from one column of a result to the next where it lies along the rows
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
@@ -129,7 +132,8 @@ def epilogue(
 ) -> tuple[Stmt, ...]:
     """What is done with a finished tile, whose `sums` are there: the rest of the expression, vectors along its columns.
 
-    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile.
+    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile. Where the
+    result lies along the rows instead, it takes the place of the sums first, and the tile is turned in registers.
     """
     tiled = job.tiled
     assert tiled is not None
@@ -155,11 +159,22 @@ def epilogue(
     whole = (columns.constant or 1) % width == 0 and columns.constant is not None
     stop = Axis("jn", Index.of(width + 1))
     bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
-    lanes = Level(lane, "vector", ZERO, Index.of(width) if whole else Index.of(stop))
-    loops = [Level(row, "serial", frame.first, end), lanes]  # codes are short: what columns share is made once instead
+    used = Index.of(width) if whole else Index.of(stop)
+    loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", ZERO, used)]
     ahead = tuple(_touched(value, sums[0], lane, row, frame.tall, width)) if touch else ()
+    goal = Goal(place.buffer, place.offset(dims), value)
+    turn: tuple[Stmt, ...] = ()
+    pitch = coefficient(goal.offset, lane)
+    types = {place.dtype, tiled.product.sums}
+    if coefficient(goal.offset, row) == ONE and types == {F32} and pitch is not None and pitch.constant in APART:
+        k = Axis("k", used)
+        done = Load(sums[0], (substitute(here.index[0], {lane: Index.of(k)}),), F32)
+        at = substitute(goal.offset, {lane: ZERO, row: frame.first})
+        turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
+        goal = Goal(sums[0], here.index[0], value)
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
-        *written([Goal(place.buffer, place.offset(dims), value)], loops if tiled.zeros is None else loops[::-1]),
+        *written([goal], loops if tiled.zeros is None else loops[::-1]),  # what columns of codes share is made once
+        *turn,
     )

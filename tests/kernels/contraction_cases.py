@@ -39,6 +39,11 @@ def gemm(m: int | str, k: int, n: int, *, after: str = "", dtype: DType = F32) -
     return b.graph(*outputs, y)
 
 
+def gemm_of(b: Build, m: int, k: int, n: int) -> str:
+    """x @ w with a wider x than other products have."""
+    return b.node("MatMul", b.input("deep", m, k), scaled(b, k, n))
+
+
 SHAPES = ((1, 64, 64), (1, 7, 33), (17, 31, 37), (14, 8, 32), (15, 9, 33), (13, 300, 290), (29, 257, 321),
           (3, 1100, 1000), (200, 16, 8), (2, 3, 5), (1, 1, 1), (5, 64, 1), (100, 5, 100),
           (1, 513, 129), (57, 3, 64), (43, 61, 7))  # fmt: skip
@@ -98,6 +103,24 @@ def transposed() -> list[Case]:
     b = Build()
     x = b.node("Concat", b.input("x", 9, 20), b.input("z", 9, 13), axis=1)
     out.append(Case("left_joined", b.graph(b.node("MatMul", x, scaled(b, 33, 40)))))
+    for rows, pieces in ((31, (9, 16, 7)), ("M", (16, 300, 8, 8))):  # three and four tensors side by side
+        b = Build()
+        x = b.node("Concat", *(b.input(f"x{i}", rows, n) for i, n in enumerate(pieces)), axis=1)
+        y = b.node("MatMul", x, scaled(b, sum(pieces), 260))
+        sizes = ANY_ROWS if rows == "M" else ({},)
+        out.append(Case(f"left_joined_{rows}", b.graph(b.node("Relu", y)), sizes))
+    b = Build()  # one tensor is there twice, and a part of it: nothing is joined before it is packed
+    x = b.input("x", 21, 40)
+    y = b.node("Concat", x, b.node("Slice", x, *map(b.ints, (8, 31, 1))), x, axis=1)
+    out.append(Case("left_joined_with_itself", b.graph(b.node("MatMul", y, scaled(b, 103, 40)))))
+    out.append(Case("gemm_packed_by_blocks", gemm(913, 2048, 262, after="bias")))
+    for rows, n in ((37, 150), (14, 33), (64, 8), (19, 70)):  # the result lies along the rows
+        b = Build()
+        y = b.node("Add", b.node("MatMul", b.input("x", 2, rows, 40), scaled(b, 40, n)), scaled(b, n))
+        y = b.node("Add", y, b.input("r", 2, rows, n))
+        out.append(Case(f"gemm_turned_{rows}_{n}", b.graph(b.node("Transpose", y, perm=(0, 2, 1)))))
+    b = Build()
+    out.append(Case("gemm_turned_deep", b.graph(b.node("Transpose", gemm_of(b, 43, 6144, 260), perm=(1, 0)))))
     return out
 
 

@@ -1,0 +1,61 @@
+"""What a contraction is once its operands are ready for register tiles."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfuse.ir.index import Axis, Index, floor_div
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.products import SINGLE, Product
+from onnxfuse.ir.scalar import Load, Scalar
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Steps of a contraction from `begin` on, one for each value of `axis`, whose left side is this load."""
+
+    load: Load
+    axis: Axis
+    begin: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tiled:
+    """A contraction whose left side is rows of contiguous pieces and whose right side is panels.
+
+    `left` runs over rows and ranges (segments, then one contiguous piece of `length`); `right` is indexed
+    (batch, panel, ranges, column in panel); `finish` reads the sum as %acc. Where `left` has not the type of the
+    product's rows, it has no guards and is converted while it is packed. With `zeros`, both hold codes, which these
+    are the zero points of, and the right side panels of groups of four (`code_panels`). Where the left side is
+    joined from several tensors along its range, `parts` are those, to be packed, and `left` is the first.
+    """
+
+    left: Load
+    right: Load
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+    columns: tuple[Axis, ...]
+    ranges: tuple[Axis, ...]
+    segments: tuple[Axis, ...]
+    length: Index
+    finish: Scalar
+    product: Product = SINGLE
+    zeros: tuple[Scalar, Scalar] | None = None
+    parts: tuple[Part, ...] = ()
+
+    @property
+    def depth(self) -> Index:
+        """Elements of one column in a panel, with what lies behind them."""
+        if self.zeros is None:
+            return product([s.extent for s in self.segments]) * self.length
+        return code_depth(self.segments, self.length)
+
+    @property
+    def lefts(self) -> tuple[Load, ...]:
+        """Everything that the left side is read from."""
+        return tuple(p.load for p in self.parts) or (self.left,)
+
+
+def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
+    """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
+    return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
