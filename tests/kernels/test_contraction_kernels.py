@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.config import TARGETS
-from tests.kernels.compiled import Case, verified
-from tests.kernels.contraction_cases import CASES
+from onnxfuse.ir.kernel import Kernel
+from tests.kernels.compiled import Case, scheduled, verified
+from tests.kernels.contraction_cases import BLOCKWISE, CASES
 from tests.kernels.pool_host import compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
@@ -16,3 +17,11 @@ pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(CASES, case, target)
+
+
+@pytest.mark.parametrize("case", BLOCKWISE, ids=lambda c: c.name)
+def test_rows_are_packed_by_the_task_that_uses_them(case: Case) -> None:
+    kernel = scheduled(case, "little-cache")
+    assert isinstance(kernel, Kernel)
+    assert not kernel.scratch and [b.name for b in kernel.phases[0].locals] == ["packed", "acc"]
+    verified(BLOCKWISE, case, "little-cache")
