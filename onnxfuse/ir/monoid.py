@@ -48,6 +48,7 @@ MONOIDS: dict[str, Monoid] = {
         Monoid("sum", lambda t: (number(0, t),), _binary("add"), np.sum),
         Monoid("prod", lambda t: (number(1, t),), _binary("mul"), np.prod),
         Monoid("max", lambda t: (_lowest(t),), _binary("max"), np.max),
+        Monoid("peak", lambda t: (_lowest(t),), _binary("max"), np.max),  # max, if a NaN need not show
         Monoid("min", lambda t: (_highest(t),), _binary("min"), np.min),
         Monoid("argmax", lambda t: (_lowest(t), Const(0, I64)), _arg("greater")),
         Monoid("argmin", lambda t: (_highest(t), Const(0, I64)), _arg("less")),

@@ -31,8 +31,20 @@ from onnxfuse.render.expr import Context, computed, condition, identifier, index
 
 EVEN = 4  # entries of one segment in a table of even rows
 
-_MERGE = {"sum": "({0} + {1})", "prod": "({0} * {1})", "max": "max_nan({0}, {1})", "min": "min_nan({0}, {1})"}
-_ACROSS = {"sum": "reduce_add", "prod": "reduce_mul", "max": "reduce_max_nan", "min": "reduce_min_nan"}
+_MERGE = {
+    "sum": "({0} + {1})",
+    "prod": "({0} * {1})",
+    "max": "max_nan({0}, {1})",
+    "peak": "max_({0}, {1})",
+    "min": "min_nan({0}, {1})",
+}
+_ACROSS = {
+    "sum": "reduce_add",
+    "prod": "reduce_mul",
+    "max": "reduce_max_nan",
+    "peak": "reduce_max",
+    "min": "reduce_min_nan",
+}
 
 
 @dataclass(slots=True)

@@ -20,6 +20,7 @@ from onnxfuse.schedule.gemm import gemm_phases
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
+from onnxfuse.schedule.shares import with_shares
 
 
 def schedule(
@@ -34,6 +35,7 @@ def schedule(
     With `half`, float32 weights of contractions are held in that type where there are tiles for it.
     """
     c = canonical(lowered, layouts)
+    c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     weights = {p.name for p in c.inputs if p.value in constants}
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     requires = conditions(c.definitions, shapes)

@@ -13,7 +13,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Across, Buffer, Fold, Let, Loop, Stmt, Store, statements
 from onnxfuse.ir.scalar import Load, Scalar
 
-TOGETHER = ("sum", "max", "min")
+TOGETHER = ("sum", "max", "peak", "min")
 PARTS, SUMS = "parts", "sums"
 
 

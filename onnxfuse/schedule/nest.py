@@ -10,7 +10,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute, transform
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
-WIDE = ("sum", "prod", "max", "min")  # monoids that a vector may carry lane by lane
+WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that a vector may carry lane by lane
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,7 +244,7 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
     if len(x.body) != 1:
         return x.body, []
     factors = _product(x.body[0]) if x.combine == "sum" else [x.body[0]]
-    idle = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(x.combine)
+    idle = {"sum": 0.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}.get(x.combine)
     for f in factors:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
             if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):

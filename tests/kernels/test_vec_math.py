@@ -65,6 +65,8 @@ FUNCTIONS: dict[str, tuple[Callable[[Array], Array], float]] = {
     "atanh_": (np.arctanh, 4.0),
 }
 
+MOST = {"exp_or_zero_": 88.0}  # the largest argument that a function takes
+
 
 def ulps(y: Array, exact: Array) -> Array:
     """|y - exact| in units in the last place of exact rounded to y's type; 0 where both are one infinity or NaN."""
@@ -85,6 +87,7 @@ def exact(function: Callable[[Array], Array], x: Array) -> Array:
 def test_a_float_function_stays_within_its_bound(maths: ctypes.CDLL, name: str) -> None:
     reference, bound = FUNCTIONS[name]
     x = floats()
+    x = x[~(x > MOST.get(name, np.inf))]
     y, wanted = np.empty_like(x), exact(reference, x)
     call(maths, f"{name}_vector_float", x, y, x.size)
     error = ulps(y, wanted)

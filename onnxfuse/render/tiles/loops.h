@@ -86,6 +86,7 @@ template <class V, class L> ONNXFUSE_INLINE V alive(V v, V idle, L lanes) {
     store(out, reduce_each(part, [](vf a, vf b) HOLE { return merge; }));           \
   }
 ONNXFUSE_EACH_ROW(reduce_add, a + b)
+ONNXFUSE_EACH_ROW(reduce_max, max_(a, b))
 ONNXFUSE_EACH_ROW(reduce_max_nan, max_nan(a, b))
 ONNXFUSE_EACH_ROW(reduce_min_nan, min_nan(a, b))
 #undef ONNXFUSE_EACH_ROW

@@ -128,33 +128,47 @@ constexpr float LN2_HIGH = 0.693145751953125f;    // 15 bits: n * LN2_HIGH is ex
 constexpr float LN2_LOW = 1.42860682031e-6f;
 
 #if ONNXFUSE_AVX512
-// 2^(i/16)
+// 2^(i/16), and its bits less those that i adds to an exponent
 alignas(64) const float SIXTEENTHS[16] = {
     1.0f, 1.04427373f, 1.09050775f, 1.13878858f, 1.18920708f, 1.24185777f, 1.29683959f, 1.35425556f,
     1.41421354f, 1.47682619f, 1.54221082f, 1.61049032f, 1.68179286f, 1.75625217f, 1.8340081f, 1.91520655f};
-#endif
+alignas(64) const uint32_t SIXTEENTHS_LESS_INDEX[16] = {
+    0x3f800000, 0x3f7daac3, 0x3f7b95c2, 0x3f79c3d3, 0x3f7837f0, 0x3f76f532, 0x3f75fed7, 0x3f75583f,
+    0x3f7504f3, 0x3f7508a4, 0x3f75672a, 0x3f76248c, 0x3f7744fd, 0x3f78ccdf, 0x3f7ac0c7, 0x3f7d257d};
 
-// exp of x in [-104, 89] or NaN; what lies outside must be clamped before.
-ONNXFUSE_INLINE vf exp_clamped(vf x) {
-#if ONNXFUSE_AVX512  // 2^(n/16) exp(r) with |r| <= ln(2) / 32: a short chain, since iterations wait for it
+// x = n ln(2) / 16 + rest with |rest| <= ln(2) / 32; the low bits of `shifted` are n.
+struct SixteenthOfExponent { __m512 shifted; vf n, rest; };
+ONNXFUSE_INLINE SixteenthOfExponent sixteenth_of_exponent(vf x) {
   __m512 t = _mm512_fmadd_ps((__m512)x, _mm512_set1_ps(23.0831206542f), _mm512_set1_ps(12582912.0f));
   vf n = (vf)t - 12582912.0f;
-  vf power = (vf)_mm512_permutexvar_ps(_mm512_castps_si512(t), _mm512_load_ps(SIXTEENTHS));  // by the last four bits
   __m512 high = _mm512_fnmadd_ps((__m512)n, _mm512_set1_ps(0.0433216989f), (__m512)x);
-  vf r = (vf)_mm512_fnmadd_ps((__m512)n, _mm512_set1_ps(-1.19040888e-10f), high);
-  vf q = (r * 0.166666672f + 0.5f) * r + 1.0f;
-  return (vf)_mm512_scalef_ps((__m512)(power * r * q + power), (__m512)(n * 0.0625f));  // scalef rounds n / 16 down
+  return {t, n, (vf)_mm512_fnmadd_ps((__m512)n, _mm512_set1_ps(-1.19040888e-10f), high)};
+}
+// (exp(r) - 1) / r for |r| <= ln(2) / 32.
+ONNXFUSE_INLINE vf exp_of_little(vf r) { return (r * 0.166666672f + 0.5f) * r + 1.0f; }
 #else
-  vf n = nearest(x * 1.44269504f);
-  vf r = (x - n * LN2_HIGH) - n * LN2_LOW;
+// exp(r) for |r| <= ln(2) / 2.
+ONNXFUSE_INLINE vf exp_of_rest(vf r) {
   vf p = splat<float>(0.00139263261f);
   p = p * r + 0.00836329255f;
   p = p * r + 0.0416665524f;
   p = p * r + 0.166665763f;
   p = p * r + 0.5f;
   p = p * r + 1.0f;
-  p = p * r + 1.0f;
-  return times_power_of_two(p, n);
+  return p * r + 1.0f;
+}
+#endif
+
+// exp of x in [-104, 89] or NaN; what lies outside must be clamped before.
+ONNXFUSE_INLINE vf exp_clamped(vf x) {
+#if ONNXFUSE_AVX512  // 2^(n/16) exp(r) with |r| <= ln(2) / 32: a short chain, since iterations wait for it
+  SixteenthOfExponent s = sixteenth_of_exponent(x);
+  vf power = (vf)_mm512_permutexvar_ps(_mm512_castps_si512(s.shifted), _mm512_load_ps(SIXTEENTHS));  // by the last four bits
+  vf p = power * s.rest * exp_of_little(s.rest) + power;
+  return (vf)_mm512_scalef_ps((__m512)p, (__m512)(s.n * 0.0625f));  // scalef rounds n / 16 down
+#else
+  vf n = nearest(x * 1.44269504f);
+  return times_power_of_two(exp_of_rest((x - n * LN2_HIGH) - n * LN2_LOW), n);
 #endif
 }
 ONNXFUSE_INLINE vf exp_(vf x) {
@@ -162,8 +176,21 @@ ONNXFUSE_INLINE vf exp_(vf x) {
   return exp_clamped(max_(splat<float>(-104.0f), x));
 }
 
-// exp(x) as a share of a sum: 0 below exp(-87), since subnormals make whatever is done with them many times slower.
-ONNXFUSE_INLINE vf exp_or_zero_(vf x) { return select(lt(x, splat<float>(-87.0f)), vf{}, exp_(x)); }
+// exp(x) for x <= 88 or NaN, as a share of a sum: 0 below exp(-87), since subnormals make whatever is done with them many
+// times slower. What is left has an exponent of its own, so that powers of two are added to bits.
+ONNXFUSE_INLINE vf exp_or_zero_(vf x) {
+#if ONNXFUSE_AVX512
+  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+  SixteenthOfExponent s = sixteenth_of_exponent(x);
+  __m512i low = _mm512_permutexvar_epi32(_mm512_castps_si512(s.shifted), _mm512_load_si512(SIXTEENTHS_LESS_INDEX));
+  __m512 power = _mm512_castsi512_ps(_mm512_add_epi32(low, _mm512_slli_epi32(_mm512_castps_si512(s.shifted), 19)));
+  return (vf)_mm512_maskz_fmadd_ps(counts, power * (__m512)s.rest, (__m512)exp_of_little(s.rest), power);
+#else
+  vf n = nearest(x * 1.44269504f);
+  vf p = exp_of_rest((x - n * LN2_HIGH) - n * LN2_LOW);
+  return select(lt(x, splat<float>(-87.0f)), vf{}, p * bits_as<vf>((convert<int32_t>(n) + 127) << 23));
+#endif
+}
 
 // 1 / x for x in [1, 2], within 1 ulp.
 ONNXFUSE_INLINE vf fast_reciprocal(vf x) {

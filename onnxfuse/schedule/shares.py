@@ -1,0 +1,100 @@
+"""Softmax, however a group spells it: x, its largest value h along some axes, p = exp(x - h), their sum s, and p / s.
+
+Two things are cheaper there than each by itself. Powers below exp(-87) may be 0 beside a sum of at least 1. And h need
+not be NaN where an x is: that x makes its own power NaN, hence the sum, hence all shares of the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import children, sources, substitute_axes, walk
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition
+
+POWERS = ("exp", "exp_or_zero")
+
+
+@dataclass(frozen=True, slots=True)
+class _Softmax:
+    """Its definitions by name, and for each axis of the powers that of the sum, or None where it is summed over."""
+
+    high: str
+    power: str
+    total: str
+    along: tuple[Axis | None, ...]
+
+
+def with_shares(definitions: Sequence[Definition], outputs: Sequence[str]) -> tuple[Definition, ...]:
+    """The definitions with every softmax whose parts nothing else sees in the cheaper form."""
+    by_name = {d.name: d for d in definitions}
+    found = [s for d in definitions if (s := _softmax(d, by_name, outputs)) is not None]
+    highs, powers = {s.high for s in found}, {s.power for s in found}
+    made = []
+    for d in definitions:
+        if d.name in highs and isinstance(d.value, Reduce):
+            d = replace(d, value=replace(d.value, combine="peak"))
+        elif d.name in powers and isinstance(d.value, Apply):
+            d = replace(d, value=replace(d.value, fn="exp_or_zero"))
+        made.append(d)
+    return tuple(made)
+
+
+def _softmax(total: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> _Softmax | None:
+    """The softmax whose sum a definition is."""
+    if not isinstance(total.value, Reduce) or total.value.combine != "sum" or not isinstance(total.value.body[0], Load):
+        return None
+    read = total.value.body[0]
+    power = by_name.get(read.source)
+    if power is None or read.guards or not isinstance(power.value, Apply) or power.value.fn not in POWERS:
+        return None
+    of_axis = {Index.of(a): a for a in total.axes}
+    along = tuple(of_axis.get(e) for e in read.index)
+    summed = [a for a, whole in zip(power.axes, along, strict=True) if whole is None]
+    if [e for e, whole in zip(read.index, along, strict=True) if whole is None] != [*map(Index.of, total.value.ranges)]:
+        return None
+    if [a.extent for a in summed] != [r.extent for r in total.value.ranges]:
+        return None
+    high = _highest(power.value.args[0], summed, by_name)
+    if high is None or {high, power.name, total.name} & set(outputs):
+        return None
+    made = _Softmax(high, power.name, total.name, along)
+    return made if _unseen(made, total, by_name) else None
+
+
+def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition]) -> str | None:
+    """The largest value over `summed` axes that x, a difference, takes off."""
+    if not isinstance(x, Apply) or x.fn != "sub" or not isinstance(x.args[1], Load):
+        return None
+    read = x.args[1]
+    high = by_name.get(read.source)
+    if high is None or read.guards or not isinstance(high.value, Reduce) or high.value.combine != "max":
+        return None
+    values = dict(zip(high.axes, read.index, strict=True)) | dict(
+        zip(high.value.ranges, map(Index.of, summed), strict=False)
+    )
+    alike = [r.extent for r in high.value.ranges] == [a.extent for a in summed]
+    return high.name if alike and substitute_axes(high.value.body[0], values) == x.args[0] else None
+
+
+def _unseen(s: _Softmax, total: Definition, by_name: Mapping[str, Definition]) -> bool:
+    """Whether the largest value is read by the powers alone, and these by their sum, and as shares of it."""
+    if any(s.high in sources(d.value) and d.name != s.power for d in by_name.values()):
+        return False
+    others = [d.value for d in by_name.values() if d is not total and s.power in sources(d.value)]
+    seen = [*others, *(c for x in others for n in walk(x) if not _share(n, s, total) for c in children(n))]
+    return not any(isinstance(x, Load) and x.source == s.power for x in seen)
+
+
+def _share(n: Scalar, s: _Softmax, total: Definition) -> bool:
+    """Whether n is a power over the sum of its own row."""
+    if not isinstance(n, Apply) or n.fn != "div" or not all(isinstance(a, Load) and not a.guards for a in n.args):
+        return False
+    power, whole = n.args
+    assert isinstance(power, Load) and isinstance(whole, Load)
+    if power.source != s.power or whole.source != s.total:
+        return False
+    at = dict(zip(total.axes, whole.index, strict=True))
+    return all(a is None or at[a] == e for a, e in zip(s.along, power.index, strict=True))
