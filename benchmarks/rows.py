@@ -110,14 +110,10 @@ def _gelu_tanh() -> Nodes:
 
 
 def _bias_gelu() -> Nodes:
-    return [_node("Add", "x bias", "shifted"), *_after("shifted", _gelu())]
-
-
-def _after(value: str, nodes: Nodes) -> Nodes:
-    """The nodes with `value` in the place of x."""
+    nodes = _gelu()
     for node in nodes:
-        node.input[:] = [value if name == "x" else name for name in node.input]
-    return nodes
+        node.input[:] = ["shifted" if name == "x" else name for name in node.input]
+    return [_node("Add", "x bias", "shifted"), *nodes]
 
 
 _ERF = {"root_half": math.sqrt(0.5), "one": 1.0, "half": 0.5}
@@ -184,13 +180,11 @@ def race(files: tuple[Path, Path, Built], threads: int, seconds: float) -> dict[
 
 
 def measure(
-    folder: Path, counts: Sequence[int], seconds: float, shapes: Sequence[Shape] = SHAPES, names: Sequence[str] = ()
+    folder: Path, counts: Sequence[int], seconds: float, shapes: Sequence[Shape] = SHAPES
 ) -> Iterator[dict[str, Any]]:
     """A row for each chain, shape and number of threads; what is built stays in `folder`."""
     for chain in CHAINS:
         for shape in shapes:
-            if names and chain.name not in names:
-                continue
             files = build(chain, shape, folder)
             result = files[-1].result
             moved = 8 * shape[0] * shape[1]

@@ -52,6 +52,19 @@ def rendered(rows: Iterable[Row]) -> str:
     return table(head, lines)
 
 
+def rows(found: Iterable[Row]) -> str:
+    """Chains over rows: the runtime's primitives and its one operator beside ours."""
+    head = ("chain", "shape", "threads", "operator ms", "primitives ms", "fused ms", "over operator", "of medians",
+            "over primitives", "A/A", "GB/s", "kernels")  # fmt: skip
+    lines = []
+    for row in found:
+        times = tuple(_pair(row["ms"][engine]) for engine in ("operator", "primitives", "fused"))
+        won = (row["speedup"]["operator"], row["of_medians"]["operator"], row["speedup"]["primitives"])
+        facts = (row["chain"], "x".join(map(str, row["shape"])), row["threads"], *times, *map(_times, won))
+        lines.append((*facts, f"{row['spread']:.3f}", f"{row['gbytes']:.0f}", row["kernels"] + row["left"]))
+    return table(head, lines)
+
+
 def latency(rows: Sequence[Row]) -> str:
     """Milliseconds, minimum and median, of every engine, and what was won by minima."""
     head = ("network", "threads", "ONNX Runtime ms", "fused", "without library", "unfused kernels",

@@ -1,6 +1,6 @@
 """`make bench`: measure the machine, the kernels and the networks, print tables, and write every figure as JSON.
 
-    python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine rendered networks]
+    python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine rendered rows networks]
     python scripts/bench.py --show benchmarks/results/FILE.json
 
 How it is measured, and what was found, is written in docs/performance.md. Nothing here fails because of a time.
@@ -21,12 +21,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import machine, networks, peers, tables  # noqa: E402
+from benchmarks import machine, networks, peers, rows, tables  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
 from onnxfuse.report.document import plain  # noqa: E402
 
-PARTS = ("machine", "rendered", "networks")
+PARTS = ("machine", "rendered", "rows", "networks")
 OUT = ROOT / ".cache" / "bench"
 DIGITS = 5  # of the figures in the JSON document
 
@@ -101,6 +101,18 @@ def show_rendered(rows: Sequence[Any]) -> None:
     heading("Rendered kernels against hand-written ones, minimum (median)", tables.rendered(rows))
 
 
+def measured_rows(asked: argparse.Namespace) -> list[Any]:
+    """Chains over rows on one thread and two."""
+    OUT.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=OUT) as top:
+        shapes = rows.QUICK if asked.quick else rows.SHAPES
+        return list(rows.measure(Path(top), (1, 2), 0.2 if asked.quick else 1.0, shapes))
+
+
+def show_rows(found: Sequence[Any]) -> None:
+    heading("Chains over rows beside ONNX Runtime's operators, minimum (median)", tables.rows(found))
+
+
 def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
     heading("Latency, minimum (median); speedups are over ONNX Runtime, by minima", tables.latency(found))
     if symbolic:
@@ -155,6 +167,8 @@ def show(document: dict[str, Any]) -> int:
     show_machine(document)
     if "rendered" in document:
         show_rendered(document["rendered"])
+    if "rows" in document:
+        show_rows(document["rows"])
     if "networks" in document:
         show_networks(document["networks"], document["symbolic"])
     return 0
@@ -175,6 +189,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         say("rendered kernels beside hand-written ones")
         document["rendered"] = list(rendered_rows((), (1, 2), 0.3 if asked.quick else 4.0, warm=asked.quick))
         show_rendered(document["rendered"])
+        write(document, asked.json)
+    if "rows" in asked.parts:
+        say("chains over rows beside ONNX Runtime's operators")
+        document["rows"] = measured_rows(asked)
+        show_rows(document["rows"])
         write(document, asked.json)
     if "networks" in asked.parts:
         document["networks"], document["symbolic"], limits = measure_networks(asked, limits)

@@ -70,7 +70,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("sqrt", 1, np.sqrt, 6.0),
         Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),
         Function("exp", 1, np.exp, 14.0),
-        Function("exp_or_zero", 1, lambda x: np.where(x < -87, 0, np.exp(x)).astype(np.asarray(x).dtype), 15.0),
+        Function("exp_or_zero", 1, lambda x: np.where(x < -87, 0, np.exp(x)).astype(np.asarray(x).dtype), 12.0),
         Function("log", 1, np.log, 18.0),
         Function("erf", 1, _erf, 18.0),
         Function("tanh", 1, np.tanh, 18.0),

@@ -96,11 +96,12 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[offset] = value."""
+    """buffer[offset] = value; past the caches where it is streamed."""
 
     buffer: str
     offset: Index
     value: Scalar
+    stream: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,11 +222,12 @@ Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pac
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A parallel axis that is divided among tasks; a task runs [first, last) of it."""
+    """A parallel axis that is divided among tasks, at multiples of `step`; a task runs [first, last) of it."""
 
     first: Axis
     last: Axis
     extent: Index
+    step: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,9 @@ def _listed(values: Iterable[object]) -> str:
 
 
 def _phase(phase: Phase) -> Iterator[str]:
-    splits = ", ".join(f"{s.first!r} to {s.last!r} of {s.extent!r}" for s in phase.splits)
+    splits = ", ".join(
+        f"{s.first!r} to {s.last!r} of {s.extent!r}{f' by {s.step}' if s.step > 1 else ''}" for s in phase.splits
+    )
     yield f"phase over {splits or 'nothing'}, {phase.work!r} ps"
     yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
     yield from _body(phase.body)
@@ -94,7 +96,7 @@ def _statement(s: Stmt) -> Iterator[str]:
         case Let():
             yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
         case Store():
-            yield f"{s.buffer}[{s.offset!r}] = {s.value!r}"
+            yield f"{s.buffer}[{s.offset!r}] = {s.value!r}{' past the caches' if s.stream else ''}"
         case Point() | Tile() | Pack() | Across() | Touch():
             yield _call(s)
         case _:

@@ -11,6 +11,7 @@ from onnxfuse.ir.kernel import (
     Kernel,
     Param,
     Phase,
+    Store,
     Tile,
     statements,
     tables,
@@ -217,7 +218,8 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
         part = "task / run.parts.inner" if at == 0 else "task % run.parts.inner"
         parts = "run.parts.outer" if at == 0 else "run.parts.inner"
         for edge, more in ((split.first, ""), (split.last, " + 1")):
-            put(f"const i64 {identifier(edge.name)} = part_begin({index(split.extent)}, (i64)({part}){more}, {parts});")
+            where = f"{index(split.extent)}, (i64)({part}){more}, {parts}{f', {split.step}' if split.step > 1 else ''}"
+            put(f"const i64 {identifier(edge.name)} = part_begin({where});")
     slots = _in_slots(phase)
     if slots:
         put("int slot;")
@@ -226,6 +228,8 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
         printer.lines += [f"  {line}" for line in _local(b, slots)]
     printer.depth = 0
     printer.body(phase.body)
+    if any(isinstance(s, Store) and s.stream for s in statements(phase.body)):
+        printer.lines.append("  streamed();")
     if slots:
         printer.depth = 1
         put("run.slots.release(slot);")

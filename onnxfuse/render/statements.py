@@ -204,7 +204,7 @@ class Printer:
         if axis is None:
             self.put(f"put({name} + {index(s.offset, 1)}, {value});")
         elif coefficient(s.offset, axis) == Index.of(1):
-            self.put(f"store_lanes({name} + {index(s.offset, 1)}, {value}, lanes);")
+            self.put(f"{'stream' if s.stream else 'store'}_lanes({name} + {index(s.offset, 1)}, {value}, lanes);")
         else:
             at = index(s.offset)
             lane = identifier(axis.name)

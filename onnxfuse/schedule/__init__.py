@@ -21,6 +21,7 @@ from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
 from onnxfuse.schedule.shares import with_shares
+from onnxfuse.schedule.stream import streamed, too_large
 
 
 def schedule(
@@ -42,6 +43,7 @@ def schedule(
     if isinstance(requires, Decision):
         return replace(requires, nodes=(lowered.group.name,))
     prepared = prepare(c, weights, target, half)
+    large = too_large(c.outputs, target)
     phases: list[Phase] = []
     scratch: list[Buffer] = []
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs)
@@ -53,7 +55,7 @@ def schedule(
             scratch.extend(more)
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(row_phase(part, prepared.places, kept, target))
+            phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs

@@ -21,6 +21,7 @@ from onnxfuse.schedule.windows import jammed
 from onnxfuse.schedule.writer import written
 
 NARROW = 4  # vectors of a strip at least
+LONG = 1024  # elements of an axis that is divided between lines of memory
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
@@ -64,9 +65,13 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         if axis is None or (axis is m and not rows):
             continue
         lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
-        splits.append(Split(lo, hi, axis.extent))
+        splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened))
+
+
+def _long(axis: Axis) -> bool:
+    return (axis.extent.constant or 0) >= LONG
 
 
 def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:

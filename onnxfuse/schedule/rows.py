@@ -6,7 +6,7 @@ local to the task. Right sides of contractions are packed once per batch element
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule import across
 from onnxfuse.schedule.align import Together
-from onnxfuse.schedule.fetch import fetched
+from onnxfuse.schedule.fetch import LONG, fetched
 from onnxfuse.schedule.flat import flat_phase
 from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
 from onnxfuse.schedule.jobs import Job, is_output
@@ -38,8 +38,11 @@ from onnxfuse.schedule.tiles import (
 from onnxfuse.schedule.writer import written
 
 
-def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
-    """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already)."""
+def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Container[str], target: Target) -> Phase:
+    """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already).
+
+    `large` are outputs that go past the caches.
+    """
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
     tiled = any(j.tiled is not None for j in t.jobs) or short_rows(t, target)
@@ -56,7 +59,8 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], target: Tar
         places,
         lanes=target.lanes,
     )
-    frame.aliases = in_place(t.jobs, kept)
+    apart = {j.nest.name for j in t.jobs if j.nest.name in large and _long(inner_axes(j.nest, t))}
+    frame.aliases = in_place(t.jobs, kept, apart)
     before, inside = _stages(t, frame, kept, target)
     if frame.row is not None and frame.tall <= target.lanes and not any(j.tiled is not None for j in t.jobs):
         inside = fetched(inside, frame.row, frame.tall, target.lanes)
@@ -87,8 +91,16 @@ def _tall(t: Together, target: Target) -> int:
     return target.rows if any(j.tiled is not None for j in t.jobs) else target.lanes
 
 
-def in_place(jobs: Sequence[Job], kept: set[str]) -> dict[str, Job]:
-    """Values that can be made where the output that reads them last is stored: same type, read at the same element."""
+def _long(inner: Sequence[Axis]) -> bool:
+    """Whether rows are worth a buffer of their own."""
+    return (product([a.extent for a in inner]).constant or 0) >= LONG
+
+
+def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) -> dict[str, Job]:
+    """Values that can be made where the output that reads them last is stored: same type, read at the same element.
+
+    `apart` are outputs in whose place nothing is to be made.
+    """
     found: dict[str, Job] = {}
     for at, job in enumerate(jobs):
         name = job.nest.name
@@ -101,7 +113,14 @@ def in_place(jobs: Sequence[Job], kept: set[str]) -> dict[str, Job]:
         alike = last.nest.dtype == job.nest.dtype and last.nest.shape == job.nest.shape
         taken = any(other is last for other in found.values())
         read_again = any(read.source == last.nest.name for j in jobs for read in j.reads)
-        if is_output(last.nest.name) and same and alike and not taken and not read_again:
+        if (
+            is_output(last.nest.name)
+            and last.nest.name not in apart
+            and same
+            and alike
+            and not taken
+            and not read_again
+        ):
             found[name] = last
     return found
 

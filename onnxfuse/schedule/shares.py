@@ -58,7 +58,7 @@ def _softmax(total: Definition, by_name: Mapping[str, Definition], outputs: Sequ
     if [a.extent for a in summed] != [r.extent for r in total.value.ranges]:
         return None
     high = _highest(power.value.args[0], summed, by_name)
-    if high is None or {high, power.name, total.name} & set(outputs):
+    if high is None or {high, power.name} & set(outputs):
         return None
     made = _Softmax(high, power.name, total.name, along)
     return made if _unseen(made, total, by_name) else None

@@ -54,6 +54,13 @@ template <class T, class L> ONNXFUSE_INLINE void store_lanes(T* p, vec<T> v, L l
   if constexpr (L::all) store(p, v);
   else store_n(p, v, lanes.n);
 }
+// Past the caches, where the lanes are a line of memory. What was streamed is there for others after `streamed`.
+template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
+  if constexpr (L::all) {
+    if (((uintptr_t)p & (sizeof v - 1)) == 0) return stream(p, v);
+  }
+  store_lanes(p, v, lanes);
+}
 
 // Lane by lane: value(j) for the lanes that are alive, 0 beyond.
 template <class T, class L, class F> ONNXFUSE_INLINE vec<T> each_lane(i64 j, L lanes, F value) {
@@ -205,7 +212,9 @@ ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second
   return Parts{outer, outer >= 4 * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
 }
 
-ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts) { return extent * part / parts; }
+ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts, i64 step = 1) {
+  return part == parts ? extent : extent * part / parts / step * step;
+}
 
 // Scratch memory for tasks that run at the same time: a task claims a slot and gives it back.
 struct Slots {

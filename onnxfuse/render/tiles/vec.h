@@ -255,6 +255,22 @@ template <class T> ONNXFUSE_INLINE void store_n(T* p, vec<T> v, int n) {
   }
 }
 
+// To an address that is a multiple of the vector's size, past the caches where the machine can.
+ONNXFUSE_INLINE void stream(float* p, vf v) {
+#if ONNXFUSE_AVX512
+  _mm512_stream_ps(p, (__m512)v);
+#elif ONNXFUSE_AVX2
+  _mm256_stream_ps(p, (__m256)v);
+#else
+  store(p, v);
+#endif
+}
+ONNXFUSE_INLINE void streamed() {
+#if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
+  _mm_sfence();
+#endif
+}
+
 // One element, for scalar code: f16 and bf16 as float, bool as uint8_t.
 template <class T> ONNXFUSE_INLINE compute<T> get(const T* p) {
   if constexpr (is_same<T, f16>) return widen_f16(splat<uint16_t>(p->bits))[0];
