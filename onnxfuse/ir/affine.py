@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from onnxfuse.ir.compose import rebuild
-from onnxfuse.ir.dtype import BOOL, I64
+from onnxfuse.ir.compose import folded, rebuild, substitute_axes, walk
+from onnxfuse.ir.dtype import BOOL, I32, I64
 from onnxfuse.ir.index import (
     ONE,
     ZERO,
@@ -22,7 +22,7 @@ from onnxfuse.ir.index import (
     upper,
 )
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar, const, number
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, const, number
 
 
 def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
@@ -100,14 +100,20 @@ def holds(guard: Guard) -> bool | None:
 
 
 def simplify(x: Scalar) -> Scalar:
-    """x with guards and comparisons of indices that always or never hold decided, and what hangs on them chosen."""
+    """x with guards and comparisons of indices that always or never hold decided, and what hangs on them chosen.
+
+    Comparisons of indices are of one number and 0 then.
+    """
 
     def go(node: Scalar) -> Scalar | None:
         if isinstance(node, Apply) and node.dtype == BOOL:
             return _decided(node)
         if isinstance(node, Apply) and node.fn == "select":
-            condition = simplify(node.args[0])
-            return simplify(node.args[1 if condition.value else 2]) if isinstance(condition, Const) else None
+            return _chosen(*node.args)
+        if isinstance(node, Apply):
+            return _of_numbers(node)
+        if isinstance(node, Reduce) and node.combine == "max" and len(node.body) == 1:
+            return _most(node)
         if not isinstance(node, (Load, FromIndex)) or not node.guards:
             return None
         states = [holds(g) for g in node.guards]
@@ -145,24 +151,96 @@ def turned(x: Load) -> Load | None:
     return Load(x.source, index, x.dtype)
 
 
+def _chosen(test: Scalar, yes: Scalar, no: Scalar) -> Scalar | None:
+    """A selection that is decided, or whose test is simpler now; None where nothing is."""
+    condition = simplify(test)
+    if isinstance(condition, Const):
+        return simplify(yes if condition.value else no)
+    return apply("select", condition, simplify(yes), simplify(no)) if condition != test else None
+
+
+def _of_numbers(x: Apply) -> Scalar | None:
+    """A function of numbers, or of a choice between two and other numbers, evaluated; None for others."""
+    choices = [a for a in x.args if not isinstance(a, Const)]
+    if not choices:
+        return folded(x)
+    choice = choices[0]
+    if len(choices) > 1 or not isinstance(choice, Apply) or not _between_numbers(choice):
+        return None
+    yes, no = (folded(Apply(x.fn, tuple(n if a is choice else a for a in x.args), x.dtype)) for n in choice.args[1:])
+    return simplify(apply("select", choice.args[0], yes, no))
+
+
+def _between_numbers(x: Scalar) -> bool:
+    return isinstance(x, Apply) and x.fn == "select" and all(isinstance(a, Const) for a in x.args[1:])
+
+
+def _most(x: Reduce) -> Scalar | None:
+    """The largest of -inf and another number that is chosen at one end of each range at least; None for others."""
+    if any(isinstance(n, Load) for n in walk(x.body[0])) or any((r.extent.constant or 0) < 1 for r in x.ranges):
+        return None
+    body = simplify(x.body[0])
+    if not _between_numbers(body):
+        return None
+    assert isinstance(body, Apply)
+    test, yes, no = body.args
+    for least, other in ((yes, no), (no, yes)):
+        if isinstance(least, Const) and least.value == float("-inf"):
+            for ends in (dict.fromkeys(x.ranges, ZERO), {r: r.extent - 1 for r in x.ranges}):
+                if simplify(substitute_axes(test, ends)) == const(other is yes, BOOL):
+                    return other
+    return None
+
+
 def _decided(x: Apply) -> Scalar | None:
-    """A conjunction, or a comparison of an index with 0, that is proven to hold or to fail; None for others."""
+    """A conjunction, or a comparison of indices, that is proven to hold or to fail; None for others."""
     if x.fn == "and":
         left, right = map(simplify, x.args)
         for one, other in ((left, right), (right, left)):
             if isinstance(one, Const):
                 return other if one.value else one
         return None
-    if x.fn not in ("less", "greater_equal") or not isinstance(x.args[0], FromIndex) or x.args[1] != const(0, I64):
+    if all(isinstance(a, Const) for a in x.args):
+        return folded(x)
+    if x.fn not in _SIGNS:
         return None
-    if x.args[0].guards:
+    left_index, right_index = map(_index_of, x.args)
+    if left_index is None or right_index is None:
         return None
-    low, high = lower(x.args[0].index), upper(x.args[0].index)
+    fn, less = _SIGNS[x.fn]
+    e = left_index - right_index - less
+    low, high = lower(e), upper(e)
     if low is not None and nonnegative(low):
-        return const(x.fn == "greater_equal", BOOL)
+        return const(fn == "greater_equal", BOOL)
     if high is not None and nonnegative(-high - 1):
-        return const(x.fn == "less", BOOL)
-    return None
+        return const(fn == "less", BOOL)
+    return Apply(fn, (FromIndex(e, I64), const(0, I64)), BOOL)
+
+
+# a < b and so on as the sign of a - b or a - b - 1
+_SIGNS = {
+    "less": ("less", 0),
+    "less_equal": ("less", 1),
+    "greater": ("greater_equal", 1),
+    "greater_equal": ("greater_equal", 0),
+}
+
+
+def _index_of(x: Scalar) -> Index | None:
+    """An integer that is known as an index; None for others."""
+    if x.dtype not in (I64, I32):
+        return None
+    if isinstance(x, Const):
+        return Index.of(int(x.value))
+    if isinstance(x, FromIndex):
+        return None if x.guards else x.index
+    if not isinstance(x, Apply) or x.fn not in ("add", "sub", "cast"):
+        return None
+    args = [_index_of(a) for a in x.args]
+    if any(a is None for a in args):
+        return None
+    first, *rest = (a for a in args if a is not None)
+    return first if not rest else first + rest[0] if x.fn == "add" else first - rest[0]
 
 
 def _beyond(x: Load | FromIndex) -> Scalar:

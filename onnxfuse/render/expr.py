@@ -168,6 +168,8 @@ def _from_index(x: FromIndex, c: Context) -> str:
     if c.axis is None or not any(c.varies(e) for e in (x.index, *(g.index for g in x.guards))):
         value = f"({t})({index(x.index)})"
         return _wide(f"({condition(x.guards)} ? {value} : ({t})0)" if x.guards else value, x.dtype, c)
+    if not x.guards and coefficient(x.index, c.axis) == ONE and x.dtype.kind in "iu":
+        return f"(splat<{t}>(({t})({index(x.index)})) + iota<{t}>())"
     value = f"({t})({_at_lane(x.index, c.axis)})"
     if x.guards:
         value = f"{condition(tuple(Guard(_lane(g.index, c.axis), g.extent) for g in x.guards))} ? {value} : ({t})0"
@@ -210,7 +212,14 @@ def _is_comparison(x: Scalar) -> bool:
 
 
 def _comparison(x: Apply, c: Context) -> str:
-    """A comparison as a mask (vectors) or a truth value (scalars)."""
+    """A comparison as a mask (vectors) or a truth value (scalars). The sign of an index is lanes by number."""
+    left, zero = x.args
+    if c.axis is not None and isinstance(left, FromIndex) and not left.guards and zero == Const(0, left.dtype):
+        stride = coefficient(left.index, c.axis)
+        if x.fn in ("less", "greater_equal") and stride in (ONE, -ONE):
+            falls = stride == -ONE
+            side = "from" if (x.fn == "less") == falls else "below"
+            return f"lanes_{side}({index(left.index + 1 if falls else -left.index)})"
     return f"{_COMPARE[x.fn]}({scalar(x.args[0], c)}, {scalar(x.args[1], c)})"
 
 

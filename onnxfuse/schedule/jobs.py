@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes
+from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
@@ -105,9 +105,10 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
+    heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
     for d in c.definitions:
         done.shapes.setdefault(d.name, d.shape)
-        nest = nest_of(d, done.places)
+        nest = nest_of(d, done.places, heads)
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
         operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
@@ -118,6 +119,8 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
             nest = replace(nest, value=without_scales(nest.value))
             _absorb(nest, done, constants)
         done.jobs.append(Job(nest, tiled))
+        if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
+            heads[d.name] = nest
     return done
 
 

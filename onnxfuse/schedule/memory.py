@@ -57,15 +57,18 @@ class Nest:
         return found
 
 
-def nest_of(d: Definition, places: Mapping[str, Place]) -> Nest:
-    """A definition with unit axes dropped and the others split where indices or storage offsets cut them."""
+def nest_of(d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}) -> Nest:
+    """A definition with unit axes dropped and the others split where indices or storage offsets cut them.
+
+    They are also split where the axes of what is read are, if its nest is one of `like`.
+    """
     unit = {a: ZERO for a in d.axes if a.extent == ONE}
     axes = tuple(a for a in d.axes if a not in unit)
     value = substitute_axes(d.value, unit)
     dims = tuple(unit.get(a, Index.of(a)) for a in d.axes)
     for _ in range(4):
         ranges = tuple(dict.fromkeys(r for n in walk(value) if isinstance(n, Reduce) for r in n.ranges))
-        indices = [*indices_of(value), *offsets_in(value, places)]
+        indices = [*indices_of(value), *offsets_in(value, places), *_digits_in(value, like)]
         if d.name in places:
             indices.append(places[d.name].offset(dims))
         new_axes, values = split_axes(axes, indices)
@@ -76,6 +79,12 @@ def nest_of(d: Definition, places: Mapping[str, Place]) -> Nest:
         value = _split_ranges(substitute_axes(value, values), range_values)
         dims = tuple(substitute(e, values) for e in dims)
     return Nest(d.name, d.value.dtype, d.shape, axes, dims, value)
+
+
+def _digits_in(x: Scalar, like: Mapping[str, Nest]) -> list[Index]:
+    """What the axes of values are where x reads them."""
+    found = ((like[n.source], n.index) for n in walk(x) if isinstance(n, Load) and n.source in like)
+    return [e for nest, index in found for e in nest.digits_at(index).values()]
 
 
 def _split_ranges(x: Scalar, values: Mapping[Axis, Index]) -> Scalar:

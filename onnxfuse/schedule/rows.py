@@ -35,6 +35,7 @@ from onnxfuse.schedule.tiles import (
     right_offset,
     tile_window,
 )
+from onnxfuse.schedule.visible import visible
 from onnxfuse.schedule.writer import written
 
 
@@ -64,6 +65,8 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Cont
     before, inside = _stages(t, frame, kept, target)
     if frame.row is not None and frame.tall <= target.lanes and not any(j.tiled is not None for j in t.jobs):
         inside = fetched(inside, frame.row, frame.tall, target.lanes)
+    if any(j.tiled is not None for j in t.jobs):
+        inside = visible(t, frame, inside, kept, target.panel)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
     if t.batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)

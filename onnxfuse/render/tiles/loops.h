@@ -79,6 +79,10 @@ template <class T, class L, class F> ONNXFUSE_INLINE void put_each_lane(i64 j, L
   for (int i = 0; i < lanes.n; i++) put(place(j + i), (compute<T>)v[i]);
 }
 
+// The lanes from the n-th on, and those below it.
+ONNXFUSE_INLINE vi lanes_from(i64 n) { return ge(iota<int32_t>(), splat<int32_t>((int32_t)(n < 0 ? 0 : n > LANES ? LANES : n))); }
+ONNXFUSE_INLINE vi lanes_below(i64 n) { return ~lanes_from(n); }
+
 // v in the lanes that are alive, `idle` beyond: what a fold takes in.
 template <class V, class L> ONNXFUSE_INLINE V alive(V v, V idle, L lanes) {
   if constexpr (L::all) return v;
