@@ -177,7 +177,7 @@ def _between_numbers(x: Scalar) -> bool:
 
 def _most(x: Reduce) -> Scalar | None:
     """The largest of -inf and another number that is chosen at one end of each range at least; None for others."""
-    if any(isinstance(n, Load) for n in walk(x.body[0])) or any((r.extent.constant or 0) < 1 for r in x.ranges):
+    if any(isinstance(n, Load) for n in walk(x.body[0])) or not all(nonnegative(r.extent - 1) for r in x.ranges):
         return None
     body = simplify(x.body[0])
     if not _between_numbers(body):

@@ -211,7 +211,7 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
             ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
         return _Rows(ready, "packed", PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks)))
     load = left_load(t.left, t.ranges, t.segments, frame)
-    even = t.zeros is None and even_rows(t, load, m, s.tall, frame.places)
+    even = t.zeros is None and even_rows(t, t.rows, load, m, s.tall, frame.places)
     entries = s.segments * (EVEN if even else s.tall)
     frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
     end = Index.of(Axis("m1", s.rows + 1))

@@ -154,7 +154,7 @@ def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[
         give_place(job, t, frame, kept)
         follower = jobs[at + 1] if at + 1 < len(jobs) else None
         if job.tiled is not None:
-            inside += _tile_stage(job, frame, target)
+            inside += _tile_stage(job, t.rows, frame, target)
         elif follower is not None and (goal := _merged(job, follower, t, frame, kept)) is not None:
             inside += _in_rows(frame, [goal], ())
             at += 1
@@ -247,7 +247,7 @@ def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) 
     return Goal(goal.buffer, goal.offset, goal.value, {made: (here.source, here.index[0])})
 
 
-def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
+def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Target) -> tuple[Stmt, ...]:
     """A contraction of the window's rows with panels, and its epilogue."""
     tiled = job.tiled
     assert tiled is not None
@@ -256,7 +256,7 @@ def _tile_stage(job: Job, frame: Frame, target: Target) -> tuple[Stmt, ...]:
     width = target.panel
     segments = product([s.extent for s in tiled.segments]).constant or 1
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-    even = frame.row is not None and even_rows(tiled, load, row, frame.tall, frame.places)
+    even = frame.row is not None and even_rows(tiled, rows, load, row, frame.tall, frame.places)
     point = Point(
         TABLE,
         row,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
@@ -46,16 +46,16 @@ def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], 
     return got
 
 
-def even_rows(t: Tiled, load: Load, row: Axis, tall: int, places: Mapping[str, Place]) -> bool:
+def even_rows(t: Tiled, rows: Sequence[Axis], load: Load, row: Axis, tall: int, places: Mapping[str, Place]) -> bool:
     """Whether in every tile all rows but the first and the last are proven to lie at one distance from each other.
 
-    `load` is the left side in the flat axis `row`, of which a tile takes at most `tall`.
+    `load` is the left side in the flat axis `row`, which walks `rows` and of which a tile takes at most `tall`.
     """
     if not load.guards and coefficient(load.index[0], row) is not None:
         return True
-    if not t.rows:
+    if not rows:
         return False
-    x = t.rows[-1]
+    x = rows[-1]
     lines = x.extent.constant is not None and x.extent.constant % tall == 0  # a tile is a part of one
     affine = coefficient(places[t.left.source].offset(t.left.index), x) is not None
     return lines and affine and all(_padded_at_ends(g, x) for g in t.left.guards)

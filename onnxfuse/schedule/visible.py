@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.compose import sources
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.index import ZERO, Axis, Index, Mod, Symbol, atoms, axes_of, floor_div, modulo, nonnegative
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, Symbol, atoms, axes_of, floor_div, nonnegative
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import Bind, Fold, Loop, Stmt, Tile
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
@@ -60,16 +60,19 @@ def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str],
 def _seen(place: Index, frame: Frame) -> Index | None:
     """How many keys a window of rows sees, or more, where a row sees those up to `place`; None where that is unknown.
 
-    Rows may be those of several heads: a window that goes from one to the next sees all keys.
+    Rows may be those of several heads, one head after the other or side by side: a window that goes from one head to
+    the next sees all keys.
     """
     assert frame.row is not None
     row, last = Index.of(frame.row), Index.of(Axis("m1", frame.row.extent + 1))
-    heads = (a for mono, c in place.terms for a in mono if isinstance(a, Mod) and a.num == row and c == 1 == len(mono))
-    length = next((a.den for a in heads), None)
-    ahead = place - (row if length is None else modulo(row, length))
+    parts = (mono[0] for mono, c in place.terms if c == 1 == len(mono))
+    part = next((a for a in parts if isinstance(a, (Div, Mod)) and a.num == row), None)
+    ahead = place - (row if part is None else Index.of(part))
     if any(not isinstance(a, Symbol) for a in atoms(ahead)) or not nonnegative(ahead):
         return None
-    return last + ahead if length is None else last + ahead - floor_div(frame.first, length) * length
+    if isinstance(part, Div):
+        return floor_div(last - 1, part.den) + 1 + ahead
+    return last + ahead - (floor_div(frame.first, part.den) * part.den if part is not None else ZERO)
 
 
 def _hidden(x: Scalar) -> Index | None:
@@ -102,10 +105,11 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
         if axis is None or axes != {Index.of(axis)} or axis.extent != column.extent or any(r.guards for r in read):
             return None
         if job.tiled is not None:
-            _, hidden = keys.values.get(job.tiled.left.source, (0, LEAST))
-            if hidden != NOTHING or job.tiled.ranges != (axis,) or keys.values.keys() & sources(job.tiled.finish):
+            weights = keys.values.get(job.tiled.left.source)
+            others = {job.tiled.right.source, *sources(job.tiled.finish)}
+            if weights is None or weights[1] != NOTHING or keys.values.keys() & others:
                 return None
-            if job.tiled.segments or job.tiled.length != axis.extent:
+            if job.tiled.ranges != (axis,) or job.tiled.segments or job.tiled.length != axis.extent:
                 return None
             keys.sums.add(f"{job.nest.name}_p")
         elif isinstance(job.nest.value, Reduce):
@@ -129,6 +133,9 @@ def _where_hidden(x: Scalar, values: Mapping[str, tuple[int, float]]) -> float |
         return values[x.source][1] if x.source in values else None
     if not isinstance(x, Apply):
         return None
+    if x.fn == "select":
+        nothing = all(a == Const(NOTHING, a.dtype) or _where_hidden(a, values) == NOTHING for a in x.args[1:])
+        return NOTHING if nothing else None
     first = _where_hidden(x.args[0], values)
     if x.fn in ("exp", "exp_or_zero"):
         return NOTHING if first == LEAST else None

@@ -49,11 +49,20 @@ def masked(hidden: float) -> Feeds:
 
 
 LENGTHS: tuple[Sizes, ...] = ({"n": 5, "m": 9}, {"n": 1, "m": 1}, {"n": 17, "m": 40})
+LONGER: tuple[Sizes, ...] = ({"n": 70}, {"n": 33}, {"n": 14})
 CASES: tuple[Case, ...] = (
     Case("attention", attention(3, 3, 19, 37)),
     Case("attention_any_length", attention(2, 2, "n", "m"), LENGTHS),
     Case("attention_causal", attention(2, 2, 21, 21, is_causal=1)),
     Case("attention_causal_any_length", attention(2, 2, "n", "m", is_causal=1), LENGTHS),
+    Case("attention_causal_long", attention(2, 2, 71, 71, is_causal=1)),
+    Case("attention_causal_square", attention(1, 1, 64, 64, is_causal=1)),
+    Case("attention_causal_more_keys", attention(2, 2, 45, 130, is_causal=1)),
+    Case("attention_causal_fewer_keys", attention(6, 2, 70, 40, is_causal=1)),
+    Case("attention_causal_shared_keys", attention(6, 2, 45, 45, is_causal=1)),
+    Case("attention_causal_shared_keys_any_length", attention(4, 2, "n", "n", is_causal=1), LONGER),
+    Case("attention_causal_capped", attention(2, 2, 45, 45, is_causal=1, softcap=2.0)),
+    Case("attention_causal_masked", attention(2, 2, 45, 45, 45, 45, is_causal=1), feeds=masked(-1e9)),
     Case("attention_of_fewer_keys", attention(4, 2, 13, 22)),
     Case("attention_masked", attention(2, 2, 13, 22, 13, 22), feeds=masked(-1e9)),
     Case("attention_hidden", attention(2, 2, 13, 22, 13, 22, opset=24), feeds=masked(-np.inf)),

@@ -11,8 +11,10 @@ import pytest
 
 from onnxfuse.config import TARGETS
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.kernel import Fold, Kernel, Store, statements
+from onnxfuse.ir.kernel import Bind, Fold, Kernel, Store, statements
+from onnxfuse.schedule.visible import END
 from tests.kernels.compiled import Array, Case, kernel_of, verified
+from tests.kernels.function_cases import CASES as FUNCTIONS
 from tests.kernels.pool_host import compiler
 from tests.kernels.row_cases import norm_chain, one, softmax_chain
 from tests.rules.build import Build, draw
@@ -55,6 +57,28 @@ def combines(graph: Graph) -> set[str]:
 )
 def test_the_parts_of_a_softmax(graph: Graph, combine: str) -> None:
     assert combines(graph) & {"max", "peak"} == {combine}
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("attention_causal_long", True),
+        ("attention_causal_shared_keys", True),
+        ("attention_causal_shared_keys_any_length", True),
+        ("attention_causal_fewer_keys", True),
+        ("attention_causal_more_keys", True),
+        ("attention_causal_any_length", True),
+        ("attention_causal_masked", True),
+        ("attention_of_fewer_keys", False),
+        ("attention_masked", False),
+    ],
+)
+def test_keys_that_a_tile_of_rows_does_not_see_are_left_out(name: str, ends: bool) -> None:
+    kernel = kernel_of(next(c for c in FUNCTIONS if c.name == name), TARGETS[TARGET])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    assert any(isinstance(s, Bind) and s.axis.name == END for s in found) == ends
+    assert len(kernel.phases) <= 2
 
 
 def odd(graph: Graph, rng: np.random.Generator, sizes: Mapping[str, int]) -> dict[str, Array]:
