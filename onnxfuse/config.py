@@ -100,7 +100,6 @@ class Target:
     memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
     dispatch_us: float = 1.0  # until a kernel begins, and its node is done
     barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
-    stream_bytes: int = 64 << 20  # size from which an output is taken to find no room in any cache
 
     @property
     def panel(self) -> int:

@@ -15,9 +15,9 @@ from onnxfuse.ir.scalar import Scalar
 
 
 def too_large(outputs: Sequence[Param], target: Target) -> frozenset[str]:
-    """Outputs that are known to be larger than caches."""
+    """Outputs that are known to be so large that nothing of them would stay in any cache."""
     sizes = {p.name: product(p.shape).constant or 0 for p in outputs if p.dtype == F32}
-    return frozenset(name for name, size in sizes.items() if 4 * size >= target.stream_bytes)
+    return frozenset(name for name, size in sizes.items() if 4 * size >= 2 * target.l3_bytes)
 
 
 def streamed(phase: Phase, large: frozenset[str]) -> Phase:

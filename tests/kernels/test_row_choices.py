@@ -133,7 +133,7 @@ def stores(case: Case, target: str) -> list[bool]:
 @pytest.mark.parametrize("case", STREAMED, ids=lambda c: c.name)
 def test_large_outputs_are_streamed(case: Case, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(stores(case, target))
-    monkeypatch.setitem(TARGETS, target, replace(TARGETS[target], stream_bytes=1))
+    monkeypatch.setitem(TARGETS, target, replace(TARGETS[target], l3_bytes=1))
     if case.name != "streamed_softmax_short":
         assert stores(case, target) == [True]
     else:  # its powers are made in the output's place, and read again
