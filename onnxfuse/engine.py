@@ -32,9 +32,17 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 
 
 def options(
-    *, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0, lean: bool = False, arena: bool = True
+    *,
+    libraries: Sequence[str] = (),
+    disabled: Sequence[str] = (),
+    optimize: bool = True,
+    threads: int = 0,
+    lean: bool = False,
+    arena: bool = True,
 ) -> ort.SessionOptions:
     """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
+
+    Kernels of the libraries that `disabled` names are run as function bodies.
 
     A `lean` session is for few runs: the runtime makes no second copy of the weights and keeps them out of its arena.
     Without `arena` it gives back what it does not need; kernels under test had better get memory that was used before.
@@ -46,6 +54,8 @@ def options(
     made.enable_cpu_mem_arena = arena
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
+    if disabled:
+        made.add_session_config_entry("onnxfuse.disable", ",".join(disabled))
     levels = ort.GraphOptimizationLevel
     made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     for library in libraries:

@@ -49,7 +49,9 @@ def _read(path: str) -> dict[str, Any]:
         return dict(archive)
 
 
-def serve_turns(model: str, libraries: Sequence[str], threads: int, inputs: str, address: str) -> dict[str, Any]:
+def serve_turns(
+    model: str, libraries: Sequence[str], threads: int, inputs: str, address: str, disabled: Sequence[str] = ()
+) -> dict[str, Any]:
     """Load once, then run whenever the race at `address` asks for it."""
     begin = time.perf_counter()
     session = engine.open_session(model, engine.options(libraries=libraries, threads=threads))

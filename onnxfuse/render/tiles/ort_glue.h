@@ -270,28 +270,28 @@ inline void describe(Op* op, const Kernel* kernel) {
   op->abi.destroy = op_destroy;
 }
 
-// The session config entry `onnxfuse.disable` is "1". The size counts the final zero.
-inline bool switched_off(ort::Api api, const ort::SessionOptions* options) {
+// The session config entry `onnxfuse.disable`: "1", or names of kernels with commas between them, to be run as function
+// bodies; empty where there is none. The size counts the final zero.
+inline const char* switched_off(ort::Api api, const ort::SessionOptions* options) {
   const char* key = "onnxfuse.disable";
   int there = 0;
-  char text[8] = "";
-  size_t size = sizeof(text);
+  char* text = nullptr;
+  size_t size = 0;
   ort::Status* status = ort::HasSessionConfigEntry(api)(options, key, &there);
-  if (!status && there) status = ort::GetSessionConfigEntry(api)(options, key, text, &size);
+  if (!status && there) {
+    if (ort::Status* first = ort::GetSessionConfigEntry(api)(options, key, nullptr, &size)) ort::ReleaseStatus(api)(first);
+    text = static_cast<char*>(malloc(size + 1));  // never freed: a few words for a session that asks for them
+    if (text) status = ort::GetSessionConfigEntry(api)(options, key, text, &size);
+  }
   if (status) ort::ReleaseStatus(api)(status);
-  return !status && there && strcmp(text, "1") == 0;
+  return !status && text ? text : "";
 }
 
-inline ort::Status* make_domain(const char* name, const Kernel* const* kernels, Op* ops, int count) {
-  ort::Domain* domain = nullptr;
-  ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(name, &domain);
-  for (int i = 0; i < count && !status; ++i) {
-    describe(ops + i, kernels[i]);
-    status = ort::CustomOpDomainAdd(runtime.api)(domain, &ops[i].abi);
-  }
-  if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
-  if (!status) runtime.domain = domain;
-  return status;
+inline bool names(const char* list, const char* name) {
+  const size_t length = strlen(name);
+  for (const char* at = strstr(list, name); at; at = strstr(at + 1, name))
+    if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length])) return true;
+  return false;
 }
 
 struct Registration {
@@ -302,6 +302,17 @@ struct Registration {
   const Feature* features;
   int feature_count;
 };
+
+// A domain of all operators but those that `without` names.
+inline ort::Status* make_domain(const Registration& r, const char* without, ort::Domain** out) {
+  ort::Domain* domain = nullptr;
+  ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(r.domain, &domain);
+  for (int i = 0; i < r.count && !status; ++i)
+    if (!names(without, r.kernels[i]->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &r.ops[i].abi);
+  if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
+  if (!status) *out = domain;
+  return status;
+}
 
 // The first caller makes the domain, the others wait for it. It is never released: sessions hold it until they end.
 inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registration& r) {
@@ -316,7 +327,8 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   runtime.api = newer ? newer : api;
   runtime.fast_shapes = newer != nullptr;
   runtime.cores = usable_cores();
-  ort::Status* status = make_domain(r.domain, r.kernels, r.ops, r.count);
+  for (int i = 0; i < r.count; ++i) describe(r.ops + i, r.kernels[i]);
+  ort::Status* status = make_domain(r, "", &runtime.domain);
   runtime.state.store(status ? 0 : 2, std::memory_order_release);
   return status;
 }
@@ -325,10 +337,14 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
 inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
   ort::Api api = base->get_api(ort::kAbiVersion);
-  if (!api || switched_off(api, options) || !cpu_has_all(r.features, r.feature_count)) return nullptr;
+  const char* without = api ? switched_off(api, options) : "";
+  if (!api || strcmp(without, "1") == 0 || !cpu_has_all(r.features, r.feature_count)) return nullptr;
   if (ort::Status* status = set_up(base, api, r)) return status;
   if (runtime.base != base) return nullptr;  // a second runtime in this process: tables must not be mixed
-  return ort::AddCustomOpDomain(api)(options, runtime.domain);
+  ort::Domain* domain = runtime.domain;
+  if (*without)
+    if (ort::Status* status = make_domain(r, without, &domain)) return status;
+  return ort::AddCustomOpDomain(api)(options, domain);
 }
 
 }  // namespace
