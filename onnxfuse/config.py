@@ -19,7 +19,7 @@ def _option(
 
 STRATEGIES = ("best", "nnvm", "none")
 PRECISIONS = ("fp32", "bf16", "fp16")
-STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify")
+STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,14 @@ class Options:
     no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
     jobs: int = _option(0, "compilers that run at once (0: one per core)")
     gain: bool | None = _option(None, "measure the result against the original (on a terminal by default)")
+    profile_guided: bool = _option(
+        False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"
+    )
+    min_gain: float = _option(0.03, "least part of their time that leaving kernels out must save", metavar="SHARE")
+    lock: str | None = _option(
+        None, "make the choices of a lock file; with --profile-guided, write it there", metavar="FILE"
+    )
+    check: bool = _option(False, "fail (exit 1) when the lock file was made for another build")
     time_budget: float | None = _option(None, "seconds it may take, such as 90 or 5m", metavar="SECONDS")
     memory_budget: str | None = _option(None, "memory it may take, such as 8GB", metavar="BYTES")
     stop_after: str | None = _option(None, "stop after this step and write nothing", choices=STEPS)

@@ -19,6 +19,7 @@ from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, features_of, predicted
+from onnxfuse.pipeline.guided import lock_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.render.ort_glue import Entry
@@ -130,6 +131,13 @@ def _model_files(folder: Path, places: Places) -> Iterable[Path]:
 def manifest_file(context: Context) -> Path:
     """Where the manifest is made."""
     return context.folder / "manifest.json"
+
+
+def lock_file(context: Context, b: Build) -> Path:
+    """The lock file of a build that was measured, in the folder."""
+    path = context.folder / "lock.json"
+    path.write_text(lock_of(context, b), encoding="utf-8")
+    return path
 
 
 def write_manifest(context: Context, b: Build) -> None:

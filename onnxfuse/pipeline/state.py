@@ -18,7 +18,9 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
+from onnxfuse.profile_machine import Machine
 from onnxfuse.render.source import Source
+from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
 from onnxfuse.verify import Verdict
@@ -50,6 +52,7 @@ class Context:
     folder: Path
     meter: Meter
     tell: Tell
+    machine: Machine | None = None  # what was measured of this one, where it may be looked at
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 
 
@@ -84,6 +87,7 @@ class Build:
     nodes_after: int = 0
     verdict: Verdict | None = None
     gain: Gain | None = None
+    choices: tuple[Choice, ...] | None = None  # by measurement or a lock file; None: none were asked for yet
     notes: tuple[str, ...] = ()
 
     def everywhere(self) -> Iterator[Build]:
@@ -117,6 +121,8 @@ def check_options(options: Options) -> None:
             raise UsageError(f"options: {each.name} is not {value!r}", hint=f"it is one of {', '.join(choices)}")
         if isinstance(value, int) and value < 0:
             raise UsageError(f"options: {each.name} is below 0", hint="give 0 or more")
+    if options.check and (options.lock is None or options.profile_guided):
+        raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
     for pattern in options.skip_node:
         try:
             re.compile(pattern)

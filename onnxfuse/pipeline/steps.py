@@ -15,6 +15,7 @@ from onnxfuse.load import Source
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, features_of, half_for, refused
+from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
 
 
@@ -84,7 +85,7 @@ def _rewritten(context: Context, calls: Calls, b: Build) -> Build:
 
 def plan(context: Context, calls: Calls, b: Build) -> Build:
     """Groups of nodes that become kernels, none of them forbidden; a graph that lost nothing keeps its plan."""
-    return _each(_planned)(context, calls, b)
+    return _each(_planned)(context, calls, apply_lock(context, b))
 
 
 def _planned(context: Context, calls: Calls, b: Build) -> Build:
