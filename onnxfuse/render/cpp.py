@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import Table
 from onnxfuse.ir.kernel import (
     Buffer,
@@ -60,7 +60,7 @@ def _tiles(p: Product) -> Source:
     if p.exact:
         return Source("tiles_codes", '#include "codes_code.h"\n')
     left, right = stored(p.left), stored(p.right)
-    packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, p.left)) if p.rounds else ""
+    packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, F16, p.left)) if p.rounds else ""
     return Source(f"tiles_{p.name}", f'#include "tile_code.h"\n{packs}ONNXFUSE_TILES({left}, {right})\n', p.flags)
 
 

@@ -135,7 +135,10 @@ template <class To> struct Packed {
 template <> struct Packed<bf16> {
   static constexpr int WIDE = 2;
   ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(load(reinterpret_cast<const uint32_t*>(p))); }
-  ONNXFUSE_INLINE vf values(const float* p) {
+  template <class From> ONNXFUSE_INLINE vf values(const From* p) {
+#if defined(__AVX512BF16__)
+    return bits_as<vf>(_mm512_cvtne2ps_pbh((__m512)load(p + LANES), (__m512)load(p)));
+#endif
     bf16 pairs[2 * LANES];
     store(pairs, load(p));
     store(pairs + LANES, load(p + LANES));
