@@ -170,9 +170,9 @@ def symbolic(rows: Mapping[str, Sequence[Row]]) -> str:
 
 
 def predictions(rows: Sequence[Row]) -> str:
-    """How well predicted times of kernels agree with measured ones, by the machine class and by what was calibrated."""
-    head = ("network", "kernels", "rank", "median error", "90 %", "of total", "calibrated: rank", "median error", "90 %",
-            "of total")  # fmt: skip
+    """How well predicted times of kernels agree with measured ones, by the class and by calibration."""
+    head = ("network", "kernels", "rank", "median error", "90 %", "of total", "calibrated: rank", "median error",
+            "90 %", "of total")  # fmt: skip
     lines = []
     for row in rows:
         cells: list[str] = []
