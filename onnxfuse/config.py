@@ -103,8 +103,8 @@ class Target:
     extras: tuple[str, ...] = ()  # features besides, for tiles that need them; a library with such a tile asks for them
     cores: int = 2  # that predictions are for
     l3_bytes: int = 32 << 20
-    l2_gbps: float = 100.0  # read by one core from each level, again and again
-    l3_gbps: float = 30.0
+    l2_gbps: float = 190.0  # read by one core from each level, again and again
+    l3_gbps: float = 60.0
     memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
     dispatch_us: float = 1.0  # until a kernel begins, and its node is done
     barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
