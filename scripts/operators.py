@@ -29,7 +29,7 @@ MATRIX, IMAGE, ROW, IDS = (N, C), (N, 8, 32, 32), (C,), (N, 16)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs: shapes, known integers (lists), constants (arrays), a number of a type, or absent (None); attributes; types.
+    """Inputs: shapes, known integers (lists), constants (arrays), a number of a type, absent (None); attributes; types.
 
     `others` is that of all inputs but the first, where it differs.
     """
