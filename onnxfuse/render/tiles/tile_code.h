@@ -16,10 +16,16 @@ template <class Left, class Right> struct Product {  // wide rows; panels that a
 
 typedef vec<uint32_t> words;  // of two bf16 each, the earlier step in the lower half
 
+ONNXFUSE_INLINE words pairs(const bf16* p) {  // which lie as bf16 do, at any even address
+  words w;
+  memcpy(&w, p, sizeof w);
+  return w;
+}
+
 template <> struct Product<float, bf16> {
   static constexpr int PARTS = 2, WIDE = 1;
   ONNXFUSE_INLINE vf panel(const bf16* b, int part) {
-    const words w = load(reinterpret_cast<const uint32_t*>(b));
+    const words w = pairs(b);
     return bits_as<vf>(part ? w & 0xffff0000u : w << 16);
   }
   ONNXFUSE_INLINE vf spread(const float* a) { return splat<float>(*a); }
@@ -29,7 +35,7 @@ template <> struct Product<float, bf16> {
 #if defined(__AVX512BF16__)
 template <> struct Product<bf16, bf16> {
   static constexpr int PARTS = 1, WIDE = 2;
-  ONNXFUSE_INLINE words panel(const bf16* b, int) { return load(reinterpret_cast<const uint32_t*>(b)); }
+  ONNXFUSE_INLINE words panel(const bf16* b, int) { return pairs(b); }
   ONNXFUSE_INLINE words spread(const bf16* a) {
     uint32_t pair;
     memcpy(&pair, a, sizeof pair);
@@ -134,15 +140,15 @@ template <class To> struct Packed {
 };
 template <> struct Packed<bf16> {
   static constexpr int WIDE = 2;
-  ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(load(reinterpret_cast<const uint32_t*>(p))); }
+  ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(pairs(p)); }
   template <class From> ONNXFUSE_INLINE vf values(const From* p) {
 #if defined(__AVX512BF16__)
     return bits_as<vf>(_mm512_cvtne2ps_pbh((__m512)load(p + LANES), (__m512)load(p)));
 #endif
-    bf16 pairs[2 * LANES];
-    store(pairs, load(p));
-    store(pairs + LANES, load(p + LANES));
-    return values(pairs);
+    bf16 both[2 * LANES];
+    store(both, load(p));
+    store(both + LANES, load(p + LANES));
+    return values(both);
   }
 };
 
