@@ -16,7 +16,7 @@ import numpy as np
 from benchmarks import networks
 from benchmarks.kernel_times import kernel_times
 from onnxfuse.build import find_toolchain
-from onnxfuse.config import Options, Target, target_named
+from onnxfuse.config import Options, Target, targets_of
 from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
@@ -30,9 +30,7 @@ THREADS = 2
 def scheduled(model: Path) -> Build:
     """A model up to its kernels."""
     with Meter(None, None) as meter:
-        context = Context(
-            Options(), target_named("native"), model, model, None, model.parent, meter, lambda what, facts: None
-        )
+        context = Context(Options(), targets_of(()), model, model, None, model.parent, meter, lambda what, facts: None)
         return run(context, Calls(), "schedule", lambda step, b: None)
 
 
@@ -46,7 +44,7 @@ def costs(b: Build, target: Target) -> list[Cost]:
 
 def measure(name: str, machine: Machine, seconds: float, cache: Path, say: Callable[[str], None]) -> dict[str, Any]:
     """One network: its kernels with measured and predicted microseconds, and how well the two agree."""
-    model, row = networks.model_of(name), target_named("native")
+    model, row = networks.model_of(name), targets_of(())[0]
     with tempfile.TemporaryDirectory() as folder:
         say(f"{name}: optimize and run")
         built = networks.optimize(model, Path(folder, "fused.onnx"), cache, "--no-verify")
@@ -90,5 +88,5 @@ def rows(
     names: Sequence[str], seconds: float, cache: Path, say: Callable[[str], None]
 ) -> tuple[Machine, list[dict[str, Any]]]:
     """The machine as it was measured first, and a row per network."""
-    machine = calibrate(target_named("native"), find_toolchain("auto"), None)
+    machine = calibrate(targets_of(())[0], find_toolchain("auto"), None)
     return machine, [measure(name, machine, seconds, cache, say) for name in names]

@@ -165,7 +165,8 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
     pairs = [(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True) if part.kernel is not None]
     constants = frozenset(name for graph in {id(g): g for g in graphs}.values() for name in graph.constants)
     held = weight_bytes([have(part.kernel) for part, _ in pairs], constants)
-    target = context.target if context.machine is None else context.machine.target(context.target)
+    best = context.targets[0]
+    target = best if context.machine is None else context.machine.target(best)
     known: dict[tuple[str, tuple[bool, ...]], Cost | None] = {}
 
     def cost(part: Part) -> Cost | None:

@@ -187,7 +187,7 @@ def apply_lock(context: Context, b: Build) -> Build:
         return b
     lock = read_lock(Path(path))
     source: Source = have(b.loaded).source
-    said = lock.differs(source.sha256, context.options, context.target.name)
+    said = lock.differs(source.sha256, context.options, context.target_names)
     there = {n.name for each in b.everywhere() for n in have(each.graph).nodes}
     missing = sorted({name for c in lock.choices if not c.kept for name in c.nodes} - there)
     said = said or (f"there is no node {missing[0]}" if missing else "")
@@ -215,5 +215,5 @@ def lock_of(context: Context, b: Build) -> str:
     """The text of the lock file of a build that was measured."""
     source: Source = have(b.loaded).source
     machine = {**host(), "calibrated": context.machine is not None}
-    lock = Lock(source.sha256, deciding(context.options), context.target.name, b.domain, b.choices or ())
+    lock = Lock(source.sha256, deciding(context.options), context.target_names, b.domain, b.choices or ())
     return lock_text(lock, machine)

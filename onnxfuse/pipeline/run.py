@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onnxfuse.config import Options, target_named
+from onnxfuse.config import Options, targets_of
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
@@ -99,10 +99,10 @@ def optimize(
         meter = stack.enter_context(Meter(options.time_budget, memory))
         folder = stack.enter_context(workshop(places if writes and there else None))
         file, source = _as_file(model, folder)
-        target = target_named(options.arch)
-        context = Context(options, target, source, file, places, folder, meter, tell, strict=strict)
+        targets = targets_of(options.arch)
+        context = Context(options, targets, source, file, places, folder, meter, tell, strict=strict)
         if options.profile_guided:
-            context = replace(context, machine=calibrated(target, finish.cache_of(context)))
+            context = replace(context, machine=calibrated(targets[0], finish.cache_of(context)))
         b = run(context, calls, last, _shower(options, show))
         if not writes:
             return _result(context, b, Output(), last)
@@ -110,13 +110,14 @@ def optimize(
 
 
 def _options(options: Options | None, output: str | os.PathLike[str] | None, changes: Mapping[str, Any]) -> Options:
-    """Options with changes; lists are as good as tuples. Raises UsageError for a field that there is not."""
-    known = [f.name for f in fields(Options)]
+    """Options with changes; lists, and one text, are as good as tuples. Raises UsageError for an unknown field."""
+    known = {f.name: f.metadata["many"] for f in fields(Options)}
     for name in changes:
         if name not in known:
             near = get_close_matches(name, known, 1)
             raise UsageError(f"options: there is no {name}", hint=f"did you mean {near[0]}?" if near else "see Options")
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+    given |= {k: (v,) for k, v in given.items() if known[k] and isinstance(v, str)}
     if output is not None:
         given["output"] = os.fspath(output)
     return replace(options or Options(), **given)
@@ -197,10 +198,11 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         groups=b.groups or tuple(_described(context, b)),
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
-        verify=_verified(b),
+        verify=_verified(context, b),
         gain=b.gain,
         choices=b.choices or (),
-        target=context.target.name,
+        target=context.targets[0].name,
+        targets=tuple(target.name for target in context.targets),
         precision=context.options.precision,
         compiler=b.library.compiler if b.library is not None else None,
         domain=b.domain or None,
@@ -247,6 +249,7 @@ def _nodes_of(b: Build, *, planned: bool) -> int:
     return len(b.parts) + sum(1 for _ in nodes_left(b)) if planned else len(have(b.loaded).nodes)
 
 
-def _verified(b: Build) -> Verified | None:
+def _verified(context: Context, b: Build) -> Verified | None:
     v = b.verdict
-    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached)
+    ran = () if b.copy or v is None or v.inputs == 0 else context.here
+    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached, ran)

@@ -35,8 +35,8 @@ def _kernels(b: Build) -> Iterator[str]:
 
 
 def _sources(b: Build) -> Iterator[str]:
-    for op, source in b.sources.items():
-        yield f"// {op}"
+    for (target, op), source in b.sources.items():
+        yield f"// {op} for {target}"
         yield source.text
 
 

@@ -67,6 +67,7 @@ class Verified:
     inputs: int = 0
     message: str = ""
     cached: bool = False  # the same bytes passed before, in the same runtime and on the same kind of machine
+    targets: tuple[str, ...] = ()  # those whose kernels ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,8 @@ class Result:
     verify: Verified | None
     gain: Gain | None
     choices: tuple[Choice, ...]  # measured, or those of a lock file
-    target: str
+    target: str  # the best of `targets`
+    targets: tuple[str, ...]
     precision: str  # what float32 weights of products were rounded to
     compiler: str | None
     domain: str | None

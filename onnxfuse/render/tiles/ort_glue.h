@@ -101,7 +101,6 @@ struct Runtime {
   ort::Api api;
   bool fast_shapes;  // slot 414 is there
   int cores;
-  ort::Domain* domain;
 };
 Runtime runtime;
 
@@ -294,27 +293,38 @@ inline bool names(const char* list, const char* name) {
   return false;
 }
 
-struct Registration {
-  const char* domain;
+// The kernels of a library for one instruction set.
+struct Variant {
+  const char* name;
   const Kernel* const* kernels;
-  Op* ops;  // room for `count`, in static storage: the runtime keeps pointers into it
-  int count;
   const Feature* features;
   int feature_count;
 };
 
-// A domain of all operators but those that `without` names.
-inline ort::Status* make_domain(const Registration& r, const char* without, ort::Domain** out) {
+// Variants in the order of preference, each with `count` kernels of the same names. The runtime keeps pointers into `ops`,
+// which are `count` for each variant, in static storage as `domains` are.
+struct Registration {
+  const char* domain;
+  const Variant* variants;
+  int variant_count;
+  int count;
+  Op* ops;
+  ort::Domain** domains;
+};
+
+// A domain of all operators of a variant but those that `without` names.
+inline ort::Status* make_domain(const Registration& r, int variant, const char* without, ort::Domain** out) {
   ort::Domain* domain = nullptr;
   ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(r.domain, &domain);
+  Op* ops = r.ops + variant * r.count;
   for (int i = 0; i < r.count && !status; ++i)
-    if (!names(without, r.kernels[i]->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &r.ops[i].abi);
+    if (!names(without, ops[i].kernel->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &ops[i].abi);
   if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
   if (!status) *out = domain;
   return status;
 }
 
-// The first caller makes the domain, the others wait for it. It is never released: sessions hold it until they end.
+// The first caller makes the domains, the others wait for it. They are never released: sessions hold them until they end.
 inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registration& r) {
   int unknown = 0;
   while (!runtime.state.compare_exchange_weak(unknown, 1, std::memory_order_acquire)) {
@@ -327,10 +337,24 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   runtime.api = newer ? newer : api;
   runtime.fast_shapes = newer != nullptr;
   runtime.cores = usable_cores();
-  for (int i = 0; i < r.count; ++i) describe(r.ops + i, r.kernels[i]);
-  ort::Status* status = make_domain(r, "", &runtime.domain);
+  ort::Status* status = nullptr;
+  for (int i = 0; i < r.variant_count && !status; ++i) {
+    for (int k = 0; k < r.count; ++k) describe(r.ops + i * r.count + k, r.variants[i].kernels[k]);
+    status = make_domain(r, i, "", r.domains + i);
+  }
   runtime.state.store(status ? 0 : 2, std::memory_order_release);
   return status;
+}
+
+// The first variant that this machine can run, -1 without one. The environment variable ONNXFUSE_ISA allows one name only.
+inline int best_variant(const Registration& r) {
+  const char* only = getenv("ONNXFUSE_ISA");
+  for (int i = 0; i < r.variant_count; ++i) {
+    const Variant& v = r.variants[i];
+    if (only && *only && strcmp(only, v.name) != 0) continue;
+    if (cpu_has_all(v.features, v.feature_count)) return i;
+  }
+  return -1;
 }
 
 // Success without a registration is an answer too: the runtime then runs the function bodies.
@@ -338,12 +362,14 @@ inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Ba
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
   ort::Api api = base->get_api(ort::kAbiVersion);
   const char* without = api ? switched_off(api, options) : "";
-  if (!api || strcmp(without, "1") == 0 || !cpu_has_all(r.features, r.feature_count)) return nullptr;
+  if (!api || strcmp(without, "1") == 0) return nullptr;
+  const int variant = best_variant(r);
+  if (variant < 0) return nullptr;
   if (ort::Status* status = set_up(base, api, r)) return status;
   if (runtime.base != base) return nullptr;  // a second runtime in this process: tables must not be mixed
-  ort::Domain* domain = runtime.domain;
+  ort::Domain* domain = r.domains[variant];
   if (*without)
-    if (ort::Status* status = make_domain(r, without, &domain)) return status;
+    if (ort::Status* status = make_domain(r, variant, without, &domain)) return status;
   return ort::AddCustomOpDomain(api)(options, domain);
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 #include "tile.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
 // How the elements of a row and of a panel are multiplied. A round of a tile's loop takes PARTS * WIDE steps of the sum:
@@ -182,30 +182,42 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 
 }  // namespace
 
-#define ONNXFUSE_TILES(Left, Right)                                                                                     \
-  namespace onnxfuse {                                                                                                  \
-  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out,  \
-                 Ahead ahead) {                                                                                         \
-    with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); }); \
-  }                                                                                                                     \
+#define ONNXFUSE_TILES(Left, Right)                                                                                       \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                    \
+  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out,     \
+                 Ahead ahead) {                                                                                           \
+    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
+      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                        \
+        rows_tile<decltype(n)::value>(table, pitch, segments, length, b + j * STEPS<Right>, out + j, next);               \
+      });                                                                                                                 \
+    });                                                                                                                   \
+  }                                                                                                                       \
   void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) { \
-    with_rows<TALL>(rows, [&](auto n) { even_tile<decltype(n)::value>(table, segments, length, b, out, ahead); });     \
-  }                                                                                                                     \
-  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {           \
-    with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, more, ahead); });            \
-  }                                                                                                                     \
-  }
+    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
+      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                        \
+        even_tile<decltype(n)::value>(table, segments, length, b + j * STEPS<Right>, out + j, next);                      \
+      });                                                                                                                 \
+    });                                                                                                                   \
+  }                                                                                                                       \
+  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {              \
+    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
+      over_panel(depth / STEPS<Right>, ahead, [&](int j, Ahead next) {                                                    \
+        packed_tile<decltype(n)::value>(a, depth, b + j * STEPS<Right>, out + j, more, next);                             \
+      });                                                                                                                 \
+    });                                                                                                                   \
+  }                                                                                                                       \
+  } }
 
 // What tiles of every kind share.
 #define ONNXFUSE_SHARED                                                            \
-  namespace onnxfuse { alignas(64) const float ZEROS[ZERO_ROW] = {}; }             \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA { alignas(64) const float ZEROS[ZERO_ROW] = {}; } } \
   ONNXFUSE_PACKS(float, float) ONNXFUSE_PACKS(f16, float) ONNXFUSE_PACKS(bf16, float)
 
-#define ONNXFUSE_PACKS(From, To)                                                                                  \
-  namespace onnxfuse {                                                                                            \
-  void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) {                   \
-    packed_rows(rows, wide, pitch, from, depth, out);                                                            \
-  }                                                                                                               \
-  }
+#define ONNXFUSE_PACKS(From, To)                                                               \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                         \
+  void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) { \
+    packed_rows(rows, wide, pitch, from, depth, out);                                          \
+  }                                                                                            \
+  } }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse
