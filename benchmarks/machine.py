@@ -13,7 +13,7 @@ import numpy as np
 from benchmarks.rendered.run import race
 from benchmarks.twins.run import HERE, PEAK_FLOPS, library
 from onnxfuse.build import find_toolchain
-from onnxfuse.config import target_named
+from onnxfuse.config import targets_of
 from onnxfuse.report.document import envelope
 from tests.kernels.pool_host import Pool, aligned
 
@@ -59,7 +59,7 @@ def facts() -> dict[str, Any]:
     return {
         **envelope("bench"),
         "caches": _caches(),
-        "target": target_named("native").name,
+        "target": targets_of(())[0].name,
         "compiler": str(find_toolchain("auto")),
         "load_average": os.getloadavg()[0],
     }

@@ -180,3 +180,25 @@ def symbolic(rows: Mapping[str, Sequence[Row]]) -> str:
             ratios = (_times(row["dynamic_over_static"]), _times(row["of_medians"]), f"{row['spread']:.3f}")
             lines.append((name, row["threads"], _pair(row["static"]), _pair(row["dynamic"]), *ratios))
     return table(head, lines)
+
+
+def predictions(rows: Sequence[Row]) -> str:
+    """How well predicted times of kernels agree with measured ones, by the class and by calibration."""
+    head = ("network", "kernels", "rank", "median error", "90 %", "of total", "calibrated: rank", "median error",
+            "90 %", "of total")  # fmt: skip
+    lines = []
+    for row in rows:
+        cells: list[str] = []
+        for kind in ("class", "calibrated"):
+            found = row[kind]
+            cells += [f"{found['rank']:.3f}", *(f"{100 * found[key]:.0f} %" for key in ("median_error", "p90_error"))]
+            cells.append(f"{found['of_total']:.2f}x")
+        lines.append((row["network"], len(row["kernels"]), *cells))
+    return table(head, lines)
+
+
+def mispredicted(row: Row) -> str:
+    """The kernels whose predictions are off by most microseconds in a run of the network."""
+    ordered = sorted(row["kernels"], key=lambda k: -k["nodes"] * abs(k["us"] - k["calibrated"]))[:_WORST]
+    cells = ((k["kernel"], k["nodes"], *(f"{k[key]:.1f}" for key in ("us", "calibrated")), k["bound"]) for k in ordered)
+    return table(("kernel", "nodes", "measured us", "predicted us", "bound"), cells)

@@ -17,7 +17,7 @@ SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet":
 # Fields of Options that decide what is fused: the verbs that only plan have these flags.
 PLANNING = (
     "target", "arch", "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math",
-    "precision", "custom_ops_library",
+    "precision", "custom_ops_library", "lock",
 )  # fmt: skip
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}
@@ -121,6 +121,8 @@ def _type(field: Field[Any]) -> Any:
         return Choice(field.metadata["choices"])
     if field.name == "time_budget":
         return Duration()
+    if field.name == "min_gain":
+        return Percent()
     kind = str(field.type)
     if kind == "int":
         return click.IntRange(min=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -12,7 +13,7 @@ from typing import Any
 from onnxfuse import profile_machine
 from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache, Info
-from onnxfuse.config import default_cache_dir, option_fields, target_named
+from onnxfuse.config import ARCHS, ISA, TARGETS, default_cache_dir, option_fields, runs_here, targets_of
 from onnxfuse.emit import Staged
 from onnxfuse.errors import OutputError, ToolchainError, UsageError
 from onnxfuse.pipeline.meter import size_of
@@ -27,13 +28,15 @@ from .show import bytes_text, table
 def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     """What this machine offers."""
     compilers = {name: _compiler(name) for name in ("auto", "gcc", "clang", "zig")}
-    target = target_named("native")
+    target = targets_of(("native",))[0]
+    runs = {name: runs_here(each) for name, each in TARGETS.items() if name in ARCHS}
     root = Path(cache_dir) if cache_dir else default_cache_dir()
     kept = Cache(root).info()
     facts: dict[str, Any] = {
         "compilers": compilers,
         "onnxruntime": _runtime(),
         "target": {"name": target.name, "lanes": target.lanes, "features": target.features},
+        "archs": runs,
         "gpu": Path("/dev/nvidia0").exists(),
         "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
     }
@@ -44,6 +47,8 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     rows = [
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
         ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
+        ("runs", ", ".join(name for name, here in runs.items() if here) or "the baseline of its architecture"),
+        *((("allowed", f"{os.environ[ISA]} alone, by ${ISA}"),) if os.environ.get(ISA) else ()),
         *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
         ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
         ("gpu", "an NVIDIA device; kernels run on the CPU" if facts["gpu"] else "none"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.cache import file_digest
-from onnxfuse.config import Options
+from onnxfuse.config import TARGETS, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import Source, everywhere, load, simplify_shapes
@@ -170,8 +170,11 @@ def _library(path: Path) -> Answer:
         raise UsageError(f"inspect: {path} is a library, but none of onnxfuse", hint="name a model or its library")
     found = re.findall(rb"(?<=\0)(?:onnxfuse_)?([A-Za-z]\w*_[0-9a-f]{8})(?=\0)", text)
     kernels = sorted({m.decode() for m in found})
+    targets = [name for name in TARGETS if f"\0{name}\0".encode() in text]
     facts = {
-        "path": str(path), "sha256": file_digest(path), "bytes": len(text), "domains": domains, "kernels": kernels
+        "path": str(path), "sha256": file_digest(path), "bytes": len(text), "domains": domains, "targets": targets,
+        "kernels": kernels,
     }  # fmt: skip
     lines = [f"{path}  {bytes_text(len(text))}, sha256 {facts['sha256']}", f"domain  {', '.join(domains)}"]
+    lines.append(f"for     {', '.join(targets)}")
     return Answer(document("inspect", library=facts), (*lines, *(f"kernel  {name}" for name in kernels)))

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.cache import file_digest
+from onnxfuse.config import unable
 from onnxfuse.errors import UsageError
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.profile import ModelProfile, Profile, profile_models
-from onnxfuse.session import library_of
+from onnxfuse.session import library_of, metadata
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
 
 from . import show
@@ -196,7 +197,11 @@ def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
 
 def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any]) -> Verified:
     library = library_of(paths[1], values["library"])
+    named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
+    isas = [name.split("+")[0] for name in named if not unable([name])]
+    library = library if isas or not named else None
     settings = {
+        "isas": isas,
         "inputs": values["inputs"],
         "seed": values["seed"],
         "dims": dims_of(values["dim"]),
@@ -210,12 +215,15 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
         groups = verify_groups(paths[1], library, **settings)
     wrong = [g for g in groups if g.ok is False]
     ok, message = verdict.ok, verdict.message
+    if ok and named and not isas:
+        ok, message = None, unable(named)
     if ok is not False and wrong:
         ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
     inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip(names, paths, strict=True)]
     fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
-    made = document("verify", models=inputs, **fields)
-    return Verified(made, tuple(_verdict_lines(verdict, groups)), ok, message)
+    made = document("verify", models=inputs, targets=isas, **fields)
+    left = [f"not verified: {unable(named)}"] if isas and unable(named) else []
+    return Verified(made, (*_verdict_lines(verdict, groups), *left), ok, message)
 
 
 def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]:

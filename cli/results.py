@@ -108,7 +108,7 @@ def files_of(model: str, options: Options) -> list[Name]:
     if options.dry_run or options.stop_after is not None:
         return [model]
     places = places_of(None if model == STREAM else Path(model), options)
-    return [model, places.model, places.data, places.library, places.manifest]
+    return [model, places.model, places.data, places.library, places.manifest, places.lock]
 
 
 def answer(found: Answer, as_json: bool, keep: Keeper) -> None:

@@ -199,6 +199,11 @@ def _verify(facts: Mapping[str, Any]) -> str:
     return f"{text}, as found before" if facts["cached"] else text
 
 
+def _guide(facts: Mapping[str, Any]) -> str:
+    dropped = f"; {facts['dropped']} are slower as kernels and stay with ONNX Runtime" if facts["dropped"] else ""
+    return f"{facts['measured']} areas measured{dropped}"
+
+
 def _gain(facts: Mapping[str, Any]) -> str:
     times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
     return f"{times} ({facts['speedup']:.2f}x, spread {facts['spread'] * 100:.1f} %)"
@@ -214,6 +219,7 @@ LINES: dict[str, Callable[[Mapping[str, Any]], str]] = {
     "plan": _plan,
     "compile": _compile,
     "verify": _verify,
+    "guide": _guide,
     "gain": _gain,
     "wrote": _wrote,
     "note": lambda facts: str(facts["text"]),

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import platform
 import re
 import shlex
 import shutil
@@ -26,7 +25,7 @@ from pathlib import Path
 
 from onnxfuse import process
 from onnxfuse.cache import Cache, file_digest, key_of
-from onnxfuse.config import Target
+from onnxfuse.config import machine
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.render.source import Source
 
@@ -53,7 +52,11 @@ _PLACES = {
     "zig": (("-ffp-contract=on", "-fno-sanitize=undefined"), ("-nostdlib++",), ("-lm",)),
 }
 # Zig gives its own meaning to -march, and compiles for this very machine unless a target is named.
-_ZIG_SPELLING = {"-march=x86-64-v3": "-mcpu=x86_64_v3", "-march=x86-64-v4": "-mcpu=x86_64_v4"}
+_ZIG_SPELLING = {
+    "-march=x86-64-v3": "-mcpu=x86_64_v3",
+    "-march=x86-64-v4": "-mcpu=x86_64_v4",
+    "-march=armv8-a": "-mcpu=generic",
+}
 _ZIG_GLIBC = "2.28"  # as old as what ONNX Runtime's own wheels ask for
 
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
@@ -70,13 +73,17 @@ class CompileError(ToolchainError):
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C++ compiler that answers: `family` is gcc, clang or zig; `identity` differs where builds may differ."""
+    """A C++ compiler that answers: `family` is gcc, clang or zig; `identity` differs where builds may differ.
+
+    `machine` is the architecture that it compiles for, as `uname -m` spells it.
+    """
 
     name: str
     version: str
     command: tuple[str, ...]
     family: str
     identity: str
+    machine: str
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -94,14 +101,17 @@ class Library:
     compiler: str
 
 
-def find_toolchain(name: str = "auto") -> Toolchain:
+def find_toolchain(name: str = "auto", target: str = "") -> Toolchain:
     """The compiler that `--toolchain` names; auto is $CXX, else the first of c++, g++, clang++ and the ziglang wheel.
 
-    $CXX counts for a named family too when it is of that family. Raises ToolchainError when nothing usable is found.
+    For another `target` architecture than this machine's it is $CXX, a g++ that has it in its name, or the wheel. $CXX
+    counts for a named family too when it is of that family. Raises ToolchainError when nothing usable is found.
     """
+    wanted_machine = target or machine()
+    foreign = wanted_machine != machine()
     refused = []
-    for command, required in _candidates(name):
-        found, reason = _identify(command)
+    for command, required in _candidates(name, wanted_machine if foreign else ""):
+        found, reason = _identify(command, wanted_machine)
         if found is None:
             refused.append(reason)
         elif name not in ("auto", found.family):
@@ -111,25 +121,29 @@ def find_toolchain(name: str = "auto") -> Toolchain:
         if required and name == "auto":
             break
     wanted = "C++" if name == "auto" else f"{name} C++"
+    wanted = f"{wanted} compiler for {wanted_machine}" if foreign else f"{wanted} compiler"
     raise ToolchainError(
-        f"build: no usable {wanted} compiler: {'; '.join(refused)}",
-        hint="install g++ 11 or clang++ 12 or newer, or pip install 'onnxfuse[zig]'",
+        f"build: no usable {wanted}: {'; '.join(refused)}",
+        hint="pip install 'onnxfuse[zig]'"
+        if foreign
+        else "install g++ 11 or clang++ 12 or newer, or pip install 'onnxfuse[zig]'",
     )
 
 
-def _candidates(name: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Commands to try in order; True marks the one that the user named in $CXX."""
+def _candidates(name: str, foreign: str) -> Iterator[tuple[tuple[str, ...], bool]]:
+    """Commands to try in order, for a `foreign` architecture if one is named; True marks the user's own, from $CXX."""
     named = shlex.split(os.environ.get("CXX", ""))
     if named:
         yield tuple(named), True
-    for program in _AUTO if name == "auto" else _FAMILIES[name]:
+    programs = _AUTO if name == "auto" else _FAMILIES[name]
+    for program in programs if not foreign else (f"{foreign}-linux-gnu-g++",) if "g++" in programs else ():
         yield (program,), False
     if name in ("auto", "zig"):
         yield _ZIG, False
 
 
-def _identify(command: tuple[str, ...]) -> tuple[Toolchain | None, str]:
-    """The toolchain behind a command, or None and why not."""
+def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, str]:
+    """The toolchain behind a command, which compiles for `target`, or None and why not."""
     if command == _ZIG and find_spec("ziglang") is None:
         return None, "the ziglang wheel is not installed"
     if shutil.which(command[0]) is None:
@@ -146,16 +160,23 @@ def _identify(command: tuple[str, ...]) -> tuple[Toolchain | None, str]:
     family = "zig" if is_zig else "clang" if "clang" in title else "gcc"
     if int(version[0].split(".")[0]) < _OLDEST[family]:
         return None, f"{name} {version[0]} is older than {_OLDEST[family]}"
-    return Toolchain(name, version[0], command, family, f"{family} {title} {platform.machine()}"), ""
+    if target != machine() and not is_zig and not _compiles_for(command, target):
+        return None, f"{name} does not compile for {target}"
+    return Toolchain(name, version[0], command, family, f"{family} {title} {target}", target), ""
+
+
+def _compiles_for(command: tuple[str, ...], target: str) -> bool:
+    """Whether a compiler says that its output is of this architecture."""
+    said = process.run((*command, "-dumpmachine"), stage="build", time_limit=120.0)
+    return said.out.split("-")[0].strip() == target
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
     """Everything but the sources: recipes with equal `identity` turn equal sources into equal objects."""
 
-    command: tuple[str, ...]
-    kernel: tuple[str, ...]  # flags of kernels
-    glue: tuple[str, ...]  # flags of the glue, which runs on any machine to find out what this one can do
+    toolchain: Toolchain
+    sanitize: bool
     link: tuple[tuple[str, ...], tuple[str, ...]]  # before and after the objects
     env: dict[str, str]
     identity: str
@@ -176,7 +197,6 @@ class _Site:
 def build_library(
     sources: Sequence[Source],
     glue: Source,
-    target: Target,
     toolchain: Toolchain,
     cache: Cache | None,
     jobs: int,
@@ -187,7 +207,10 @@ def build_library(
 ) -> Library:
     """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
 
-    `out` is replaced in one step. `sanitize` builds for AddressSanitizer and UBSan, to be loaded with `sanitizer_env`.
+    Each source brings the flags of its target; the glue has none, since it runs on any machine to find out what that
+    can do. `out` is replaced in one step. `sanitize` builds for AddressSanitizer and UBSan, to be loaded with
+    `sanitizer_env`.
+
     Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
     """
     start = time.monotonic()
@@ -195,7 +218,7 @@ def build_library(
     names = [unit.symbol for unit in units]
     if len(set(names)) != len(names) or not all(name.isidentifier() and name.isascii() for name in names):
         raise ValueError(f"source symbols must be distinct C identifiers: {names}")
-    recipe = _recipe(target, toolchain, cache, sanitize)
+    recipe = _recipe(toolchain, cache, sanitize)
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
         site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
         compiled = _compile_all(site, units, jobs or len(os.sched_getaffinity(0)))
@@ -216,26 +239,24 @@ def sanitizer_env(toolchain: Toolchain) -> dict[str, str]:
     return {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
-def _recipe(target: Target, toolchain: Toolchain, cache: Cache | None, sanitize: bool) -> _Recipe:
+def _recipe(toolchain: Toolchain, cache: Cache | None, sanitize: bool) -> _Recipe:
     if sanitize and toolchain.family != "gcc":
         raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
-    kernel = compile_flags(toolchain, target.flags, sanitize=sanitize)
-    glue = compile_flags(toolchain, (), sanitize=sanitize)
     _, before, after = _PLACES[toolchain.family]
-    shape = ("-shared", *spelled((), toolchain.family), "-Wl,--build-id=none", "-Wl,--version-script=exports.map")
+    shape = ("-shared", *spelled((), toolchain), "-Wl,--build-id=none", "-Wl,--version-script=exports.map")
     # A sanitized library leaves symbols to the preloaded run-time libraries; every other one must be complete.
     link = ((*shape, *_SANITIZED), ("-lm",)) if sanitize else ((*shape, "-Wl,-z,defs", *before), after)
     env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     if toolchain.family == "zig" and cache is not None and "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
         env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
     headers = key_of(*(text for path in sorted(TILES.glob("*.h")) for text in (path.name, path.read_bytes())))
-    return _Recipe(toolchain.command, kernel, glue, link, env, key_of("1", toolchain.identity, headers))
+    return _Recipe(toolchain, sanitize, link, env, key_of("1", toolchain.identity, headers))
 
 
-def compile_flags(toolchain: Toolchain, machine: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
-    """Everything that decides what code a kernel becomes; `machine` is the target's own part (none: the baseline)."""
+def compile_flags(toolchain: Toolchain, flags: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
+    """Everything that decides what code a kernel becomes; `flags` are the target's own part (none: the baseline)."""
     way = _SANITIZED if sanitize else _FAST
-    return (*meaning(toolchain.family), *_SHAPE, *way, *spelled(machine, toolchain.family))
+    return (*meaning(toolchain.family), *_SHAPE, *way, *spelled(flags, toolchain))
 
 
 def meaning(family: str) -> tuple[str, ...]:
@@ -243,23 +264,18 @@ def meaning(family: str) -> tuple[str, ...]:
     return (*_MEANING, *_PLACES[family][0])
 
 
-def spelled(flags: Sequence[str], family: str) -> tuple[str, ...]:
+def spelled(flags: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
     """A target's flags, which rows of `TARGETS` spell as gcc does, as another family spells them."""
-    if family != "zig":
+    if toolchain.family != "zig":
         return tuple(flags)
-    where = ("-target", f"{platform.machine()}-linux-gnu.{_ZIG_GLIBC}") if sys.platform == "linux" else ()
+    where = ("-target", f"{toolchain.machine}-linux-gnu.{_ZIG_GLIBC}") if sys.platform == "linux" else ()
     return (*where, *(_ZIG_SPELLING.get(flag, flag) for flag in flags))
 
 
 def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
-    """Make `SYMBOL.o` of every unit, the last being the glue; the number that had to be compiled.
-
-    The first failure ends the others.
-    """
+    """Make `SYMBOL.o` of every unit; the number that had to be compiled. The first failure ends the others."""
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        *kernels, glue = units
-        waiting = [pool.submit(_object, site, unit, site.recipe.kernel) for unit in kernels]
-        waiting.append(pool.submit(_object, site, glue, site.recipe.glue))
+        waiting = [pool.submit(_object, site, unit) for unit in units]
         try:
             done = wait(waiting, return_when=FIRST_EXCEPTION).done
             return sum(future.result() for future in waiting if future in done)
@@ -269,9 +285,9 @@ def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
             raise
 
 
-def _object(site: _Site, unit: Source, flags: Sequence[str]) -> bool:
+def _object(site: _Site, unit: Source) -> bool:
     """Make the object of one unit; True when it was compiled, False when the cache had it."""
-    flags = (*flags, *unit.flags)
+    flags = compile_flags(site.recipe.toolchain, unit.flags, sanitize=site.recipe.sanitize)
     key = key_of("object", site.recipe.identity, *flags, unit.symbol, unit.text)
     made = site.folder / f"{unit.symbol}.o"
     if _from_cache(site.cache, key, made):
@@ -304,7 +320,7 @@ def _link(site: _Site, names: Sequence[str]) -> Path:
 
 def _call(site: _Site, arguments: Sequence[str], what: str) -> None:
     """Run the compiler in the site's folder; raises CompileError with `what` went wrong and its first complaint."""
-    command = (*site.recipe.command, *arguments)
+    command = (*site.recipe.toolchain.command, *arguments)
     left = None if site.time_limit is None else max(0.0, site.start + site.time_limit - time.monotonic())
     env = {**site.recipe.env, "ZIG_LOCAL_CACHE_DIR": str(site.folder / "zig")}
     try:

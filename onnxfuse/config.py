@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
+
+from onnxfuse.errors import UsageError
 
 
 def _option(
@@ -19,7 +22,9 @@ def _option(
 
 STRATEGIES = ("best", "nnvm", "none")
 PRECISIONS = ("fp32", "bf16", "fp16")
-STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify")
+ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
+ARCHS = ("native", "x86-64-v3", "x86-64-v4", "aarch64")
+STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,10 @@ class Options:
     overwrite: bool = _option(False, "replace outputs that exist")
     dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
     target: str = _option("cpu", "what the kernels run on", choices=("cpu",))
-    arch: str = _option("native", "instruction set of the kernels", choices=("native", "x86-64-v3", "x86-64-v4"))
+    arch: tuple[str, ...] = _option(
+        (), "instruction set of the kernels (default: native); of several the best that a machine has is used",
+        many=True, choices=ARCHS,
+    )  # fmt: skip
     toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
     dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
@@ -67,6 +75,14 @@ class Options:
     no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
     jobs: int = _option(0, "compilers that run at once (0: one per core)")
     gain: bool | None = _option(None, "measure the result against the original (on a terminal by default)")
+    profile_guided: bool = _option(
+        False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"
+    )
+    min_gain: float = _option(0.03, "least part of their time that leaving kernels out must save", metavar="SHARE")
+    lock: str | None = _option(
+        None, "make the choices of a lock file; with --profile-guided, write it there", metavar="FILE"
+    )
+    check: bool = _option(False, "fail (exit 1) when the lock file was made for another build")
     time_budget: float | None = _option(None, "seconds it may take, such as 90 or 5m", metavar="SECONDS")
     memory_budget: str | None = _option(None, "memory it may take, such as 8GB", metavar="BYTES")
     stop_after: str | None = _option(None, "stop after this step and write nothing", choices=STEPS)
@@ -80,31 +96,41 @@ def option_fields() -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine class: what the scheduler may count on. Lanes are fp32 lanes of one vector; sizes in bytes."""
+    """A machine class: what the scheduler may count on. Lanes are fp32 lanes of one vector; sizes in bytes.
+
+    Targets of one library have one `panel`, since they share the packed weights: some register tiles of each of them,
+    which are two vectors wide.
+    """
 
     name: str
+    machine: str  # the architecture, as `uname -m` spells it; empty: any
     lanes: int
     rows: int  # rows of one register tile
-    vectors: int  # vectors across one register tile: a weight panel is lanes * vectors columns wide
+    panel: int  # columns of one packed weight panel
     l1_bytes: int
     l2_bytes: int
-    flags: tuple[str, ...]  # compiler flags, gcc spelling
-    features: tuple[str, ...]  # names asked of __builtin_cpu_supports before kernels are registered
+    flags: tuple[str, ...]  # of the machine, for the compiler, gcc spelling
+    features: tuple[str, ...]  # what the processor must have before kernels are registered, gcc spelling
     gflops: float  # per core, fp32
     bandwidth: float  # GB/s per core beyond the caches
     extras: tuple[str, ...] = ()  # features besides, for tiles that need them; a library with such a tile asks for them
     cores: int = 2  # that predictions are for
     l3_bytes: int = 32 << 20
-    l2_gbps: float = 100.0  # read by one core from each level, again and again
-    l3_gbps: float = 30.0
+    l2_gbps: float = 190.0  # read by one core from each level, again and again
+    l3_gbps: float = 60.0
     memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
     dispatch_us: float = 1.0  # until a kernel begins, and its node is done
     barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
 
     @property
-    def panel(self) -> int:
-        """Columns of one packed weight panel."""
-        return self.lanes * self.vectors
+    def identifier(self) -> str:
+        """The name as a C identifier."""
+        return self.name.replace("-", "_")
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """All flags of this target: those of the machine, the namespace of its code, the panels that it reads."""
+        return (*self.flags, f"-DONNXFUSE_ISA={self.identifier}", f"-DONNXFUSE_PANEL={self.panel}")
 
     @property
     def cycle(self) -> float:
@@ -112,18 +138,30 @@ class Target:
         return 4 * self.lanes / self.gflops * 1e-9
 
 
-EXTRAS = {"avx512bf16": "avx512_bf16"}  # features that some machines of a class have, and Linux's names of them
-_V4 = ("avx512f", "avx512bw", "avx512dq", "avx512vl", "fma", "avx2")
-_V3 = ("avx2", "fma", "f16c")
+EXTRAS = ("avx512bf16",)  # features that some machines of the widest class have
 
+# Everything that a compiler may use when told -march, so that what a processor lacks is never met.
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
+_V3 = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+
+# In the order of preference.
 TARGETS: dict[str, Target] = {
     "x86-64-v4": Target(
-        "x86-64-v4", 16, 14, 2, 32 << 10, 1 << 20, ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 20.0
+        "x86-64-v4", "x86_64", 16, 14, 32, 32 << 10, 1 << 20,
+        ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 20.0,
     ),
-    "x86-64-v3": Target("x86-64-v3", 8, 6, 2, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 20.0),
-    "generic": Target("generic", 4, 4, 2, 32 << 10, 1 << 19, (), (), 20.0, 8.0),
-}
+    "x86-64-v3": Target("x86-64-v3", "x86_64", 8, 6, 16, 32 << 10, 1 << 20, ("-march=x86-64-v3",), _V3, 80.0, 20.0),
+    "aarch64": Target("aarch64", "aarch64", 4, 12, 8, 32 << 10, 1 << 19, ("-march=armv8-a",), (), 40.0, 10.0),
+    "generic": Target("generic", "", 4, 4, 8, 32 << 10, 1 << 19, (), (), 20.0, 8.0),
+}  # fmt: skip
 _WIDEST = max(t.lanes for t in TARGETS.values())
+
+# Names that Linux spells otherwise than gcc does.
+_LINUX = {
+    "sse3": "pni", "sse4.1": "sse4_1", "sse4.2": "sse4_2", "sahf": "lahf_lm", "bmi": "bmi1", "lzcnt": "abm",
+    "avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16", "avx512fp16": "avx512_fp16",
+}  # fmt: skip
 
 
 def cpu_flags() -> frozenset[str]:
@@ -138,16 +176,54 @@ def cpu_flags() -> frozenset[str]:
     return frozenset()
 
 
-def target_named(arch: str) -> Target:
-    """The `Target` row of an `--arch` value; `native` is the widest row that this machine can run."""
-    if arch != "native":
-        return TARGETS[arch]
-    if platform.machine() not in ("x86_64", "AMD64"):
-        return TARGETS["generic"]
+def has_features(names: Iterable[str]) -> bool:
+    """Whether this processor has all these features, which are spelled as gcc does."""
     have = cpu_flags()
-    found = next(t for t in TARGETS.values() if have.issuperset(t.features))
-    extras = tuple(name for name, flag in EXTRAS.items() if flag in have and found.lanes == _WIDEST)
-    return replace(found, extras=extras)
+    return all(_LINUX.get(name, name.replace("-", "_")) in have for name in names)
+
+
+def machine() -> str:
+    """The architecture of this machine, as Linux spells it."""
+    said = platform.machine()
+    return {"AMD64": "x86_64", "arm64": "aarch64"}.get(said, said)
+
+
+def runs_here(target: Target) -> bool:
+    """Whether this machine can run kernels of a target."""
+    return target.machine in ("", machine()) and has_features(target.features)
+
+
+def unable(names: Iterable[str]) -> str:
+    """What is to be said of those targets whose kernels this machine cannot run; empty where it can run all.
+
+    A name may be followed by features that the kernels need besides, a + before each.
+    """
+    others = [name for name in names if not _able(*name.split("+"))]
+    return f"this machine cannot run kernels for {' and '.join(others)}" if others else ""
+
+
+def _able(name: str, *besides: str) -> bool:
+    return name in TARGETS and runs_here(TARGETS[name]) and has_features(besides)
+
+
+def targets_of(archs: Sequence[str]) -> tuple[Target, ...]:
+    """The `Target` rows of `--arch` values, best first, all with the panels of the widest.
+
+    `native`, and no value at all, is the best row that this machine can run, with the extras that it has. Raises
+    UsageError for what no library can hold together.
+    """
+    wanted = archs or ("native",)
+    native = next(target for target in TARGETS.values() if runs_here(target))
+    extras = tuple(name for name in EXTRAS if native.lanes == _WIDEST and has_features([name]))
+    rows = {**TARGETS, native.name: replace(native, extras=extras)} if "native" in wanted else TARGETS
+    named = {native.name if arch == "native" else arch for arch in wanted}
+    found = [target for name, target in rows.items() if name in named]
+    if len({target.machine for target in found}) > 1:
+        raise UsageError(
+            f"options: no library is for {' and '.join(t.name for t in found)}", hint="build one library for each"
+        )
+    panel = max(target.panel for target in found)
+    return tuple(replace(target, panel=panel) for target in found)
 
 
 def default_cache_dir() -> Path:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
+from onnxfuse.config import ISA
 from onnxfuse.errors import DeviceError
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -32,9 +34,19 @@ _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
 
 
 def options(
-    *, libraries: Sequence[str] = (), optimize: bool = True, threads: int = 0, lean: bool = False, arena: bool = True
+    *,
+    libraries: Sequence[str] = (),
+    disabled: Sequence[str] = (),
+    optimize: bool = True,
+    threads: int = 0,
+    lean: bool = False,
+    arena: bool = True,
+    isa: str = "",
 ) -> ort.SessionOptions:
     """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
+
+    Kernels of the libraries that `disabled` names are run as function bodies. `isa` names the one instruction set whose
+    kernels a library of ours may register; without it the library chooses.
 
     A `lean` session is for few runs: the runtime makes no second copy of the weights and keeps them out of its arena.
     Without `arena` it gives back what it does not need; kernels under test had better get memory that was used before.
@@ -46,14 +58,32 @@ def options(
     made.enable_cpu_mem_arena = arena
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
+    if disabled:
+        made.add_session_config_entry("onnxfuse.disable", ",".join(disabled))
     levels = ort.GraphOptimizationLevel
     made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-    for library in libraries:
-        try:
-            made.register_custom_ops_library(os.path.abspath(library))
-        except Exception as problem:
-            raise DeviceError(f"runtime: {library} cannot be registered: {reason(problem)}") from None
+    with _only(isa):
+        for library in libraries:
+            try:
+                made.register_custom_ops_library(os.path.abspath(library))
+            except Exception as problem:
+                raise DeviceError(f"runtime: {library} cannot be registered: {reason(problem)}") from None
     return made
+
+
+@contextmanager
+def _only(isa: str) -> Iterator[None]:
+    """Tells libraries of ours, which look while they are registered, what they may use; the user's word comes back."""
+    before = os.environ.get(ISA)
+    if isa:
+        os.environ[ISA] = isa
+    try:
+        yield
+    finally:
+        if isa and before is None:
+            del os.environ[ISA]
+        elif before is not None:
+            os.environ[ISA] = before
 
 
 def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort.InferenceSession:

@@ -114,6 +114,7 @@ def profile_models(
     *,
     libraries: Sequence[str | Path | None] = (),
     custom_libraries: Sequence[str | Path] = (),
+    disabled: Sequence[Sequence[str]] = (),
     threads: int = 0,
     warmup: int = 3,
     duration: float = 3.0,
@@ -127,7 +128,8 @@ def profile_models(
 ) -> Profile:
     """Measure the models in turns (A B A B ...), each for `duration` seconds or, if given, for `repeats` runs.
 
-    `libraries` are those of the models, in their order; `custom_libraries` are for all. `threads` 0 is one per core.
+    `libraries` are those of the models, in their order, and `disabled` the kernels of each that are run as function
+    bodies; `custom_libraries` are for all. `threads` 0 is one per core.
     All run on the same inputs, which the first model must be able to take; symbols that `dims` leaves open are 1 (the
     first), 128, and 224 for images. `a_a` measures the first model twice, which gives the spread.
 

@@ -22,6 +22,7 @@ from onnxfuse import engine, feed_limits, feeds, process, trial, turns
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
 DOMAIN = "onnxfuse."  # what the domains of kernels begin with
 _SUFFIX = "_kernel_time"
+WARM_S = 0.5
 
 
 def main(request: dict[str, Any]) -> Any:
@@ -49,7 +50,9 @@ def _read(path: str) -> dict[str, Any]:
         return dict(archive)
 
 
-def serve_turns(model: str, libraries: Sequence[str], threads: int, inputs: str, address: str) -> dict[str, Any]:
+def serve_turns(
+    model: str, libraries: Sequence[str], threads: int, inputs: str, address: str, disabled: Sequence[str] = ()
+) -> dict[str, Any]:
     """Load once, then run whenever the race at `address` asks for it."""
     begin = time.perf_counter()
     session = engine.open_session(model, engine.options(libraries=libraries, threads=threads))
@@ -69,14 +72,24 @@ def op_times(
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, "run")
         session = engine.open_session(model, options)
-        for _ in range(warmup + repeats):
+        warm = _warmed(lambda: engine.run(session, values), warmup)
+        for _ in range(repeats):
             engine.run(session, values)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
     proto = feed_limits.load_proto(Path(model))
     origins = node_origins(proto)
     kernels = {each.name for each in proto.functions if each.domain.startswith(DOMAIN)} if libraries else set()
-    ops = _by_node(events, warmup, repeats, origins)
+    ops = _by_node(events, warm, repeats, origins)
     return {"ops": [each | {"kernel": each["op_type"] in kernels} for each in ops], "events": _last(events, origins)}
+
+
+def _warmed(call: Callable[[], Any], least: int) -> int:
+    """Runs until there were enough and the pages of a new process are all there, WARM_S seconds; their number."""
+    begin, count = time.monotonic(), 0
+    while count < least or time.monotonic() - begin < WARM_S:
+        call()
+        count += 1
+    return count
 
 
 def _last(events: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:

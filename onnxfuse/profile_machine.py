@@ -15,7 +15,7 @@ from onnxfuse.build import Toolchain, build_library
 from onnxfuse.cache import Cache, key_of
 from onnxfuse.config import Target
 from onnxfuse.errors import OutputError
-from onnxfuse.render.ort_glue import Entry, registration
+from onnxfuse.render.ort_glue import Variant, registration
 from onnxfuse.render.source import Source
 
 _CHILD = "onnxfuse.profile_machine_child"
@@ -70,8 +70,8 @@ def calibrate(
     cores, sizes = len(os.sched_getaffinity(0)), cache_sizes(target)
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
         library = Path(folder, "libmachine.so")
-        glue = registration(DOMAIN, [Entry(KERNEL)], target.features)
-        build_library((Source(KERNEL, _TEXT),), glue, target, toolchain, cache, 0, library, time_limit)
+        glue = registration(DOMAIN, [Variant(target.name, (KERNEL,), target.features)])
+        build_library((Source(KERNEL, _TEXT, target.compiled),), glue, toolchain, cache, 0, library, time_limit)
         asked = {"library": str(library), "cores": cores, "seconds": seconds, **sizes}
         found = process.python_child(_CHILD, asked, stage="calibrate", time_limit=time_limit)
     rounded: dict[str, Any] = {name: float(f"{value:.4g}") for name, value in found.items()}

@@ -65,6 +65,7 @@ def verify_models(
     b: str | Path,
     *,
     library: str | Path | None = None,
+    isas: Sequence[str] = (),
     inputs: str | Path | None = None,
     seed: int = 0,
     rtol: float | None = None,
@@ -77,6 +78,9 @@ def verify_models(
 ) -> Verdict:
     """Run `a` and `b` on the same inputs, `b` with and without `library`, each with all optimizations and with none.
 
+    With `library` it runs once for each of its `isas`, instruction sets that this machine has; where none is named, the
+    library chooses.
+
     The limit of an output is ten times the largest distance among the original's own runs (all optimizations, none,
     inputs moved by one rounding), at least a floor by type and by the `precision` that weights of `b` were rounded to
     (see `compare.rounded`); `rtol` (relative L2) and `atol` (RMS) replace it.
@@ -87,8 +91,8 @@ def verify_models(
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return Verdict(None, None, None, None, message="onnxruntime is not installed")
-    request = _request("models", library, inputs, seed, dims, custom_libraries) | {"a": _whole(a), "b": _whole(b)}
-    request["rounding"] = compare.ROUNDINGS[precision]
+    request = _request("models", library, isas, inputs, seed, dims, custom_libraries)
+    request |= {"a": _whole(a), "b": _whole(b), "rounding": compare.ROUNDINGS[precision]}
     with tempfile.TemporaryDirectory() as folder:
         notes = Path(folder, "notes")
         try:
@@ -101,6 +105,7 @@ def verify_models(
 def _request(
     do: str,
     library: str | Path | None,
+    isas: Sequence[str],
     inputs: str | Path | None,
     seed: int,
     dims: Mapping[str, int] | None,
@@ -109,6 +114,7 @@ def _request(
     return {
         "do": do,
         "library": None if library is None else _whole(library),
+        "isas": list(isas) or [""],
         "custom": [_whole(each) for each in custom],
         "inputs": None if inputs is None else _whole(inputs),
         "seed": seed,
@@ -198,6 +204,7 @@ def verify_groups(
     library: str | Path,
     inputs: str | Path | None = None,
     *,
+    isas: Sequence[str] = (),
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     reductions: Mapping[str, int] | None = None,
@@ -209,13 +216,14 @@ def verify_groups(
 ) -> tuple[GroupResult, ...]:
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
+    A result is that of the instruction set, of `isas` as `verify_models` takes them, that is furthest from the body.
     `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
     stands for it. `roundings` tells how far kernels of an operator type round what they multiply. `skip` names nodes
     that are left out. A kernel that brings its process down is a result like others.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
-    request = _request("groups", library, inputs, seed, dims, custom_libraries)
+    request = _request("groups", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
     crashed: list[GroupResult] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -239,6 +247,7 @@ def verify_shares(
     library: str | Path,
     inputs: str | Path | None = None,
     *,
+    isas: Sequence[str] = (),
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
     custom_libraries: Sequence[str | Path] = (),
@@ -247,10 +256,10 @@ def verify_shares(
 ) -> dict[str, dict[str, float]]:
     """By operator type of fused nodes: by output, how far it moves when these nodes alone run as kernels.
 
-    Distances are those of `compare.distance`. Raises DeviceError when a kernel crashes or the model does not run
-    without the library, BudgetError when a limit is exceeded.
+    Distances are those of `compare.distance`, the largest of all `isas`. Raises DeviceError when a kernel crashes or
+    the model does not run without the library, BudgetError when a limit is exceeded.
     """
-    request = _request("shares", library, inputs, seed, dims, custom_libraries) | {"model": _whole(model)}
+    request = _request("shares", library, isas, inputs, seed, dims, custom_libraries) | {"model": _whole(model)}
     with tempfile.TemporaryDirectory() as folder:
         found: dict[str, dict[str, float]] = _ask(request, Path(folder, "notes"), time_limit, memory_limit)
     return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,15 +39,17 @@ def measure(
     a: str,
     b: str,
     library: str | None,
+    isas: Sequence[str],
     custom: Sequence[str],
     inputs: str | None,
     seed: int,
     dims: Mapping[str, int],
     rounding: float = 0.0,
 ) -> dict[str, Any]:
-    """Run model `a` in three ways and model `b` in up to four; numbers only, `verify.judged` makes a verdict of them.
+    """Run model `a` in three ways, model `b` in two for each of `isas` and in two without library.
 
-    With a `rounding`, relative, `a` also runs on inputs that are moved by so much.
+    With a `rounding`, relative, `a` also runs on inputs that are moved by so much. Numbers only: `verify.judged`
+    makes a verdict of them.
 
     Raises DeviceError when `a` does not run.
     """
@@ -57,21 +59,30 @@ def measure(
     note("the original, all optimizations")
     own, moved = _own_distances(a, custom, sets, expected, seed, rounding)
     runs = []
-    for how, libraries, optimize in _ways(library, plain):
-        note(how)
-        found = _compared(b, (*libraries, *custom), optimize, bool(libraries), names, sets, expected)
-        runs.append({"name": how, **found})
+    for way in _ways(library, isas, plain):
+        note(way.name)
+        runs.append({"name": way.name, **_compared(b, way, custom, names, sets, expected)})
     exact = [not compare.is_float(each.dtype) for each in expected[0]]
     facts = {"outputs": names, "exact": exact, "own": own, "moved": moved}
     return facts | {"floor": floor(bare), "sets": len(sets), "runs": runs}
 
 
-def _ways(library: str | None, plain: bool) -> Iterator[tuple[str, tuple[str, ...], bool]]:
-    """With and without the library, with all optimizations and, if the original runs so, with none."""
-    for libraries in ((library,), ()) if library else ((),):
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """One way to run the model under test; `isa` is what its library may use, which chooses where that is empty."""
+
+    name: str
+    libraries: tuple[str, ...]
+    isa: str
+    optimize: bool
+
+
+def _ways(library: str | None, isas: Sequence[str], plain: bool) -> Iterator[_Way]:
+    """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none."""
+    used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
+    for name, libraries, isa in (*used, ("without library", (), "")):
         for optimize in (True, False) if plain else (True,):
-            used = WITH_LIBRARY if libraries else "without library"
-            yield f"{used}, {'all' if optimize else 'no'} optimizations", libraries, optimize
+            yield _Way(f"{name}, {'all' if optimize else 'no'} optimizations", libraries, isa, optimize)
 
 
 def _reference(
@@ -111,25 +122,23 @@ def _own_distances(
     return own, [each.error for each in compare.distances(plain, moved or plain)]
 
 
-def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True, arena: bool = False) -> InferenceSession:
-    return engine.open_session(path, engine.options(libraries=libraries, optimize=optimize, lean=True, arena=arena))
+def _opened(
+    path: str, libraries: Sequence[str], *, optimize: bool = True, arena: bool = False, isa: str = ""
+) -> InferenceSession:
+    settings = engine.options(libraries=libraries, optimize=optimize, lean=True, arena=arena, isa=isa)
+    return engine.open_session(path, settings)
 
 
 def _compared(
-    path: str,
-    libraries: Sequence[str],
-    optimize: bool,
-    tested: bool,
-    names: Sequence[str],
-    sets: list[Values],
-    expected: Results,
+    path: str, way: _Way, custom: Sequence[str], names: Sequence[str], sets: list[Values], expected: Results
 ) -> dict[str, Any]:
     """One way to run the other model: by output its distance from the original, or the message of what went wrong.
 
-    Kernels that are `tested` get memory from the arena, which was used before, so that they cannot count on zeros.
+    Kernels get memory from the arena, which was used before, so that they cannot count on zeros.
     """
     try:
-        session = _opened(path, libraries, optimize=optimize, arena=tested)
+        libraries = (*way.libraries, *custom)
+        session = _opened(path, libraries, optimize=way.optimize, arena=bool(way.libraries), isa=way.isa)
         own = engine.output_names(session)
         if len(own) != len(names):
             raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(names)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, helper
 
 from onnxfuse import compare, engine, feed_limits, feeds, trial
+from onnxfuse.compare import Results
 from onnxfuse.verify_nodes import DOMAIN
 
 _BODIES = "bodies."  # before a domain: the same functions, for which no library has kernels
@@ -18,6 +19,7 @@ def measure(
     note: Callable[[str], None],
     model: str,
     library: str,
+    isas: Sequence[str],
     custom: Sequence[str],
     inputs: str | None,
     seed: int,
@@ -39,11 +41,19 @@ def measure(
     shares = {}
     for op_type, domain in domains.items():
         note(f"only {op_type}")
-        options = engine.options(libraries=(library, *custom), optimize=False, lean=True)
-        session = engine.open_session(_only(proto, op_type, domain), options)
-        found = compare.distances(expected, [engine.run(session, each, names) for each in sets])
-        shares[op_type] = {name: each.error for name, each in zip(names, found, strict=True)}
+        only = _only(proto, op_type, domain)
+        rows = [_errors(only, (library, *custom), isa, names, sets, expected) for isa in isas]
+        shares[op_type] = {name: max(errors) for name, *errors in zip(names, *rows, strict=True)}
     return shares
+
+
+def _errors(
+    model: bytes, libraries: Sequence[str], isa: str, names: list[str], sets: list[trial.Values], expected: Results
+) -> list[float]:
+    """By output, how far the model is from what is expected when the library may use `isa` alone."""
+    session = engine.open_session(model, engine.options(libraries=libraries, optimize=False, lean=True, isa=isa))
+    found = compare.distances(expected, [engine.run(session, each, names) for each in sets])
+    return [each.error for each in found]
 
 
 def _nodes(graph: GraphProto) -> Iterator[NodeProto]:

@@ -1,6 +1,6 @@
 """`make bench`: measure the machine, the kernels and the networks, print tables, and write every figure as JSON.
 
-    python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine rendered rows networks]
+    python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine cost ...]
     python scripts/bench.py --show benchmarks/results/FILE.json
 
 How it is measured, and what was found, is written in docs/performance.md. Nothing here fails because of a time.
@@ -15,18 +15,19 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import machine, networks, peers, rows, tables  # noqa: E402
+from benchmarks import costs, machine, networks, peers, rows, tables  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
 from onnxfuse.report.document import plain  # noqa: E402
 
-PARTS = ("machine", "rendered", "rows", "networks")
+PARTS = ("machine", "rendered", "rows", "networks", "cost")
 OUT = ROOT / ".cache" / "bench"
 DIGITS = 5  # of the figures in the JSON document
 
@@ -130,6 +131,20 @@ def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
             heading(f"{row['network']}: kernels that lose most against their floors", worst)
 
 
+def measure_costs(asked: argparse.Namespace) -> dict[str, Any]:
+    """The machine as calibrated, and the cost model beside measurement."""
+    names = asked.network or [name for name in networks.NETWORKS[asked.models] if "." not in name]
+    calibration, found = costs.rows(names, 0.2 if asked.quick else 1.0, OUT / "cache", say)
+    return {"calibration": asdict(calibration), "costs": found}
+
+
+def show_costs(document: dict[str, Any]) -> None:
+    about = ", ".join(f"{name} {value}" for name, value in document["calibration"].items())
+    heading(f"The cost model beside measurement ({about})", tables.predictions(document["costs"]))
+    for row in document["costs"]:
+        heading(f"{row['network']}: kernels predicted worst", tables.mispredicted(row))
+
+
 def rounded(value: Any) -> Any:
     """The document with figures of a length that means something."""
     if isinstance(value, dict):
@@ -171,6 +186,8 @@ def show(document: dict[str, Any]) -> int:
         show_rows(document["rows"])
     if "networks" in document:
         show_networks(document["networks"], document["symbolic"])
+    if "costs" in document:
+        show_costs(document)
     return 0
 
 
@@ -200,6 +217,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         document["limits"] = machine.to_json(list(limits.values()))
         show_machine(document)
         show_networks(document["networks"], document["symbolic"])
+    if "cost" in asked.parts:
+        document |= measure_costs(asked)
+        show_costs(document)
     document |= {"load_average_after": os.getloadavg()[0], "seconds": time.monotonic() - begin}
     write(document, asked.json)
     say(f"\nall figures: {asked.json} ({document['seconds']:.0f} s)")

@@ -29,7 +29,7 @@ MATRIX, IMAGE, ROW, IDS = (N, C), (N, 8, 32, 32), (C,), (N, 16)
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Inputs as shapes, known integers (lists), constants (arrays) or absent (None); attributes; the type of inputs.
+    """Inputs: shapes, known integers (lists), constants (arrays), a number of a type, absent (None); attributes; types.
 
     `others` is that of all inputs but the first, where it differs.
     """
@@ -41,6 +41,7 @@ class Example:
     others: DType | None = None
 
 
+CODED = (F32, U8)  # a scale and a zero point
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2)}
 EXAMPLES: dict[str, Example] = {
     **{op: Example((MATRIX, ROW)) for op in ("Add", "Sub", "Mul", "Div", "Min", "Max", "Sum", "Mean", "Pow", "PRelu")},
@@ -111,6 +112,10 @@ EXAMPLES: dict[str, Example] = {
     "ImageScaler": Example(((N, 3, 32, 32),), {"scale": 0.5, "bias": (1.0, 2.0, 3.0)}),
     "Crop": Example((IMAGE,), {"border": (1, 2, 3, 4)}),
     "Gemm": Example((MATRIX, (C, 64), (64,))),
+    "MatMulInteger": Example((MATRIX, (C, 64)), dtype=U8),
+    "ConvInteger": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}, dtype=U8),
+    "QLinearMatMul": Example((MATRIX, *CODED, (C, 64), *CODED, *CODED), dtype=U8),
+    "QLinearConv": Example((IMAGE, *CODED, (16, 8, 3, 3), *CODED, *CODED), {"pads": (1, 1, 1, 1)}, dtype=U8),
     "Conv": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
 }
 INDEXED = {"Gather", "GatherElements", "GatherND", "ReverseSequence"}
@@ -150,6 +155,9 @@ def example_graph(op: str, opset: int) -> Graph:
         if isinstance(given, list):
             known[name] = tuple(map(Index.of, given))
             types[name] = TensorType(I64, () if op == "Range" else (Index.of(len(given)),))
+            continue
+        if isinstance(given, DType):
+            types[name] = TensorType(given, ())
             continue
         dtype = I64 if op in INDEXED and k == 1 else e.dtype if k == 0 else e.others or e.dtype
         types[name] = TensorType(dtype, tuple(map(Index.of, given)))

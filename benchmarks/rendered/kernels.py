@@ -10,7 +10,7 @@ from benchmarks.rendered.models import Twin
 from benchmarks.twins.cases import Array
 from onnxfuse.build import EXPORTED, build_library, find_toolchain
 from onnxfuse.cache import Cache
-from onnxfuse.config import Options, target_named
+from onnxfuse.config import Options, targets_of
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel, Param
@@ -25,6 +25,7 @@ from onnxfuse.schedule import schedule
 from tests.kernels.pool_host import aligned
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "rendered"
+NATIVE = targets_of(())[0]
 
 # A library of a build exports one symbol. Here it is the descriptor of the one kernel, copied when it is loaded.
 
@@ -57,7 +58,7 @@ def planned(twin: Twin) -> tuple[Graph, Plan, Kernel]:
             lowered = lower(group, made, ROWS)
             if isinstance(lowered, Decision):
                 raise RuntimeError(f"not lowered: {lowered.reason}")
-            kernel = schedule(lowered, made.layouts, graph.constants, target_named("native"))
+            kernel = schedule(lowered, made.layouts, graph.constants, NATIVE)
             if isinstance(kernel, Decision):
                 raise RuntimeError(f"not scheduled: {kernel.reason}")
             others = {p.value for p in kernel.inputs} - {*graph.constants, *twin.feeds}
@@ -71,11 +72,12 @@ def rendered(name: str, twin: Twin, folder: Path = FOLDER) -> Rendered:
     """The kernel of a twin's model, built into `folder`."""
     graph, _, kernel = planned(twin)
     glue = Source("glue", _GLUE)
-    sources = (render(kernel, "kernel", name), *tiles_sources([kernel]))
+    flags = NATIVE.compiled
+    sources = (render(kernel, "kernel", name, flags), *tiles_sources([kernel], flags=flags))
     folder.mkdir(parents=True, exist_ok=True)
     toolchain, cache = find_toolchain("auto"), Cache(folder / "objects")
     out = folder / f"{name}.so"
-    library = build_library(sources, glue, target_named("native"), toolchain, cache, 0, out)
+    library = build_library(sources, glue, toolchain, cache, 0, out)
     constants = [p.value if p.value in graph.constants else None for p in kernel.inputs]
     arrays = tuple(_stored(p, graph, twin) for p in kernel.inputs)
     return Rendered(library.path, kernel, arrays, _largest(constants, arrays))

@@ -21,6 +21,7 @@ COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
 OVERLAP = 0.3  # share of what is not the slowest that is waited for all the same
 ROUND = 0.5  # share of a cache that holds what comes round again
+SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
 STORED = 2.0  # ways of a line that is stored to: it is fetched first
 TASK = 10e-6  # seconds of work for which a task is started
 TASKS = 16  # of a core, at most
@@ -131,7 +132,8 @@ def _levels(
     params = [p.name for p in (*kernel.inputs, *kernel.outputs) if p.name not in weights]
     others = [*params, *(b.name for b in kernel.scratch)]
     held = sum(sizes[name] for name in others)
-    found = dict.fromkeys(others, L3 if held <= target.l3_bytes * ROUND else MEMORY)
+    small = held <= target.l2_bytes * SMALL
+    found = dict.fromkeys(others, L2 if small else L3 if held <= target.l3_bytes * ROUND else MEMORY)
     for name, size in weights.items():
         found[name] = L2 if size <= target.l2_bytes * ROUND else L3 if size <= target.l3_bytes * ROUND else MEMORY
     return found

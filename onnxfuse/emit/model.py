@@ -30,6 +30,7 @@ class Library:
     path: str
     sha256: str
     manifest: str
+    targets: tuple[str, ...]  # that there are kernels for, best first; what they need besides follows a +
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +73,8 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Plan
         proto.opset_import.add(domain=library.domain, version=1)
         if "" not in source.opsets:  # what is used of it means the same in this opset
             proto.opset_import.add(domain="", version=plan.graph.opset)
-        set_metadata(proto, library=library.path, library_sha256=library.sha256, manifest=library.manifest)
+        about = {"library": library.path, "library_sha256": library.sha256, "manifest": library.manifest}
+        set_metadata(proto, **about, targets=" ".join(library.targets))
     check(proto)
     bodies = tuple(_of(made, weights) for held in room.held if (made := alone(proto, held)) is not None)
     return Emitted(proto, weights.large, weights.blob, bool(source.external), names=room.names, bodies=bodies)

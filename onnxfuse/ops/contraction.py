@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import Element, Lift, Stages, total
-from onnxfuse.ops.window import guarded_load, windows
+from onnxfuse.ops.window import Window, guarded_load, windows
+
+Windowed = Callable[[tuple[Index, ...], tuple[Window, ...]], Scalar]  # an element, 0 in the padding of the windows
+Channelled = Callable[[Scalar, Index], Scalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +33,13 @@ def matmul(view: View) -> tuple[Definition, ...]:
     return multiplied(view, a, b)
 
 
-def multiplied(view: View, left: Operand, right: Operand, finish: Lift = lambda x: x) -> tuple[Definition, ...]:
-    """The product of two operands as NumPy's matmul has it, and what `finish` makes of each of its sums."""
+def multiplied(
+    view: View, left: Operand, right: Operand, finish: Lift = lambda x: x, dtype: DType | None = None
+) -> tuple[Definition, ...]:
+    """The product of two operands as NumPy's matmul has it, and what `finish` makes of each of its sums.
+
+    The result has the type of the first input where no other `dtype` is given.
+    """
     a, b = left.shape, right.shape
     if not a or not b:
         raise view.refuse("E-SHAPE-UNKNOWN", "a scalar operand")
@@ -46,7 +55,7 @@ def multiplied(view: View, left: Operand, right: Operand, finish: Lift = lambda 
     x = left.at((*aligned(a[:-2], outer), *m, Index.of(k)))
     y = right.at((*aligned(b[:-2], outer), Index.of(k), *n))
     value = finish(total("sum", (k,), _product(x, y)))
-    return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
+    return (Definition(view.out(), axes, cast(value, dtype or view.dtype(0))),)
 
 
 def _product(left: Scalar, right: Scalar) -> Scalar:
@@ -77,7 +86,22 @@ def gemm(view: View) -> tuple[Definition, ...]:
 
 def conv(view: View) -> tuple[Definition, ...]:
     """Conv of any rank, with groups, strides, dilations and padding."""
-    x, w = view.shape(0), view.shape(1)
+
+    def finish(value: Scalar, channel: Index) -> Scalar:
+        return apply("add", value, cast(view.load(2, (channel,)), value.dtype)) if view.has(2) else value
+
+    fill = const(0, view.dtype(0))
+    return convolved(view, 1, lambda at, spots: guarded_load(view, 0, at, spots, fill), partial(view.load, 1), finish)
+
+
+def convolved(
+    view: View, weights: int, left: Windowed, right: Element, finish: Channelled, dtype: DType | None = None
+) -> tuple[Definition, ...]:
+    """A convolution of elements `left` of the first input with `right` of the input `weights`.
+
+    `finish` makes of a sum and its channel what is stored, in the type of the first input or `dtype`.
+    """
+    x, w = view.shape(0), view.shape(weights)
     kernel = tuple(e.constant or 0 for e in w[2:])
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
         raise view.refuse("E-SHAPE-UNKNOWN", "the kernel's shape is not static")
@@ -91,15 +115,13 @@ def conv(view: View) -> tuple[Definition, ...]:
     ic = Index.of(channel) if w[1] != ONE else ZERO
     if groups != ONE:
         ic = floor_div(oc, floor_div(w[0], groups)) * w[1] + ic
-    left = guarded_load(view, 0, (Index.of(axes[0]), ic, *at), spots, const(0, view.dtype(0)))
-    right = view.load(1, (oc, Index.of(channel) if w[1] != ONE else ZERO, *map(Index.of, taps)))
+    one = left((Index.of(axes[0]), ic, *at), spots)
+    two = right((oc, Index.of(channel) if w[1] != ONE else ZERO, *map(Index.of, taps)))
     ranges = tuple(r for r in (*taps, channel) if r.extent != ONE)
-    value = total("sum", ranges, _product(left, right))
-    if view.has(2):
-        value = apply("add", value, cast(view.load(2, (oc,)), value.dtype))
+    value = finish(total("sum", ranges, _product(one, two)), oc)
     if any(t.extent == ONE for t in taps):
         value = substitute_axes(value, {t: ZERO for t in taps if t.extent == ONE})
-    return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
+    return (Definition(view.out(), axes, cast(value, dtype or view.dtype(0))),)
 
 
 Named = dict[str, Index]

@@ -26,13 +26,18 @@ def quantize(view: View) -> tuple[Definition, ...]:
     if _named(view, "precision", F32) != F32:
         raise view.refuse("E-DTYPE", "a division of another precision than float32")
     place = _place(view, at)
-    scaled = apply("div", cast(view.load(0, at), F32), cast(_parameter(view, 1, place), F32))
-    code = apply("round", scaled)
-    if (zero := _zero(view, place)) is not None:
+    code = coded(cast(view.load(0, at), F32), parameter(view, 1, place), _zero(view, place), dtype)
+    return (Definition(view.out(), axes, code),)
+
+
+def coded(x: Scalar, scale: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
+    """The code of a number of float32."""
+    code = apply("round", apply("div", x, cast(scale, F32)))
+    if zero is not None:
         code = apply("add", code, cast(zero, F32))
     low, high = const(_lowest(dtype), F32), const(_lowest(dtype) + 2**dtype.bits - 1, F32)
     code = apply("select", apply("greater", code, low), code, low)
-    return (Definition(view.out(), axes, cast(apply("min", code, high), dtype)),)
+    return cast(apply("min", code, high), dtype)
 
 
 def dequantize(view: View) -> tuple[Definition, ...]:
@@ -47,17 +52,17 @@ def dequantize(view: View) -> tuple[Definition, ...]:
     code = cast(view.load(0, at), exact)
     if (zero := _zero(view, place)) is not None:
         code = apply("sub", code, cast(zero, exact))
-    value = apply("mul", cast(code, F32), cast(_parameter(view, 1, place), F32))
+    value = apply("mul", cast(code, F32), cast(parameter(view, 1, place), F32))
     return (Definition(view.out(), axes, cast(value, dtype)),)
 
 
-def _parameter(view: View, i: int, place: At) -> Scalar:
+def parameter(view: View, i: int, place: At) -> Scalar:
     """A scale or zero point: read, also where it is one number, so that layers which differ in it share a kernel."""
     return Load(view.node.inputs[i], place, view.dtype(i))
 
 
 def _zero(view: View, place: At) -> Scalar | None:
-    return _parameter(view, 2, place) if view.has(2) else None
+    return parameter(view, 2, place) if view.has(2) else None
 
 
 def _named(view: View, attribute: str, default: DType) -> DType:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.ops import (
+    coded,
     contraction,
     elementwise,
     lookup,
@@ -33,6 +34,7 @@ FAMILIES = (
     overlap,
     own,
     quantized,
+    coded,
 )
 
 ROWS = table(*(family.ROWS for family in FAMILIES))

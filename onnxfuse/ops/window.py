@@ -97,5 +97,9 @@ def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tu
 
 def guarded_load(view: View, i: int, index: tuple[Index, ...], spots: tuple[Window, ...], fill: Scalar) -> Scalar:
     """Element `index` of input i (two outer axes, then the windows' axes), `fill` where it lies in the padding."""
-    guards = tuple(Guard(at, s.have) for at, s in zip(index[2:], spots, strict=True) if s.padded)
-    return inside(guards, view.load(i, index), fill)
+    return inside(guards_of(index, spots), view.load(i, index), fill)
+
+
+def guards_of(index: tuple[Index, ...], spots: tuple[Window, ...]) -> tuple[Guard, ...]:
+    """What holds where an element of windows (two outer axes, then theirs) is none of the padding."""
+    return tuple(Guard(at, s.have) for at, s in zip(index[2:], spots, strict=True) if s.padded)

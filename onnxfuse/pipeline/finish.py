@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import Any
 
 from onnxfuse.build import Library
 from onnxfuse.cache import Cache
-from onnxfuse.config import default_cache_dir
+from onnxfuse.config import Target, default_cache_dir
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.errors import DeviceError
@@ -19,9 +19,10 @@ from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, features_of, predicted
+from onnxfuse.pipeline.guided import lock_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
-from onnxfuse.render.ort_glue import Entry
+from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import Gain, GroupResult, Model
 
@@ -35,26 +36,32 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     options, cache = context.options, cache_of(context)
     if cache is None and not options.no_cache:
         b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
-    toolchain = calls.find_toolchain(options.toolchain)
-    entries = [Entry(b.sources[op].symbol) for op in dict.fromkeys(p.op for p in b.all_parts)]
-    glue = calls.registration(b.domain, entries, _features(context, b))
+    toolchain = calls.find_toolchain(options.toolchain, context.targets[0].machine)
+    ops = tuple(dict.fromkeys(p.op for p in b.all_parts))
+    variants = [
+        Variant(target.name, tuple(b.sources[target.name, op].symbol for op in ops), features)
+        for target, features in _features(context, b)
+    ]
+    glue = calls.registration(b.domain, variants)
     library = calls.build_library(
         tuple(b.sources.values()),
         glue,
-        context.target,
         toolchain,
         cache,
         options.jobs,
         context.folder / have(context.places).library.name,
         context.meter.left,
     )
-    told = {"distinct": len(entries), "cached": min(library.cached, len(entries)), "compiler": library.compiler}
+    distinct = len(ops) * len(variants)
+    told = {"distinct": distinct, "cached": min(library.cached, distinct), "compiler": library.compiler}
     context.tell("compile", told | {"seconds": library.seconds})
     return replace(b, library=library)
 
 
-def _features(context: Context, b: Build) -> tuple[str, ...]:
-    return features_of(context.target, [have(p.kernel) for p in b.all_parts])
+def _features(context: Context, b: Build) -> Iterator[tuple[Target, tuple[str, ...]]]:
+    """Each target of the library with what its kernels ask of a processor."""
+    for at, target in enumerate(context.targets):
+        yield target, features_of(target, [p.kernels[at] for p in b.all_parts if p.kernels])
 
 
 def cache_of(context: Context) -> Cache | None:
@@ -83,7 +90,11 @@ def emit(context: Context, calls: Calls, b: Build) -> Build:
     else:
         library = have(b.library)
         main = _planned(b)
-        stated = Stated(b.domain, places.library_name, library.sha256, places.manifest_name)
+        targets = tuple(
+            "+".join([target.name, *(name for name in features if name not in target.features)])
+            for target, features in _features(context, b)
+        )
+        stated = Stated(b.domain, places.library_name, library.sha256, places.manifest_name, targets)
         emitted = calls.emit(main.plan, main.fused, stated, main.inner)
     b = replace(
         b, emitted=emitted, groups=_groups(context, b, emitted), files=_written(context, calls, emitted, places)
@@ -132,13 +143,21 @@ def manifest_file(context: Context) -> Path:
     return context.folder / "manifest.json"
 
 
+def lock_file(context: Context, b: Build) -> Path:
+    """The lock file of a build that was measured, in the folder."""
+    path = context.folder / "lock.json"
+    path.write_text(lock_of(context, b), encoding="utf-8")
+    return path
+
+
 def write_manifest(context: Context, b: Build) -> None:
     """The manifest as a file in the folder where outputs are made; with a verdict, what rounded weights cost."""
     places, library = have(context.places), b.library
     source: Source = have(b.loaded).source
     if places.manifest is None:
         return
-    how: dict[str, Any] = {"target": context.target.name, "features": list(_features(context, b))}
+    targets = [{"name": target.name, "features": list(features)} for target, features in _features(context, b)]
+    how: dict[str, Any] = {"target": targets[0]["name"], "features": targets[0]["features"], "targets": targets}
     how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy}
     how["precision"] = context.options.precision
     if b.verdict is not None and context.options.precision != "fp32":

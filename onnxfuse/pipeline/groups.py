@@ -165,6 +165,8 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
     pairs = [(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True) if part.kernel is not None]
     constants = frozenset(name for graph in {id(g): g for g in graphs}.values() for name in graph.constants)
     held = weight_bytes([have(part.kernel) for part, _ in pairs], constants)
+    best = context.targets[0]
+    target = best if context.machine is None else context.machine.target(best)
     known: dict[tuple[str, tuple[bool, ...]], Cost | None] = {}
 
     def cost(part: Part) -> Cost | None:
@@ -172,7 +174,7 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
             return None
         key = (part.op, tuple(p.value in constants for p in part.kernel.inputs))
         if key not in known:
-            found = attempted(context, "cost", partial(cost_of, part.kernel, context.target, constants, held))
+            found = attempted(context, "cost", partial(cost_of, part.kernel, target, constants, held))
             known[key] = None if isinstance(found, Decision) else found
         return known[key]
 

@@ -25,6 +25,7 @@ class Places:
     model: Path | None
     library: Path
     manifest: Path | None
+    lock: Path | None  # None where none is to be written
     name: str  # of the model, with `.onnx`
 
     @property
@@ -60,14 +61,22 @@ def places_of(model: Path | None, options: Options) -> Places:
             raise UsageError("optimize: -o - needs --lib", hint="the library cannot go to standard output too")
         library = Path(options.lib)
         name = f"{library.name.removeprefix('lib').removesuffix('.so')}.onnx"
-        return _checked(Places(None, library, Path(options.manifest) if options.manifest else None, name), model)
+        manifest, lock = (Path(named) if named else None for named in (options.manifest, _lock_named(options)))
+        return _checked(Places(None, library, manifest, lock, name), model)
     path = Path(out) if out is not None else _default(model)
     if not path.name:
         raise UsageError("optimize: OUT has no name", hint="name the file to write")
     stem = path.name.removesuffix(".onnx")
     library = Path(options.lib) if options.lib else path.with_name(f"lib{stem}.so")
     manifest = Path(options.manifest) if options.manifest else path.with_name(f"{stem}.fuse.json")
-    return _checked(Places(path, library, manifest, path.name), model)
+    beside = path.with_name(f"{stem}.fuse.lock") if options.profile_guided else None
+    lock = Path(named) if (named := _lock_named(options)) else beside
+    return _checked(Places(path, library, manifest, lock, path.name), model)
+
+
+def _lock_named(options: Options) -> str | None:
+    """The lock file to write that the options name; one to read is no output."""
+    return options.lock if options.profile_guided else None
 
 
 def _default(model: Path | None) -> Path:
@@ -80,7 +89,7 @@ def _default(model: Path | None) -> Path:
 def _checked(places: Places, source: Path | None) -> Places:
     """The places, each another file, whatever its name; the model alone may replace the one that was read."""
     named = {"the model": places.model, "its data": places.data, "the library": places.library}
-    named["the manifest"] = places.manifest
+    named |= {"the manifest": places.manifest, "the lock file": places.lock}
     seen: dict[str, str] = {} if source is None else {os.path.realpath(source): "the model to read"}
     for what, path in named.items():
         if path is None:
@@ -96,7 +105,7 @@ def _checked(places: Places, source: Path | None) -> Places:
 
 def refuse(places: Places, options: Options) -> None:
     """Raise UsageError for an output that exists, OutputError where its folder is missing or cannot be written."""
-    paths = [p for p in (places.model, places.library, places.manifest) if p is not None]
+    paths = [p for p in (places.model, places.library, places.manifest, places.lock) if p is not None]
     refuse_existing(paths, overwrite=options.overwrite)
     for folder in dict.fromkeys(p.absolute().parent for p in paths):
         if not os.access(folder, os.W_OK | os.X_OK):

@@ -67,6 +67,7 @@ def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
         "atol": options.atol,
         "precision": options.precision,
         "dims": dict(source.dims),
+        "targets": context.here,
     }
     return Memory(cache, key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b)))
 

@@ -11,11 +11,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onnxfuse.config import Options, target_named
+from onnxfuse.config import Options, targets_of
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.pipeline import finish, verdict
+from onnxfuse.pipeline import finish, guided, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, phase_bytes, predicted
@@ -24,6 +24,7 @@ from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse
 from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
+from onnxfuse.profile_machine import calibrated
 from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
@@ -43,6 +44,7 @@ STEPS: tuple[Step, ...] = (
     ("build", finish.build, finish.check_library),
     ("emit", finish.emit, finish.check_emitted),
     ("verify", verdict.verify, _nothing),
+    ("guide", guided.guide, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
 _HOLDS = "it holds graphs, which are fused on their own"
@@ -50,7 +52,7 @@ _DRY = "render"  # the last step of a dry run: everything is decided, nothing is
 
 
 def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], None]) -> Build:
-    """All steps up to `last`; a step that refuses groups, and `verify` when kernels fail, lead back to `plan`."""
+    """All steps up to `last`. A step that refuses groups, kernels that fail and slow ones lead back to `plan`."""
     b, at = Build(), 0
     while at <= _NAMES.index(last):
         name, function, check = STEPS[at]
@@ -59,7 +61,7 @@ def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], 
             b = function(context, calls, b)
             check(b)
         show(name, b)
-        back = b.stale and name in ("schedule", "verify")
+        back = b.stale and name in ("schedule", "verify", "guide")
         at = _NAMES.index("plan") if back else at + 1
     return b
 
@@ -97,8 +99,10 @@ def optimize(
         meter = stack.enter_context(Meter(options.time_budget, memory))
         folder = stack.enter_context(workshop(places if writes and there else None))
         file, source = _as_file(model, folder)
-        target = target_named(options.arch)
-        context = Context(options, target, source, file, places, folder, meter, tell, strict)
+        targets = targets_of(options.arch)
+        context = Context(options, targets, source, file, places, folder, meter, tell, strict=strict)
+        if options.profile_guided:
+            context = replace(context, machine=calibrated(targets[0], finish.cache_of(context)))
         b = run(context, calls, last, _shower(options, show))
         if not writes:
             return _result(context, b, Output(), last)
@@ -106,13 +110,14 @@ def optimize(
 
 
 def _options(options: Options | None, output: str | os.PathLike[str] | None, changes: Mapping[str, Any]) -> Options:
-    """Options with changes; lists are as good as tuples. Raises UsageError for a field that there is not."""
-    known = [f.name for f in fields(Options)]
+    """Options with changes; lists, and one text, are as good as tuples. Raises UsageError for an unknown field."""
+    known = {f.name: f.metadata["many"] for f in fields(Options)}
     for name in changes:
         if name not in known:
             near = get_close_matches(name, known, 1)
             raise UsageError(f"options: there is no {name}", hint=f"did you mean {near[0]}?" if near else "see Options")
     given: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in changes.items()}
+    given |= {k: (v,) for k, v in given.items() if known[k] and isinstance(v, str)}
     if output is not None:
         given["output"] = os.fspath(output)
     return replace(options or Options(), **given)
@@ -141,6 +146,7 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
     if len(b.all_parts) < options.require_fusion:
         reason = f"optimize: {len(b.all_parts)} kernels were made, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
+    guided.check_lock(context, b)
     context.tell("begin", {"step": "gain"})
     with context.meter.step("gain"):
         b = finish.measured(context, calls, b)
@@ -153,6 +159,8 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
         made[places.library] = b.library.path
     if places.manifest is not None:
         made[places.manifest] = finish.manifest_file(context)
+    if places.lock is not None and options.profile_guided:
+        made[places.lock] = finish.lock_file(context, b)
     if places.model is not None:
         made[places.model] = b.files[-1]
     result = _result(context, b, _output(places, made), None)
@@ -164,10 +172,10 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
 
 def _output(places: Places, made: Mapping[Path, Path]) -> Output:
     """The final paths of what there is."""
-    library, manifest, data = (
-        str(path) if path in made else None for path in (places.library, places.manifest, places.data)
+    library, manifest, data, lock = (
+        str(path) if path in made else None for path in (places.library, places.manifest, places.data, places.lock)
     )
-    return Output(str(places.model) if places.model is not None else STREAM, library, manifest, data)
+    return Output(str(places.model) if places.model is not None else STREAM, library, manifest, data, lock)
 
 
 def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
@@ -190,9 +198,11 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         groups=b.groups or tuple(_described(context, b)),
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
-        verify=_verified(b),
+        verify=_verified(context, b),
         gain=b.gain,
-        target=context.target.name,
+        choices=b.choices or (),
+        target=context.targets[0].name,
+        targets=tuple(target.name for target in context.targets),
         precision=context.options.precision,
         compiler=b.library.compiler if b.library is not None else None,
         domain=b.domain or None,
@@ -239,6 +249,7 @@ def _nodes_of(b: Build, *, planned: bool) -> int:
     return len(b.parts) + sum(1 for _ in nodes_left(b)) if planned else len(have(b.loaded).nodes)
 
 
-def _verified(b: Build) -> Verified | None:
+def _verified(context: Context, b: Build) -> Verified | None:
     v = b.verdict
-    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached)
+    ran = () if b.copy or v is None or v.inputs == 0 else context.here
+    return None if v is None else Verified(v.ok, v.max_error, v.limit, v.inputs, v.message, v.cached, ran)

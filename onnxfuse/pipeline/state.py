@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxfuse.build import Library
-from onnxfuse.config import Options, Target
+from onnxfuse.config import Options, Target, runs_here
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Decision, Graph
@@ -18,7 +18,9 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
+from onnxfuse.profile_machine import Machine
 from onnxfuse.render.source import Source
+from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
 from onnxfuse.verify import Verdict
@@ -33,9 +35,15 @@ class Part:
 
     group: Group
     lowered: Lowered
-    kernel: Kernel | None = None
+    kernel: Kernel | None = None  # for the first target
+    others: tuple[Kernel, ...] = ()  # the same, with the same inputs and outputs, for the other targets
     body: Body | None = None
     op: str = ""
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels for all targets, in their order; none as long as there is none."""
+        return (self.kernel, *self.others) if self.kernel is not None else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +51,25 @@ class Context:
     """What a build is given and what watches over it. `folder` is where outputs are made before they are delivered."""
 
     options: Options
-    target: Target
+    targets: tuple[Target, ...]  # all that the library is for, best first
     model: Path | bytes
     original: Path  # the model as a file, whatever it came from
     places: Places | None  # None where nothing is to be written
     folder: Path
     meter: Meter
     tell: Tell
+    machine: Machine | None = None  # what was measured of this one, where it may be looked at
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
+
+    @property
+    def target_names(self) -> str:
+        """The targets in one word or more."""
+        return " ".join(target.name for target in self.targets)
+
+    @property
+    def here(self) -> tuple[str, ...]:
+        """Names of the targets that this machine can run."""
+        return tuple(target.name for target in self.targets if runs_here(target))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,7 +94,7 @@ class Build:
     rounds: int = 0  # how often it was planned
     passed: frozenset[tuple[str, ...]] = frozenset()  # operator and outputs of kernels that equal their bodies
     again: bool = False  # `forbidden` has grown: plan again
-    sources: Mapping[str, Source] = field(default_factory=dict)  # by operator type
+    sources: Mapping[tuple[str, str], Source] = field(default_factory=dict)  # by target and operator type
     domain: str = ""
     library: Library | None = None
     emitted: Emitted | None = None
@@ -84,6 +103,7 @@ class Build:
     nodes_after: int = 0
     verdict: Verdict | None = None
     gain: Gain | None = None
+    choices: tuple[Choice, ...] | None = None  # by measurement or a lock file; None: none were asked for yet
     notes: tuple[str, ...] = ()
 
     def everywhere(self) -> Iterator[Build]:
@@ -113,10 +133,13 @@ def check_options(options: Options) -> None:
     """Raise UsageError for a value that no option has; the command line says the same of its flags."""
     for each in fields(options):
         value, choices = getattr(options, each.name), each.metadata["choices"]
-        if choices and value is not None and value not in choices:
-            raise UsageError(f"options: {each.name} is not {value!r}", hint=f"it is one of {', '.join(choices)}")
+        for one in (value if isinstance(value, tuple) else (value,)) if choices else ():
+            if one is not None and one not in choices:
+                raise UsageError(f"options: {each.name} is not {one!r}", hint=f"it is one of {', '.join(choices)}")
         if isinstance(value, int) and value < 0:
             raise UsageError(f"options: {each.name} is below 0", hint="give 0 or more")
+    if options.check and (options.lock is None or options.profile_guided):
+        raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
     for pattern in options.skip_node:
         try:
             re.compile(pattern)

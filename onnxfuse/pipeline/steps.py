@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -11,17 +11,20 @@ from onnxfuse.build import TILES
 from onnxfuse.emit import domain
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.load import Source
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, features_of, half_for, refused
+from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.render.source import Source
 
 
 def load(context: Context, calls: Calls, b: Build) -> Build:
     """The model as a graph without shape arithmetic; one with kernels of ours is only copied."""
     graph = calls.load(context.model, context.options)
-    source: Source = graph.source
+    source: Loaded = graph.source
     size = source.bytes + sum(path.stat().st_size for path in source.external)
     name = str(context.model) if not isinstance(context.model, bytes) else "standard input"
     context.tell("read", {"path": name, "opset": graph.opset, "nodes": len(graph.nodes), "bytes": size})
@@ -84,7 +87,7 @@ def _rewritten(context: Context, calls: Calls, b: Build) -> Build:
 
 def plan(context: Context, calls: Calls, b: Build) -> Build:
     """Groups of nodes that become kernels, none of them forbidden; a graph that lost nothing keeps its plan."""
-    return _each(_planned)(context, calls, b)
+    return _each(_planned)(context, calls, apply_lock(context, b))
 
 
 def _planned(context: Context, calls: Calls, b: Build) -> Build:
@@ -178,16 +181,29 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
 
     def make() -> Part | Decision:
         half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
-        kernel = calls.schedule(lowered, layouts, graph.constants, context.target, half)
-        if isinstance(kernel, Decision):
-            return kernel
-        body = calls.body(group, kernel, graph)
+        found = [calls.schedule(lowered, layouts, graph.constants, target, half) for target in context.targets]
+        kernels = _alike(found)
+        if isinstance(kernels, Decision):
+            return kernels
+        body = calls.body(group, kernels[0], graph)
         if isinstance(body, Decision):
             return body
-        return replace(part, kernel=kernel, body=body, op=calls.identity(calls.kernel_text(kernel), body))
+        op = calls.identity("".join(map(calls.kernel_text, kernels)), body)
+        return replace(part, kernel=kernels[0], others=kernels[1:], body=body, op=op)
 
     made: Part | Decision = attempted(context, "schedule", make)
     return made
+
+
+def _alike(found: Sequence[Kernel | Decision]) -> tuple[Kernel, ...] | Decision:
+    """The kernels of one group for several targets, which one model calls: all take and give the same."""
+    refused = next((each for each in found if isinstance(each, Decision)), None)
+    if refused is not None:
+        return refused
+    kernels = tuple(each for each in found if not isinstance(each, Decision))
+    if any((k.inputs, k.outputs) != (kernels[0].inputs, kernels[0].outputs) for k in kernels):
+        return Decision("E-LAYOUT", (), "its instruction sets want the data in different orders", "name one --arch")
+    return kernels
 
 
 def nodes_left(b: Build) -> Iterator[str]:
@@ -212,21 +228,28 @@ def check_scheduled(b: Build) -> None:
 
 
 def render(context: Context, calls: Calls, b: Build) -> Build:
-    """One source per distinct kernel, that of the register tiles where one uses them, and the domain of all."""
+    """One source per target and distinct kernel, those of register tiles where they are used, and the domain of all."""
     if b.copy:
         return b
-    distinct = {part.op: have(part.kernel) for part in b.all_parts}
-    sources = {op: calls.render(kernel, op, op) for op, kernel in distinct.items()}
-    sources |= {f" {s.symbol}": s for s in calls.tiles_sources(distinct.values())}
+    sources: dict[tuple[str, str], Source] = {}
+    machines: list[str] = []
+    for at, target in enumerate(context.targets):
+        tail = f"_{target.identifier}" if len(context.targets) > 1 else ""
+        distinct = {part.op: part.kernels[at] for part in b.all_parts}
+        for op, kernel in distinct.items():
+            sources[target.name, op] = calls.render(kernel, op + tail, op, target.compiled)
+        for made in calls.tiles_sources(distinct.values(), tail, target.compiled):
+            sources[target.name, f" {made.symbol}"] = made
+        machines += [target.name, *target.compiled, *features_of(target, distinct.values())]
     bodies = {part.op: have(part.body).text for part in b.all_parts}
     headers = [path.read_text(encoding="utf-8") for path in sorted(TILES.glob("*.h"))]
-    texts = [f"{op}\0{source.text}\0{bodies.get(op, '')}" for op, source in sorted(sources.items())]
-    machine = (context.target.name, *context.target.flags, *features_of(context.target, distinct.values()))
-    return replace(b, sources=sources, domain=domain([*headers, *machine, *texts]))
+    texts = [f"{op}\0{source.text}\0{bodies.get(op, '')}" for (_, op), source in sorted(sources.items())]
+    return replace(b, sources=sources, domain=domain([*headers, *machines, *texts]))
 
 
 def check_sources(b: Build) -> None:
     """Assert that each kernel has a source of its own name."""
     symbols = [source.symbol for source in b.sources.values()]
     assert len(set(symbols)) == len(symbols), "render: two sources have one name"
-    assert all(part.op in b.sources for part in b.all_parts), "render: a kernel has no source"
+    ops = {op for _, op in b.sources}
+    assert all(part.op in ops for part in b.all_parts), "render: a kernel has no source"

@@ -35,8 +35,8 @@ def _kernels(b: Build) -> Iterator[str]:
 
 
 def _sources(b: Build) -> Iterator[str]:
-    for op, source in b.sources.items():
-        yield f"// {op}"
+    for (target, op), source in b.sources.items():
+        yield f"// {op} for {target}"
         yield source.text
 
 
@@ -55,7 +55,13 @@ def _verdict(b: Build) -> Iterator[str]:
         yield repr(b.verdict)
 
 
-_WHOLE = ("render", "build", "emit", "verify")  # steps that make one thing of all graphs
+def _choices(b: Build) -> Iterator[str]:
+    for c in b.choices or ():
+        verb = "keeps" if c.kept else "drops"
+        yield f"{verb} {', '.join(c.kernels)}: {c.with_ms} ms with, {c.without_ms} ms without"
+
+
+_WHOLE = ("render", "build", "emit", "verify", "guide")  # steps that make one thing of all graphs
 _TEXTS: dict[str, Callable[[Build], Iterable[str]]] = {
     "load": lambda b: [text(have(b.loaded))],
     "rewrite": lambda b: [text(have(b.graph))],
@@ -66,4 +72,5 @@ _TEXTS: dict[str, Callable[[Build], Iterable[str]]] = {
     "build": _library,
     "emit": _emitted,
     "verify": _verdict,
+    "guide": _choices,
 }

@@ -9,6 +9,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
+from onnxfuse.config import unable
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline.calls import Calls
@@ -41,6 +42,8 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
                 return _dropped(b, failed)
         verdict = known or _compared(context, calls, b)
         memory.keep(verdict)
+    if verdict.ok and not b.copy and (said := _unable(context)):
+        b = replace(b, notes=(*b.notes, f"not verified: {said}"))
     told = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
     context.tell("verify", told | {"inputs": verdict.inputs, "message": verdict.message})
     if verdict.ok is False and not b.copy:
@@ -95,6 +98,7 @@ def _settings(context: Context, b: Build) -> dict[str, Any]:
     """What both comparisons are told."""
     options, source = context.options, have(b.loaded).source
     return {
+        "isas": context.here,
         "inputs": options.inputs,
         "seed": options.seed,
         "dims": source.dims,
@@ -105,7 +109,8 @@ def _settings(context: Context, b: Build) -> dict[str, Any]:
 
 
 def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
-    options, library = context.options, None if b.copy else have(b.library).path
+    options = context.options
+    library = have(b.library).path if context.here and not b.copy else None
     verdict: Verdict = calls.verify_models(
         context.original,
         b.files[-1],
@@ -115,7 +120,13 @@ def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
         precision=options.precision,
         **_settings(context, b),
     )
+    if library is None and not b.copy and verdict.ok:
+        return replace(verdict, ok=None, message=f"{_unable(context)}; function bodies are right")
     return verdict
+
+
+def _unable(context: Context) -> str:
+    return unable(target.name for target in context.targets)
 
 
 def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[Part, Compared]]]:
@@ -125,12 +136,12 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     """
     parts = {g.name: p for g, p in zip(b.groups, b.all_parts, strict=True)}
     known = [name for name, p in parts.items() if _key(p) in b.passed]
-    results = list(_results(context, calls, b, known)) if len(known) < len(parts) else []
+    results = list(_results(context, calls, b, known)) if context.here and len(known) < len(parts) else []
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
     seen = {*known, *(r.name for r in results if r.ok is not None)}
     inside = {g.name for g in b.groups[len(b.parts) :]}  # those of the main graph come first
     said = f"{len(inside - seen)} kernels in bodies were compared only where the whole model ran them"
-    notes = (said,) if inside - seen and said not in b.notes else ()
+    notes = (said,) if context.here and inside - seen and said not in b.notes else ()
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
+from onnxfuse.ir.codes import sides_of
 from onnxfuse.ir.compose import loads, sources, walk
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.indexing import product
@@ -25,7 +26,9 @@ _LONGEST = 3  # nodes behind an integer product that belong to it: Cast, Mul by 
 
 def integer_nodes(graph: Graph, kinds: Kinds, rows: Table) -> dict[int, Decision]:
     """Nodes of such patterns by position, each with the reason why it stays with the runtime."""
-    products = _coded_products(graph, kinds, rows) | _scaled_products(graph, kinds)
+    # images of codes: the runtime's own operators for what lies between such convolutions have no rows
+    direct = {i for i, k in kinds.items() if _multiplies_codes(k) and (k.spatial or not _in_tiles(k))}
+    products = direct | _coded_products(graph, kinds, rows) | _scaled_products(graph, kinds, direct)
     beside = _beside_convolutions(graph, kinds, products) - products
     reasons = dict.fromkeys(products, "is part of a product that the runtime computes with integers")
     reasons |= dict.fromkeys(beside, "stands between integer convolutions, whose layout the runtime chooses")
@@ -74,17 +77,22 @@ def _coded_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
     return found
 
 
-def _scaled_products(graph: Graph, kinds: Kinds) -> set[int]:
+def _scaled_products(graph: Graph, kinds: Kinds, direct: set[int]) -> set[int]:
     """What makes the 8-bit operands of the runtime's own integer products, what scales the results and adds to them.
 
-    Such a product is known by its types: it has no row, reads 8-bit integers and gives 32-bit ones.
+    Such a product is `direct`, or known by its types: it has no row, reads 8-bit integers and gives 32-bit ones.
     """
     found: set[int] = set()
     at = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
     readers = graph.consumers()
     place = {n.name: i for i, n in enumerate(graph.nodes)}
     for i, n in enumerate(graph.nodes):
-        if i in kinds or not n.inputs or _bits(graph, n.inputs[0]) != 8 or _bits(graph, n.outputs[0]) != 32:
+        if (
+            (i in kinds and i not in direct)
+            or not n.inputs
+            or _bits(graph, n.inputs[0]) != 8
+            or _bits(graph, n.outputs[0]) != 32
+        ):
             continue
         members = {at[v] for v in n.reads if v in at}
         value = n.outputs[0]
@@ -129,11 +137,22 @@ def _decoded(graph: Graph, kinds: Kinds, rows: Table) -> dict[str, list[int]]:
 def _fits_kernels(graph: Graph, kind: Kind, chains: list[list[list[int]]]) -> bool:
     """Whether a product of decoded tensors is one of 8-bit codes by constant ones, in tiles or channel by channel."""
     codes = [_bits(graph, graph.nodes[c[-1]].inputs[0]) for side in chains for c in side]
-    terms = [
-        product([r.extent for r in n.ranges]) for d in kind.definitions for n in walk(d.value) if isinstance(n, Reduce)
-    ]
-    short = all(t.constant is not None and t.constant <= _WINDOW for t in terms)
-    return codes == [8, 8] and (kind.name == WEIGHTS or (kind.name == WINDOW and short))
+    return codes == [8, 8] and _in_tiles(kind)
+
+
+def _multiplies_codes(kind: Kind) -> bool:
+    """Whether a node sums products of 8-bit codes that it reads itself."""
+    return any(sides_of(n) is not None for n in _reduces(kind))
+
+
+def _in_tiles(kind: Kind) -> bool:
+    """Whether a contraction has constant weights, or a short window in each channel by itself."""
+    terms = [product([r.extent for r in n.ranges]).constant for n in _reduces(kind)]
+    return kind.name == WEIGHTS or (kind.name == WINDOW and all(t is not None and t <= _WINDOW for t in terms))
+
+
+def _reduces(kind: Kind) -> Iterator[Reduce]:
+    return (n for d in kind.definitions for n in walk(d.value) if isinstance(n, Reduce))
 
 
 def _constant(graph: Graph, i: int) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
+from onnxfuse.ir.codes import sides_of
 from onnxfuse.ir.compose import cost, free_axes, loads, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph, Node
@@ -20,6 +21,10 @@ REDUCTION = "reduction"
 ELEMENTWISE = "elementwise"
 DECODING = "decoding"  # elementwise from integer codes to numbers: belongs to whoever reads the numbers
 MOVEMENT = "movement"
+
+
+_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+SPATIAL = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", *_POOLS))  # operators of images
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,7 @@ def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ())
     if refused is not None:
         return refused
     reduces = [(d, n) for d in found for n in walk(d.value) if isinstance(n, Reduce)]
-    spatial = node.op in ("Conv", "ConvTranspose", "MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
+    spatial = node.op in SPATIAL
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
@@ -108,7 +113,9 @@ def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
 def _contraction(d: Definition, reduce: Reduce, *weights: Container[str]) -> str | None:
     """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
     body = reduce.body[0]
-    if reduce.combine != "sum" or reduce.dtype != F32 or not isinstance(body, Apply) or body.fn != "mul":
+    if reduce.combine != "sum" or not isinstance(body, Apply) or body.fn != "mul":
+        return None
+    if reduce.dtype != F32 and sides_of(reduce) is None:
         return None
     sides = [free_axes(a) & set(d.axes) for a in body.args]
     names = [{n.source for n in loads(a)} for a in body.args]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import Table
 from onnxfuse.ir.kernel import (
     Buffer,
@@ -24,8 +24,11 @@ from onnxfuse.render.statements import Printer
 STACK_BYTES = 64 << 10  # local buffers up to this size are arrays of the task's own stack
 
 
-def render(kernel: Kernel, symbol: str, name: str) -> Source:
-    """The source of a kernel: `symbol` names its descriptor onnxfuse_SYMBOL, `name` is the operator type."""
+def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
+    """The source of a kernel: `symbol` names its descriptor onnxfuse_SYMBOL, `name` is the operator type.
+
+    `flags` are those of the target that it was scheduled for.
+    """
     lines = [
         '#include "loops.h"',
         '#include "codes.h"' if any(p.exact for p in products_of([kernel])) else '#include "tile.h"',
@@ -40,7 +43,7 @@ def render(kernel: Kernel, symbol: str, name: str) -> Source:
     for number, phase in enumerate(kernel.phases):
         lines += [*_phase(kernel, phase, number), ""]
     lines += [*_entry(kernel), "", *_descriptor(kernel, symbol, name)]
-    return Source(symbol, "\n".join(lines) + "\n")
+    return Source(symbol, "\n".join(lines) + "\n", flags)
 
 
 def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
@@ -49,20 +52,24 @@ def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
     return tuple(p for p in PRODUCTS if p in found)
 
 
-def tiles_sources(kernels: Iterable[Kernel]) -> tuple[Source, ...]:
-    """The translation units of the register tiles that kernels use: one for each kind, and one that all share."""
+def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, ...] = ()) -> tuple[Source, ...]:
+    """The translation units of the register tiles that kernels use: one for each kind, and one that all share.
+
+    `flags` are those of the kernels' target, and `tail` is what tells its symbols from those of other targets.
+    """
     used = products_of(kernels)
     common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
-    made = [Source("tiles", common)] if used else []
-    return tuple(dict.fromkeys((*made, *(_tiles(p) for p in used))))
+    made = [Source(f"tiles{tail}", common, flags)] if used else []
+    return tuple(dict.fromkeys((*made, *(_tiles(p, tail, flags) for p in used))))
 
 
-def _tiles(p: Product) -> Source:
+def _tiles(p: Product, tail: str, flags: tuple[str, ...]) -> Source:
     if p.exact:
-        return Source("tiles_codes", '#include "codes_code.h"\n')
+        return Source(f"tiles_codes{tail}", '#include "codes_code.h"\n', flags)
     left, right = stored(p.left), stored(p.right)
-    packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, p.left)) if p.rounds else ""
-    return Source(f"tiles_{p.name}", f'#include "tile_code.h"\n{packs}ONNXFUSE_TILES({left}, {right})\n', p.flags)
+    packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, F16, p.left)) if p.rounds else ""
+    text = f'#include "tile_code.h"\n{packs}ONNXFUSE_TILES({left}, {right})\n'
+    return Source(f"tiles_{p.name}{tail}", text, (*flags, *p.flags))
 
 
 def kernel_text(kernel: Kernel) -> str:

@@ -11,10 +11,15 @@ from onnxfuse.render.source import Source
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
-    """A kernel of the library: `extern const onnxfuse::Kernel onnxfuse_<symbol>` is defined in another source."""
+class Variant:
+    """All kernels of a library for one instruction set, which is used where the CPU has all `features`.
 
-    symbol: str
+    For each of `symbols`, `extern const onnxfuse::Kernel onnxfuse_<symbol>` is defined in another source.
+    """
+
+    name: str
+    symbols: tuple[str, ...]
+    features: tuple[str, ...]  # keys of FEATURES
 
 
 # XCR0 bits that the operating system must have set: SSE and AVX; the three of AVX-512; the two of AMX.
@@ -23,6 +28,10 @@ _EAX, _EBX, _ECX, _EDX = range(4)
 
 # CPUID leaf, subleaf, register, bit, and the saved state that each feature needs; names as gcc spells them.
 FEATURES: dict[str, tuple[int, int, int, int, int]] = {
+    "sse3": (1, 0, _ECX, 0, 0),
+    "ssse3": (1, 0, _ECX, 9, 0),
+    "cx16": (1, 0, _ECX, 13, 0),
+    "sahf": (0x80000001, 0, _ECX, 0, 0),
     "sse4.1": (1, 0, _ECX, 19, 0),
     "sse4.2": (1, 0, _ECX, 20, 0),
     "popcnt": (1, 0, _ECX, 23, 0),
@@ -56,51 +65,66 @@ _TEXT = """\
 {externs}
 
 namespace {{
-const onnxfuse::Kernel* const kernels[] = {{
-{kernels}
+{rows}
+const onnxfuse::Variant variants[] = {{
+{variants}
 }};
-{features}\
-onnxfuse::Op ops[{size}];
+onnxfuse::Op ops[{op_count}];
+onnxfuse::ort::Domain* domains[{variant_count}];
 }}  // namespace
 
 extern "C" __attribute__((visibility("default"))) onnxfuse::ort::Status* RegisterCustomOps(
     onnxfuse::ort::SessionOptions* options, const onnxfuse::ort::Base* base) {{
-  return onnxfuse::register_kernels(options, base, {{"{domain}", kernels, ops, {size}, {rows}, {row_count}}});
+  return onnxfuse::register_kernels(options, base, {{"{domain}", variants, {variant_count}, {size}, ops, domains}});
 }}
 """
 
 
-def _feature_rows(features: Sequence[str]) -> str:
-    rows = []
-    for name in features:
-        leaf, subleaf, register, bit, state = FEATURES[name]
-        rows.append(f'    {{"{name}", {leaf:#x}, {subleaf}, {register}, {bit}, {state:#x}}},')
-    return "const onnxfuse::Feature features[] = {\n" + "\n".join(rows) + "\n};\n" if rows else ""
+def _rows(at: int, variant: Variant) -> str:
+    """The kernels of a variant, and the features that it needs."""
+    lines = [f"const onnxfuse::Kernel* const kernels{at}[] = {{"]
+    lines += [f"    &onnxfuse_{symbol}," for symbol in variant.symbols]
+    lines.append("};")
+    if variant.features:
+        lines.append(f"const onnxfuse::Feature features{at}[] = {{")
+        for name in variant.features:
+            leaf, subleaf, register, bit, state = FEATURES[name]
+            lines.append(f'    {{"{name}", {leaf:#x}, {subleaf}, {register}, {bit}, {state:#x}}},')
+        lines.append("};")
+    return "\n".join(lines)
 
 
-def registration(domain: str, kernels: Sequence[Entry], features: Sequence[str]) -> Source:
-    """The source that registers `kernels` under `domain` where the CPU has all `features` (keys of `FEATURES`).
+def _variant(at: int, variant: Variant) -> str:
+    features = f"features{at}" if variant.features else "nullptr"
+    return f'    {{"{variant.name}", kernels{at}, {features}, {len(variant.features)}}},'
 
-    It takes no target flags: it must run on any machine of the architecture in order to say no.
+
+def registration(domain: str, variants: Sequence[Variant]) -> Source:
+    """The source that registers under `domain` the kernels of the first of `variants` that the CPU can run.
+
+    All have the same kernels, in the same order. It takes no target flags: it must run on any machine of the
+    architecture in order to say no.
 
     Raises OnnxFuseError for a name that cannot be spelled and for a feature that has no row.
     """
-    if not kernels or not re.fullmatch(r"[A-Za-z0-9_.]+", domain):
-        raise OnnxFuseError(f"render: domain {domain!r} with {len(kernels)} kernels cannot be registered")
-    if bad := [e.symbol for e in kernels if not re.fullmatch(r"\w+", e.symbol, re.ASCII)]:
+    size = len(variants[0].symbols) if variants else 0
+    if not size or not re.fullmatch(r"[A-Za-z0-9_.]+", domain):
+        raise OnnxFuseError(f"render: domain {domain!r} with {size} kernels cannot be registered")
+    symbols = [s for v in variants for s in v.symbols]
+    if bad := [s for s in symbols if not re.fullmatch(r"\w+", s, re.ASCII)]:
         raise OnnxFuseError(f"render: {bad[0]!r} is not a C++ name")
-    if unknown := [name for name in features if name not in FEATURES]:
+    if unknown := [name for v in variants for name in v.features if name not in FEATURES]:
         raise OnnxFuseError(f"render: no row in FEATURES for CPU feature {unknown[0]!r}")
-    symbols = [f"onnxfuse_{e.symbol}" for e in kernels]
+    assert all(len(v.symbols) == size for v in variants), "render: kernels differ in number"
     text = _TEXT.format(
-        count=f"{len(symbols)} kernel{'s' * (len(symbols) > 1)}",
+        count=f"{size} kernel{'s' * (size > 1)}",
         domain=domain,
-        needs=", ".join(features) or "nothing special",
-        externs="\n".join(f"extern const onnxfuse::Kernel {s};" for s in symbols),
-        kernels="\n".join(f"    &{s}," for s in symbols),
-        features=_feature_rows(features),
-        size=len(symbols),
-        rows="features" if features else "nullptr",
-        row_count=len(features),
+        needs="; or ".join(", ".join(v.features) or "nothing special" for v in variants),
+        externs="\n".join(f"extern const onnxfuse::Kernel onnxfuse_{s};" for s in symbols),
+        rows="\n".join(_rows(at, v) for at, v in enumerate(variants)),
+        variants="\n".join(_variant(at, v) for at, v in enumerate(variants)),
+        op_count=len(symbols),
+        variant_count=len(variants),
+        size=size,
     )
     return Source("registration", text)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Source:
     """`text` is a translation unit, which may include the headers of `tiles/`; `symbol`, a C identifier, names it.
 
-    `flags` are what it needs of the compiler besides those of the machine class, gcc spelling.
+    `flags`, in gcc spelling, are those of its target; without any it runs on every machine of the architecture.
     """
 
     symbol: str

@@ -281,7 +281,7 @@ class Printer:
         row = identifier(s.row.name)
         where = _piece(s.load, substitute(s.load.index[0], {s.k: ZERO}))
         self.put("{")
-        self.put(f"  const {stored(s.load.dtype)}* from[PANEL];")
+        self.put(f"  const {stored(s.load.dtype)}* from[MOST];")
         self.put(
             f"  for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) "
             f"from[{row} - {index(s.begin, 1)}] = {where};"

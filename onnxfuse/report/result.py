@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from onnxfuse.report.document import envelope, plain
+from onnxfuse.report.lock import Choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class Output:
     library: str | None = None
     manifest: str | None = None
     data: str | None = None  # external data
+    lock: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Verified:
     inputs: int = 0
     message: str = ""
     cached: bool = False  # the same bytes passed before, in the same runtime and on the same kind of machine
+    targets: tuple[str, ...] = ()  # those whose kernels ran
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +98,9 @@ class Result:
     refusals: tuple[Refusal, ...]
     verify: Verified | None
     gain: Gain | None
-    target: str
+    choices: tuple[Choice, ...]  # measured, or those of a lock file
+    target: str  # the best of `targets`
+    targets: tuple[str, ...]
     precision: str  # what float32 weights of products were rounded to
     compiler: str | None
     domain: str | None

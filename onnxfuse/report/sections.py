@@ -50,7 +50,7 @@ def _optimize(d: Document) -> Page:
         ("phases", f"{d['phases']}, {_bytes(d['phase_bytes'])} between them"),
         *_verdict(d["verify"]),
         *_gain(d["gain"]),
-        ("built for", f"{d['target']}, {d['compiler'] or 'no compiler was needed'}"),
+        ("built for", f"{', '.join(d.get('targets') or [d['target']])}; {d['compiler'] or 'no compiler was needed'}"),
         ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in d["seconds"].items())),
         ("memory", _bytes(d["peak_memory_bytes"])),
     ]
@@ -62,7 +62,7 @@ def _optimize(d: Document) -> Page:
 def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
     if verdict is None:
         return
-    if verdict["max_error"] is None:
+    if verdict["max_error"] is None or verdict["ok"] is None:
         yield "verified", verdict["message"] or "nothing to compare"
     else:
         word = "ok" if verdict["ok"] else "FAILED"

@@ -10,6 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective
+from onnxfuse.ir.codes import MOST, Side, is_flat, requantized, scaled, sides_of
 from onnxfuse.ir.compose import free_axes, loads, rebuild, walk
 from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
@@ -17,7 +18,6 @@ from onnxfuse.ir.indexing import coefficient, flatten, product
 from onnxfuse.ir.layout import Layout, Permute, Reshape, Step, code_panels, panels
 from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.codes import MOST, Side, is_flat, requantized, scaled, sides_of
 
 ACC = "%acc"
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
@@ -20,7 +21,6 @@ from onnxfuse.ir.products import SINGLE, Product, product_of_codes, products_for
 from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, cast, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
-from onnxfuse.schedule.codes import without_scales
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of

@@ -74,6 +74,7 @@ def test_the_result_holds_what_is_promised(onnxfuse: Onnxfuse, model: Path):
         "library": "libm.fused.so",
         "manifest": "m.fused.fuse.json",
         "data": None,
+        "lock": None,
     }
     assert (found["nodes_before"], found["nodes_after"], found["nodes_left"], found["kernels"]) == (4, 1, 0, 1)
     assert found["distinct_kernels"] == found["phases"] == 1

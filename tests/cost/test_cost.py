@@ -7,7 +7,11 @@ import pytest
 
 from onnxfuse.config import TARGETS
 from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, parts_of, weight_bytes
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ZERO, Axis, Index
+from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store
+from onnxfuse.ir.layout import Layout
+from onnxfuse.ir.scalar import Load
 from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
 
 V4 = TARGETS["x86-64-v4"]
@@ -94,17 +98,28 @@ def test_a_machine_of_twice_the_speed_takes_half_the_time():
     assert fast.parts[COMPUTE] == pytest.approx(slow.parts[COMPUTE] / 2)
 
 
-def test_storing_by_columns_costs_more_than_by_rows():
-    """The second writes each element into a line of its own, all of them into one set of the cache."""
-    text = """<ir_version: 9, opset_import: ["" : 17]>
-    g (float[1, 64, 64, 64] x) => (float[1, {columns}] y) {{
-      c = Conv(x, w) {after} }}"""
-    last, first = (
-        text.format(columns="64, 64, 96", after="y = Transpose<perm = [0, 2, 3, 1]>(c)"),
-        text.format(columns="96, 64, 64", after="y = Relu(c)"),
+def copied(stride: int, apart: int) -> Cost:
+    """64 x 1024 elements, stored at distances of `stride` along a vector and of `apart` from one vector to the next."""
+    i, j = Axis("i", Index.of(64)), Axis("j", Index.of(1024))
+    shape = (Index.of(64 * 1024),)
+    value = Load("in0", (Index.of(i) * 1024 + j,), F32)
+    store = Store("out0", Index.of(j) * stride + Index.of(i) * apart, value)
+    rows = Loop(i, ZERO, i.extent, "serial", (Loop(j, ZERO, j.extent, "vector", (store,)),))
+    phase = Phase((), Index.of(1), (), (rows,))
+    kernel = Kernel(
+        (Param("in0", "x", F32, shape, Layout()),), (Param("out0", "y", F32, shape, Layout()),), (), (), (phase,)
     )
-    rows, columns = (predicted(made(each, "w float32[96, 64, 1, 1]")) for each in (last, first))
+    found = cost_of(kernel, V4)
+    assert found is not None
+    return found
+
+
+def test_storing_by_columns_costs_more_than_by_rows():
+    """By columns each element goes alone; where their lines are a multiple of 4 KB apart, into one set of the cache."""
+    rows, columns, same_set = copied(1, 1024), copied(64, 1), copied(1024, 1)
     assert columns.seconds > 2 * rows.seconds
+    assert same_set.parts[COMPUTE] > 5 * columns.parts[COMPUTE]
+    assert rows.phases[0].tasks == 1 and rows.phases[0].waiting == 0
 
 
 def test_tasks_are_those_of_the_kernels():

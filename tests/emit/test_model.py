@@ -96,6 +96,7 @@ def test_what_the_model_says_of_itself_stays(tmp_path):
         "onnxfuse.library": "libm.so",
         "onnxfuse.library_sha256": "ab" * 32,
         "onnxfuse.manifest": "m.fuse.json",
+        "onnxfuse.targets": "x86-64-v4 x86-64-v3",
     }
 
 

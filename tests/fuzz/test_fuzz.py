@@ -36,7 +36,7 @@ def in_one_unit(sources: tuple[Source, ...], *others: Any) -> Library:
     """A library whose kernels are compiled together, which is much quicker."""
     kernels = [s for s in sources if not s.symbol.startswith("tiles")]
     tiles = [s for s in sources if s.symbol.startswith("tiles")]
-    together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels))
+    together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels), kernels[0].flags)
     return build_library((together, *tiles), *others)
 
 

@@ -110,6 +110,29 @@ def depthwise(name: str, channels: int, kernel: int, left: DType = U8, **attrs: 
     return Case(name, b.graph(y), last=("x", y), feeds=full_range)
 
 
+def integers(name: str, left: DType, right: DType) -> Case:
+    """MatMulInteger with zero points that are known when it runs, scaled and biased as dynamic quantization has it."""
+    b = Build(21)
+    x, zero = b.input("x", 19, 50, dtype=left), b.input("z", dtype=left)
+    info = np.iinfo(right.numpy)
+    w = b.constant(b.rng.integers(info.min, info.max + 1, (50, 37)).astype(right.numpy))
+    zeros = b.constant(b.rng.integers(info.min, info.max + 1, 37).astype(right.numpy))
+    y = b.node("Cast", b.node("MatMulInteger", x, w, zero, zeros), to=1)
+    y = b.node("Add", b.node("Mul", y, b.input("s")), b.weights(37))
+    return Case(name, b.graph(y), feeds=full_range)
+
+
+def qlinear(name: str, op: str, shape: tuple[int, ...], held: tuple[int, ...], **attrs: Any) -> Case:
+    """A QLinear operator; its weights have one scale and one zero point."""
+    b = Build(21)
+    x = b.input("x", *shape, dtype=U8)
+    scale, other, last = (b.constant(np.float32(v)) for v in (0.05, 0.01, 0.9))
+    zero, middle = b.constant(np.array(120, np.uint8)), b.constant(np.array(5, np.int8))
+    w = b.constant(b.rng.integers(-128, 128, held).astype(np.int8))
+    y = b.node(op, x, scale, zero, w, other, middle, last, zero, **attrs)
+    return Case(name, b.graph(y), last=("x", y) if len(shape) > 2 else (), feeds=full_range)
+
+
 WINDOWS = (
     depthwise("codes_depthwise", 40, 3, pads=[1, 1, 1, 1]),
     depthwise("codes_depthwise_halved", 16, 5, I8, pads=[2, 2, 2, 2], strides=[2, 2]),
@@ -130,4 +153,8 @@ CASES = (
     image("codes_line", (2, 10, 21), 17, 3, pads=[1, 1], dilations=[2]),
     scale_given("codes_scale_given"),
     gemm("codes_gemm"),
+    integers("codes_integers", U8, I8),
+    integers("codes_integers_signed", I8, U8),
+    qlinear("codes_qlinear", "QLinearMatMul", (13, 40), (40, 24)),
+    qlinear("codes_qlinear_image", "QLinearConv", (1, 8, 9, 11), (16, 8, 3, 3), pads=(1, 1, 1, 1)),
 )

@@ -7,7 +7,6 @@ content, and shared by every process of a test run.
 from __future__ import annotations
 
 import fcntl
-import platform
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.config import EXTRAS, TARGETS, Target, cpu_flags
+from onnxfuse.config import TARGETS, Target, has_features, machine, runs_here, targets_of
 from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
@@ -42,11 +41,17 @@ Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 
 # As the build compiles them, but quicker where it is only the width of vectors that differs.
 FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
-QUICK = {"x86-64-v4": "-O3", "x86-64-v3": "-O1", "generic": "-O1"}
+QUICK = {"x86-64-v4": "-O3", "bf16": "-O3"}  # the others -O1
+HERE = [name for name, row in TARGETS.items() if row.machine in ("", machine())]  # classes of this architecture
 PER_UNIT = 32
-# Machine classes, and one whose machines have more than the class asks for.
+# Machine classes, one whose machines have more than the class asks for, and one that shares the weights of a wider one.
 _DOTS = {"extras": ("avx512bf16",), "flags": (*TARGETS["x86-64-v4"].flags, "-mavx512bf16")}
-MACHINES = {**TARGETS, "bf16": replace(TARGETS["x86-64-v4"], **_DOTS)}
+SHARING = "x86-64-v3 beside v4"
+MACHINES = {
+    **TARGETS,
+    "bf16": replace(TARGETS["x86-64-v4"], **_DOTS),
+    SHARING: targets_of(("x86-64-v4", "x86-64-v3"))[1],
+}
 BUILDS = {**MACHINES, "little-cache": replace(TARGETS["x86-64-v4"], l2_bytes=64 << 10)}
 ENOUGH = 10**12  # picoseconds of work that kernels are told they have, so that small ones are divided among tasks too
 _OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
@@ -124,13 +129,6 @@ def alone(path: Path) -> Iterator[None]:
         yield
 
 
-def runs_here(target: Target) -> bool:
-    """Whether this machine can run kernels of a machine class."""
-    if platform.machine() != "x86_64":
-        return target.name == "generic"
-    return cpu_flags() >= {*target.features, *(EXTRAS[name] for name in target.extras)}
-
-
 @cache
 def _unit(cases: tuple[Case, ...], target: str) -> Path:
     """The library of some cases for a machine class."""
@@ -140,8 +138,9 @@ def _unit(cases: tuple[Case, ...], target: str) -> Path:
         source = CACHE / f"{cases[0].name}-{target}.cpp"
         if not source.exists() or source.read_text() != text:
             source.write_text(text)
-        march = row.flags or (("-march=x86-64",) if platform.machine() == "x86_64" else ())
-        return compile_library([source], CACHE, (*FLAGS, QUICK.get(target, "-O3")), march)
+        march = row.flags or (("-march=x86-64",) if machine() == "x86_64" else ())
+        flags = (*FLAGS, QUICK.get(target, "-O1"), f"-DONNXFUSE_PANEL={row.panel}")
+        return compile_library([source], CACHE, flags, march)
 
 
 def library_of(table: Sequence[Case], case: Case, target: str) -> Path:
@@ -198,7 +197,7 @@ def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel])
 def verified(table: Sequence[Case], case: Case, target: str) -> float:
     """Compile a case with its neighbours for a machine class, run it for all its sizes with one to three threads."""
     row = BUILDS[target]
-    if not runs_here(row):
+    if not runs_here(row) or not has_features(row.extras):
         pytest.skip(f"this machine cannot run {target}")
     kernel = scheduled(case, target)
     if isinstance(kernel, Exception):

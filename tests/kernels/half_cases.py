@@ -9,14 +9,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from onnxfuse.ir.dtype import BF16, F16, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, DType
 from onnxfuse.ir.graph import Constant, Graph
 from tests.kernels.compiled import Array, Case, Sizes
 from tests.kernels.contraction_cases import CASES as CONTRACTIONS
-from tests.kernels.contraction_cases import SHAPES, gemm
+from tests.kernels.contraction_cases import SHAPES, gemm, scaled
 from tests.kernels.isa import bf16_bits, bf16_values
 from tests.kernels.window_cases import CASES as WINDOWS
 from tests.kernels.window_cases import conv, pads
+from tests.rules.build import Build, draw
 
 # Even depths, which bfloat16 weights need, and odd ones, which stay float32; images with and without padding, packed
 # and read where they lie; symbols; sums in parts.
@@ -52,6 +53,14 @@ def halved(case: Case, half: DType) -> Case:
     )
 
 
+def few_digits(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Inputs that float16 and bfloat16 can both hold."""
+    return {
+        name: (rng.integers(-64, 65, array.shape) / 16).astype(array.dtype)
+        for name, array in draw(graph, rng, sizes).items()
+    }
+
+
 def short() -> list[Case]:
     """Graphs that are float16 themselves."""
     out = [Case(f"half_{m}_{k}_{n}", gemm(m, k, n, dtype=F16)) for m, k, n in SHAPES]
@@ -75,7 +84,12 @@ def short() -> list[Case]:
 def held() -> list[Case]:
     """Graphs of float32 whose weights are held in 16 bits."""
     named = {c.name: c for c in (*CONTRACTIONS, *WINDOWS)}
-    return [halved(named[name], BF16) for name in HALVES] + [halved(named[name], F16) for name in HALVES[5::6]]
+    b = Build()
+    x = b.node("Cast", b.input("x", 15, 40, dtype=F16), to=F32.onnx)
+    widened = Case("widened", b.graph(b.node("MatMul", x, scaled(b, 40, 45))), feeds=few_digits)
+    return [halved(c, BF16) for c in (*(named[name] for name in HALVES), widened)] + [
+        halved(named[name], F16) for name in HALVES[5::6]
+    ]
 
 
 CASES: tuple[Case, ...] = (*short(), *held())

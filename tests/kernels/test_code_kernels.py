@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.kernel import Kernel, Tile, statements
 from tests.kernels.code_cases import CASES, WINDOWS
-from tests.kernels.compiled import Case, scheduled, verified
+from tests.kernels.compiled import HERE, SHARING, Case, scheduled, verified
 from tests.kernels.pool_host import compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*HERE, SHARING])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(CASES, case, target)
@@ -23,7 +22,7 @@ def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     assert [t.kind for t in tiles] == ["codes"]
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*HERE, SHARING])
 @pytest.mark.parametrize("case", WINDOWS, ids=lambda c: c.name)
 def test_a_window_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(WINDOWS, case, target)

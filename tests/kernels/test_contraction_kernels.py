@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.kernel import Kernel
-from tests.kernels.compiled import Case, scheduled, verified
+from tests.kernels.compiled import HERE, SHARING, Case, scheduled, verified
 from tests.kernels.contraction_cases import BLOCKWISE, CASES
 from tests.kernels.pool_host import compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [*HERE, SHARING])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(CASES, case, target)

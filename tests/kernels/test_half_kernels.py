@@ -8,7 +8,7 @@ from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel, Pack, Tile, statements
 from onnxfuse.ir.products import DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
-from tests.kernels.compiled import MACHINES, Case, kernel_of, verified
+from tests.kernels.compiled import HERE, MACHINES, SHARING, Case, kernel_of, verified
 from tests.kernels.half_cases import CASES
 from tests.kernels.pool_host import compiler
 
@@ -17,7 +17,7 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler"
 
 
 @needs_compiler
-@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("machine", [*HERE, "bf16", SHARING])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, machine: str) -> None:
     if case.half != BF16 and machine == "bf16":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
-from tests.kernels.compiled import Case, verified
+from tests.kernels.compiled import HERE, Case, verified
 from tests.kernels.movement_cases import CASES
 from tests.kernels.pool_host import compiler
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", HERE)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(CASES, case, target)

@@ -57,7 +57,7 @@ extern "C" __attribute__((visibility("default"))) const onnxfuse::Kernel* const*
 """,
     )
     text = unit_of(cases, target.name).replace(*change) if change[0] else unit_of(cases, target.name)
-    return build_library([Source("cases", text)], glue, target, gcc, Cache(CACHE), 1, out, sanitize=True)
+    return build_library([Source("cases", text, target.compiled)], glue, gcc, Cache(CACHE), 1, out, sanitize=True)
 
 
 def ran(gcc: Toolchain, target: Target, cases: Sequence[Case], library: Path) -> subprocess.CompletedProcess[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
@@ -32,11 +34,11 @@ class Planted:
     def name(self) -> str:
         return self.seen[self.number]
 
-    def __call__(self, kernel: Kernel, symbol: str, name: str) -> Source:
+    def __call__(self, kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...]) -> Source:
         if symbol not in self.seen:
             self.seen.append(symbol)
-        right = render(kernel, symbol, name)
-        return Source(symbol, wrong(right.text)) if self.seen.index(symbol) == self.number else right
+        right = render(kernel, symbol, name, flags)
+        return replace(right, text=wrong(right.text)) if self.seen.index(symbol) == self.number else right
 
 
 def wrong(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -48,9 +49,10 @@ def short(lowered: Any, layouts: Any, constants: Any, _: Target, half: Any) -> K
     return schedule(lowered, layouts, constants, GENERIC, half)
 
 
-def sanitized(sources: Any, glue: Any, _: Target, *others: Any) -> Library:
+def sanitized(sources: Any, *others: Any) -> Library:
     """A library of such kernels."""
-    return build_library(sources, glue, GENERIC, *others, sanitize=True)
+    baseline = [replace(source, flags=GENERIC.compiled) for source in sources]
+    return build_library(baseline, *others, sanitize=True)
 
 
 CALLS = Calls(schedule=short, build_library=sanitized)

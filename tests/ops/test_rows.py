@@ -7,6 +7,7 @@ import pytest
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ops.rows import ROWS
 from tests.ops import (
+    cases_coded,
     cases_contraction,
     cases_elementwise,
     cases_movement,
@@ -19,6 +20,7 @@ from tests.ops import (
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
 
 CASES: tuple[Case, ...] = (
+    *cases_coded.CASES,
     *cases_elementwise.CASES,
     *cases_movement.CASES,
     *cases_reduction.CASES,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -11,13 +12,15 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from onnxfuse.config import cpu_flags
+from onnxfuse import engine
+from onnxfuse.config import cpu_flags, has_features
 from onnxfuse.engine import Array
-from onnxfuse.errors import OnnxFuseError
+from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.render import ort_glue
 from onnxfuse.render.source import Source
 from tests.runtime import twice
 
+NEVER = (0x7FFFFFFF, 0, 0, 0, 0)  # a feature that no processor has
 LEVELS = (ort.GraphOptimizationLevel.ORT_DISABLE_ALL, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
 SHAPES = ((3, 5), (0, 5), (1, 1), (300, 301))
 
@@ -137,7 +140,7 @@ def test_loaded_again_after_the_last_session(wrong: Path, tmp_path: Path):
 
 
 def test_a_missing_cpu_feature_leaves_the_body(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setitem(ort_glue.FEATURES, "none-such", (0x7FFFFFFF, 0, 0, 0, 0))
+    monkeypatch.setitem(ort_glue.FEATURES, "none-such", NEVER)
     assert not kernel_runs(twice.built(tmp_path, twice.glue("none-such"), defines="#define GAIN 1.01f"))
 
 
@@ -145,12 +148,6 @@ def test_missing_saved_state_leaves_the_body(tmp_path: Path, monkeypatch: pytest
     leaf, subleaf, register, bit, _ = ort_glue.FEATURES["sse4.2"]
     monkeypatch.setitem(ort_glue.FEATURES, "unsaved", (leaf, subleaf, register, bit, 1 << 40))
     assert not kernel_runs(twice.built(tmp_path, twice.glue("unsaved"), defines="#define GAIN 1.01f"))
-
-
-LINUX_NAMES = {
-    "lzcnt": "abm", "bmi": "bmi1", "avxvnni": "avx_vnni", "avx512vnni": "avx512_vnni", "avx512bf16": "avx512_bf16",
-    "avx512fp16": "avx512_fp16", "sse4.1": "sse4_1", "sse4.2": "sse4_2",
-}  # fmt: skip
 
 
 @pytest.mark.skipif("sse2" not in cpu_flags(), reason="the rows are of x86")
@@ -163,8 +160,36 @@ def test_features_are_those_the_system_names(tmp_path: Path):
         }}""")  # fmt: skip
     library = ctypes.CDLL(str(twice.built(tmp_path, asks)))
     found = {name for i, name in enumerate(ort_glue.FEATURES) if library.RegisterCustomOps(i)}
-    named = {name for name in ort_glue.FEATURES if LINUX_NAMES.get(name, name.replace("-", "_")) in cpu_flags()}
+    named = {name for name in ort_glue.FEATURES if has_features([name])}
     assert found == named
+
+
+def gain(library: Path) -> int:
+    """By how many percent the kernel is wrong: that of which instruction set it is; 0 for the function body."""
+    found = float(answer(opened(library), np.ones((2, 2), np.float32))[0, 0])
+    return round(100 * (found / -3.0 - 1.0))
+
+
+def test_of_several_the_first_that_the_machine_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(ort_glue.FEATURES, "none-such", NEVER)
+    monkeypatch.delenv("ONNXFUSE_ISA", raising=False)
+    library = twice.several(tmp_path, best=("none-such",), good=(), plain=())
+    assert gain(library) == 2
+    for name, percent in {"plain": 3, "good": 2, "best": 0, "other": 0, "": 2}.items():
+        monkeypatch.setenv("ONNXFUSE_ISA", name)  # read whenever a session's options take the library
+        assert gain(library) == percent, name
+    monkeypatch.delenv("ONNXFUSE_ISA")
+    assert gain(twice.several(tmp_path, best=("none-such",), good=("none-such",))) == 0
+
+
+def test_the_word_to_libraries_ends_with_the_options(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ONNXFUSE_ISA", "theirs")
+    engine.options(libraries=[str(twice.several(tmp_path, good=()))], isa="good")
+    assert os.environ["ONNXFUSE_ISA"] == "theirs"
+    monkeypatch.delenv("ONNXFUSE_ISA")
+    with pytest.raises(DeviceError):
+        engine.options(libraries=[str(tmp_path / "none.so")], isa="good")
+    assert "ONNXFUSE_ISA" not in os.environ
 
 
 def in_disguise(version: str, api: str = "real->get_api(version)") -> Source:
@@ -218,7 +243,7 @@ def test_the_text_is_a_function_of_its_arguments():
 )
 def test_what_cannot_be_spelled_is_refused(domain: str, symbols: list[str], features: tuple[str, ...]):
     with pytest.raises(OnnxFuseError, match="render: "):
-        ort_glue.registration(domain, [ort_glue.Entry(symbol) for symbol in symbols], features)
+        ort_glue.registration(domain, [ort_glue.Variant("any", tuple(symbols), features)])
 
 
 @pytest.mark.parametrize("family", ["gcc", "clang"])

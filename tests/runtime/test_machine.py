@@ -9,11 +9,11 @@ import pytest
 
 from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache
-from onnxfuse.config import TARGETS, target_named
+from onnxfuse.config import TARGETS, targets_of
 from onnxfuse.errors import OutputError
 from onnxfuse.profile_machine import Machine, cache_sizes, calibrate, calibrated
 
-NATIVE = target_named("native")
+NATIVE = targets_of(())[0]
 
 
 @pytest.fixture(scope="module")

@@ -56,6 +56,21 @@ def test_options_and_providers_reach_the_runtime(tmp_path: Path, wrong: Path):
     assert opened.get_providers() == ["CPUExecutionProvider"]
 
 
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("Twice", BODY), ("Other,Twice", BODY), ("Twice,Other", BODY),
+        ("Other", KERNEL), ("Twic,Twice2,2Twice", KERNEL), ("", KERNEL),
+    ],
+)  # fmt: skip
+def test_single_kernels_can_be_run_as_bodies(tmp_path: Path, wrong: Path, named: str, found: float):
+    options = ort.SessionOptions()
+    options.add_session_config_entry("onnxfuse.disable", named)
+    model = written(tmp_path, wrong)
+    assert first(session(model, sess_options=options)) == found
+    assert first(session(model)) == KERNEL, "other sessions have them all"
+
+
 def test_a_model_without_metadata_opens_as_usual(files: Path):
     assert library_of(files / "plain.onnx") is None
     assert session(files / "plain.onnx").run(None, {"x": X})

@@ -9,7 +9,6 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse import build
-from onnxfuse.config import TARGETS
 from onnxfuse.render import ort_glue
 from onnxfuse.render.source import Source
 
@@ -22,13 +21,28 @@ def built(folder: Path, glue: Source, *, defines: str = "", family: str = "auto"
     kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
     made = folder / "libtwice.so"
     toolchain = build.find_toolchain(family)
-    build.build_library([Source("twice", f"{defines}\n{kernel}")], glue, TARGETS["generic"], toolchain, None, 2, made)
+    build.build_library([Source("twice", f"{defines}\n{kernel}")], glue, toolchain, None, 2, made)
     return made
 
 
 def glue(*features: str, domain: str = DOMAIN) -> Source:
     """The registration of the one kernel."""
-    return ort_glue.registration(domain, [ort_glue.Entry("twice")], features)
+    return ort_glue.registration(domain, [ort_glue.Variant("any", ("twice",), features)])
+
+
+def several(folder: Path, **needs: tuple[str, ...]) -> Path:
+    """A library with the kernel for several instruction sets, best first; that of the first is 1 % wrong, and so on."""
+    text = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
+    sources = [
+        Source(
+            f"twice_{name}", f"#define GAIN {1 + at / 100}f\n{text.replace('onnxfuse_twice', f'onnxfuse_twice_{name}')}"
+        )
+        for at, name in enumerate(needs, 1)
+    ]
+    variants = [ort_glue.Variant(name, (f"twice_{name}",), features) for name, features in needs.items()]
+    made = folder / "libseveral.so"
+    build.build_library(sources, ort_glue.registration(DOMAIN, variants), build.find_toolchain(), None, 2, made)
+    return made
 
 
 def _value(name: str, dims: list[int | str]) -> onnx.ValueInfoProto:

@@ -2,7 +2,7 @@
 #pragma once
 #include "tile.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 // What the codes of both sides mean: their zero points, and whether they have a sign. The right side's zero points may be
 // codes themselves, one for each column; where there are none (null), `right_zero` is that of all.
@@ -29,4 +29,4 @@ ONNXFUSE_INLINE void tile_codes(int rows, const A* const* table, i64 pitch, i64 
             columns < PANEL ? (int)columns : PANEL, out, codes, ahead);
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

@@ -1,24 +1,27 @@
 // A way to compute the tiles of codes_code.h, which includes this once for each: what it is called, how it multiplies, and
 // the attribute of its functions.
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
 template <int Rows, bool Turned> ONNXFUSE_CODES_FOR
 void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
-                         int32_t* out, const Codes& codes, Ahead ahead) {
+                         int at, int32_t* out, const Codes& codes, Ahead ahead) {
   const i64 whole = length / 4, rest = length % 4, steps = segments * length;
   const vi turn = splat<int32_t>(codes.left_signed ? TURN : 0), turn_b = splat<int32_t>(codes.right_signed ? 0 : TURN);
-  const int32_t *sums = reinterpret_cast<const int32_t*>(b + codes_bytes(segments * (whole + (rest != 0))) - PANEL * 4);
+  const i64 groups = segments * (whole + (rest != 0));
+  const int32_t* sums = reinterpret_cast<const int32_t*>(b + codes_bytes(groups) - PANEL * 4) + at;
+  b += at * 4;
+  out += at;
   const int32_t left = codes.left_zero + (codes.left_signed ? MOVED : 0);
   const bool plain = !codes.right_zeros && !codes.right_zero && codes.right_signed;  // as weights mostly are
-  alignas(64) int32_t moved[PANEL];
+  alignas(64) int32_t moved[ACROSS];
   int any_moved = 0;
   vi first[2] = {load(sums), load(sums + LANES)};
   if (!plain) {
-    alignas(64) int32_t less[PANEL];
-    for (int j = 0; j < PANEL; j++) {
-      const int32_t zero = j < columns ? right_zero(codes, j) : 0;
+    alignas(64) int32_t less[ACROSS];
+    for (int j = 0; j < ACROSS; j++) {
+      const int32_t zero = at + j < columns ? right_zero(codes, at + j) : 0;
       moved[j] = zero - (codes.right_signed ? 0 : MOVED);
       any_moved |= moved[j];
       less[j] = (int32_t)steps * zero;
@@ -100,7 +103,7 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
 }
 
 }  // namespace
-}  // namespace onnxfuse
+} }  // namespace onnxfuse
 
 #undef ONNXFUSE_CODES_TILE
 #undef ONNXFUSE_CODES_PRODUCTS

@@ -6,7 +6,7 @@
 #include <cpuid.h>
 #endif
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
 constexpr int MOVED = 128;
@@ -66,7 +66,7 @@ bool has_vnni() {
 #endif
 
 }  // namespace
-}  // namespace onnxfuse
+} }  // namespace onnxfuse
 
 #define ONNXFUSE_CODES_TILE tile_widened
 #define ONNXFUSE_CODES_PRODUCTS products_widened
@@ -79,20 +79,22 @@ bool has_vnni() {
 #include "codes_body.h"
 #endif
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
                int32_t* out, const Codes& codes, Ahead ahead) {
   with_rows<TALL>(rows, [&](auto n) {
     constexpr int Rows = decltype(n)::value;
+    over_panel(segments * length, ahead, [&](int at, Ahead next) {
 #if ONNXFUSE_AVX512
-    if (has_vnni()) {
-      if (codes.left_signed) return tile_vnni<Rows, true>(table, pitch, segments, length, b, columns, out, codes, ahead);
-      return tile_vnni<Rows, false>(table, pitch, segments, length, b, columns, out, codes, ahead);
-    }
+      if (has_vnni()) {
+        if (codes.left_signed) return tile_vnni<Rows, true>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        return tile_vnni<Rows, false>(table, pitch, segments, length, b, columns, at, out, codes, next);
+      }
 #endif
-    tile_widened<Rows, true>(table, pitch, segments, length, b, columns, out, codes, ahead);
+      tile_widened<Rows, true>(table, pitch, segments, length, b, columns, at, out, codes, next);
+    });
   });
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

@@ -4,7 +4,7 @@
 #include "math.h"
 #include "vec.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 #define HOLE __attribute__((always_inline))
 
@@ -247,4 +247,4 @@ ONNXFUSE_INLINE bool same_shape(const Tensor& t, const i64* want, int rank) {
 
 constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

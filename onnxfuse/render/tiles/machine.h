@@ -5,7 +5,7 @@
 #include "host.h"
 #include "vec.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
 enum { NOTHING, MULTIPLY_ADD, READ, WAIT };  // what the first number of the input asks for
@@ -86,4 +86,4 @@ inline const char* run_measure(Host* host, const Tensor* inputs) {
 }
 
 }  // namespace
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

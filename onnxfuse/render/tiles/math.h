@@ -7,7 +7,7 @@
 #include "vec.h"
 #include "math_tables.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 // f(x[i]) in every lane.
 template <class V, class F> ONNXFUSE_INLINE V per_lane(V x, F f) {
@@ -424,4 +424,4 @@ template <class V> ONNXFUSE_INLINE V gelu_tanh(V x) {
 #undef ONNXFUSE_DOUBLE_BY_LIBM
 #undef ONNXFUSE_FLOAT_BY_LIBM
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

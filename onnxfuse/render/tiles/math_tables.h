@@ -3,7 +3,7 @@
 #pragma once
 #include "vec.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 ONNXFUSE_INLINE vi bits(vf x) { return bits_as<vi>(x); }
 ONNXFUSE_INLINE vf magnitude(vf x) { return bits_as<vf>(bits(x) & 0x7fffffff); }
@@ -105,4 +105,4 @@ alignas(32) static const float ERF_TABLE[8][8] = {
 };
 #endif
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

@@ -101,7 +101,6 @@ struct Runtime {
   ort::Api api;
   bool fast_shapes;  // slot 414 is there
   int cores;
-  ort::Domain* domain;
 };
 Runtime runtime;
 
@@ -270,40 +269,62 @@ inline void describe(Op* op, const Kernel* kernel) {
   op->abi.destroy = op_destroy;
 }
 
-// The session config entry `onnxfuse.disable` is "1". The size counts the final zero.
-inline bool switched_off(ort::Api api, const ort::SessionOptions* options) {
+// The session config entry `onnxfuse.disable`: "1", or names of kernels with commas between them, to be run as function
+// bodies; empty where there is none. The size counts the final zero.
+inline const char* switched_off(ort::Api api, const ort::SessionOptions* options) {
   const char* key = "onnxfuse.disable";
   int there = 0;
-  char text[8] = "";
-  size_t size = sizeof(text);
+  char* text = nullptr;
+  size_t size = 0;
   ort::Status* status = ort::HasSessionConfigEntry(api)(options, key, &there);
-  if (!status && there) status = ort::GetSessionConfigEntry(api)(options, key, text, &size);
-  if (status) ort::ReleaseStatus(api)(status);
-  return !status && there && strcmp(text, "1") == 0;
-}
-
-inline ort::Status* make_domain(const char* name, const Kernel* const* kernels, Op* ops, int count) {
-  ort::Domain* domain = nullptr;
-  ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(name, &domain);
-  for (int i = 0; i < count && !status; ++i) {
-    describe(ops + i, kernels[i]);
-    status = ort::CustomOpDomainAdd(runtime.api)(domain, &ops[i].abi);
+  if (!status && there) {
+    if (ort::Status* first = ort::GetSessionConfigEntry(api)(options, key, nullptr, &size)) ort::ReleaseStatus(api)(first);
+    text = static_cast<char*>(malloc(size + 1));  // never freed: a few words for a session that asks for them
+    if (text) status = ort::GetSessionConfigEntry(api)(options, key, text, &size);
   }
-  if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
-  if (!status) runtime.domain = domain;
-  return status;
+  if (status) ort::ReleaseStatus(api)(status);
+  return !status && text ? text : "";
 }
 
-struct Registration {
-  const char* domain;
+inline bool names(const char* list, const char* name) {
+  const size_t length = strlen(name);
+  for (const char* at = strstr(list, name); at; at = strstr(at + 1, name))
+    if ((at == list || at[-1] == ',') && (at[length] == ',' || !at[length])) return true;
+  return false;
+}
+
+// The kernels of a library for one instruction set.
+struct Variant {
+  const char* name;
   const Kernel* const* kernels;
-  Op* ops;  // room for `count`, in static storage: the runtime keeps pointers into it
-  int count;
   const Feature* features;
   int feature_count;
 };
 
-// The first caller makes the domain, the others wait for it. It is never released: sessions hold it until they end.
+// Variants in the order of preference, each with `count` kernels of the same names. The runtime keeps pointers into `ops`,
+// which are `count` for each variant, in static storage as `domains` are.
+struct Registration {
+  const char* domain;
+  const Variant* variants;
+  int variant_count;
+  int count;
+  Op* ops;
+  ort::Domain** domains;
+};
+
+// A domain of all operators of a variant but those that `without` names.
+inline ort::Status* make_domain(const Registration& r, int variant, const char* without, ort::Domain** out) {
+  ort::Domain* domain = nullptr;
+  ort::Status* status = ort::CreateCustomOpDomain(runtime.api)(r.domain, &domain);
+  Op* ops = r.ops + variant * r.count;
+  for (int i = 0; i < r.count && !status; ++i)
+    if (!names(without, ops[i].kernel->name)) status = ort::CustomOpDomainAdd(runtime.api)(domain, &ops[i].abi);
+  if (status && domain) ort::ReleaseCustomOpDomain(runtime.api)(domain);
+  if (!status) *out = domain;
+  return status;
+}
+
+// The first caller makes the domains, the others wait for it. They are never released: sessions hold them until they end.
 inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registration& r) {
   int unknown = 0;
   while (!runtime.state.compare_exchange_weak(unknown, 1, std::memory_order_acquire)) {
@@ -316,19 +337,40 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   runtime.api = newer ? newer : api;
   runtime.fast_shapes = newer != nullptr;
   runtime.cores = usable_cores();
-  ort::Status* status = make_domain(r.domain, r.kernels, r.ops, r.count);
+  ort::Status* status = nullptr;
+  for (int i = 0; i < r.variant_count && !status; ++i) {
+    for (int k = 0; k < r.count; ++k) describe(r.ops + i * r.count + k, r.variants[i].kernels[k]);
+    status = make_domain(r, i, "", r.domains + i);
+  }
   runtime.state.store(status ? 0 : 2, std::memory_order_release);
   return status;
+}
+
+// The first variant that this machine can run, -1 without one. The environment variable ONNXFUSE_ISA allows one name only.
+inline int best_variant(const Registration& r) {
+  const char* only = getenv("ONNXFUSE_ISA");
+  for (int i = 0; i < r.variant_count; ++i) {
+    const Variant& v = r.variants[i];
+    if (only && *only && strcmp(only, v.name) != 0) continue;
+    if (cpu_has_all(v.features, v.feature_count)) return i;
+  }
+  return -1;
 }
 
 // Success without a registration is an answer too: the runtime then runs the function bodies.
 inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
   ort::Api api = base->get_api(ort::kAbiVersion);
-  if (!api || switched_off(api, options) || !cpu_has_all(r.features, r.feature_count)) return nullptr;
+  const char* without = api ? switched_off(api, options) : "";
+  if (!api || strcmp(without, "1") == 0) return nullptr;
+  const int variant = best_variant(r);
+  if (variant < 0) return nullptr;
   if (ort::Status* status = set_up(base, api, r)) return status;
   if (runtime.base != base) return nullptr;  // a second runtime in this process: tables must not be mixed
-  return ort::AddCustomOpDomain(api)(options, runtime.domain);
+  ort::Domain* domain = r.domains[variant];
+  if (*without)
+    if (ort::Status* status = make_domain(r, variant, without, &domain)) return status;
+  return ort::AddCustomOpDomain(api)(options, domain);
 }
 
 }  // namespace

@@ -6,10 +6,24 @@
 #include "host.h"
 #include "vec.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
-constexpr int PANEL = 2 * LANES;  // columns of a packed weight panel
-constexpr int TALL = LANES == 16 ? 14 : LANES == 8 ? 6 : 4;  // rows of a tile at most
+#if defined(__aarch64__)
+constexpr int TALL = 12;  // rows of a tile at most
+#else
+constexpr int TALL = LANES == 16 ? 14 : LANES == 8 ? 6 : 4;
+#endif
+constexpr int ACROSS = 2 * LANES;  // columns of a register tile
+
+// Columns of a packed weight panel: those of a register tile, or of several side by side where a machine with wider vectors
+// shares the weights.
+#if defined(ONNXFUSE_PANEL)
+constexpr int PANEL = ONNXFUSE_PANEL;
+#else
+constexpr int PANEL = ACROSS;
+#endif
+static_assert(PANEL % ACROSS == 0, "a panel is whole register tiles");
+constexpr int MOST = PANEL > TALL ? PANEL : TALL;  // rows that are packed at a time
 
 // Steps of the sum that lie side by side in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
 template <class T> constexpr int STEPS = 1;
@@ -54,25 +68,37 @@ template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
   }
 }
 
-// out[k, i] = from[i][k] for i < rows <= PANEL and k < depth; 0 for rows <= i < wide <= pitch. Rows are rounded to what
+// fn(columns before, what to fetch meanwhile) for each register tile of a panel, over which `rounds` go.
+template <class F> ONNXFUSE_INLINE void over_panel(i64 rounds, Ahead ahead, F fn) {
+#pragma GCC unroll 1
+  for (int j = 0; j < PANEL; j += ACROSS) {
+    fn(j, ahead);
+    if (ahead.from) ahead.from += rounds * ahead.step;
+  }
+}
+
+// out[k, i] = from[i][k] for i < rows <= MOST and k < depth; 0 for rows <= i < wide <= pitch. Rows are rounded to what
 // they are packed as; [k, i] is k * pitch + i, pairs of steps side by side for bf16: (k / 2 * pitch + i) * 2 + k % 2.
 #define ONNXFUSE_PACK(From, To) void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out);
 ONNXFUSE_PACK(float, float)
 ONNXFUSE_PACK(f16, float)
 ONNXFUSE_PACK(bf16, float)
 ONNXFUSE_PACK(float, bf16)
+ONNXFUSE_PACK(f16, bf16)
 ONNXFUSE_PACK(bf16, bf16)
 #undef ONNXFUSE_PACK
 
-// The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps. Where each panel is
-// read by one tile, what lies FAR bytes ahead: a whole panel ahead would be evicted again before it is read.
+// The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps, once for each register
+// tile. Where each panel is read by one tile, what lies FAR bytes ahead: a whole panel ahead would be evicted again before
+// it is read.
 constexpr i64 FAR = 32 << 10;
 template <class T> ONNXFUSE_INLINE Ahead ahead_of(const T* next, i64 depth, i64 turn, i64 turns) {
-  const i64 bytes = PANEL * STEPS<T> * (i64)sizeof(T), rounds = depth / STEPS<T>;  // of one round of a tile's loop
+  const i64 bytes = ACROSS * STEPS<T> * (i64)sizeof(T);                      // of one round of a register tile's loop
+  const i64 rounds = depth / STEPS<T> * (PANEL / ACROSS);
   const char* from = reinterpret_cast<const char*>(next);
   if (turns == 1 && rounds * bytes > FAR) from += FAR - rounds * bytes;
   const i64 step = (bytes + turns - 1) / turns;
   return Ahead{from + turn * rounds * step, step};
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

@@ -2,7 +2,7 @@
 #pragma once
 #include "tile.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
 // How the elements of a row and of a panel are multiplied. A round of a tile's loop takes PARTS * WIDE steps of the sum:
@@ -16,10 +16,16 @@ template <class Left, class Right> struct Product {  // wide rows; panels that a
 
 typedef vec<uint32_t> words;  // of two bf16 each, the earlier step in the lower half
 
+ONNXFUSE_INLINE words pairs(const bf16* p) {  // which lie as bf16 do, at any even address
+  words w;
+  memcpy(&w, p, sizeof w);
+  return w;
+}
+
 template <> struct Product<float, bf16> {
   static constexpr int PARTS = 2, WIDE = 1;
   ONNXFUSE_INLINE vf panel(const bf16* b, int part) {
-    const words w = load(reinterpret_cast<const uint32_t*>(b));
+    const words w = pairs(b);
     return bits_as<vf>(part ? w & 0xffff0000u : w << 16);
   }
   ONNXFUSE_INLINE vf spread(const float* a) { return splat<float>(*a); }
@@ -29,7 +35,7 @@ template <> struct Product<float, bf16> {
 #if defined(__AVX512BF16__)
 template <> struct Product<bf16, bf16> {
   static constexpr int PARTS = 1, WIDE = 2;
-  ONNXFUSE_INLINE words panel(const bf16* b, int) { return load(reinterpret_cast<const uint32_t*>(b)); }
+  ONNXFUSE_INLINE words panel(const bf16* b, int) { return pairs(b); }
   ONNXFUSE_INLINE words spread(const bf16* a) {
     uint32_t pair;
     memcpy(&pair, a, sizeof pair);
@@ -134,12 +140,15 @@ template <class To> struct Packed {
 };
 template <> struct Packed<bf16> {
   static constexpr int WIDE = 2;
-  ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(load(reinterpret_cast<const uint32_t*>(p))); }
-  ONNXFUSE_INLINE vf values(const float* p) {
-    bf16 pairs[2 * LANES];
-    store(pairs, load(p));
-    store(pairs + LANES, load(p + LANES));
-    return values(pairs);
+  ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(pairs(p)); }
+  template <class From> ONNXFUSE_INLINE vf values(const From* p) {
+#if defined(__AVX512BF16__)
+    return bits_as<vf>(_mm512_cvtne2ps_pbh((__m512)load(p + LANES), (__m512)load(p)));
+#endif
+    bf16 both[2 * LANES];
+    store(both, load(p));
+    store(both + LANES, load(p + LANES));
+    return values(both);
   }
 };
 
@@ -173,30 +182,42 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 
 }  // namespace
 
-#define ONNXFUSE_TILES(Left, Right)                                                                                     \
-  namespace onnxfuse {                                                                                                  \
-  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out,  \
-                 Ahead ahead) {                                                                                         \
-    with_rows<TALL>(rows, [&](auto n) { rows_tile<decltype(n)::value>(table, pitch, segments, length, b, out, ahead); }); \
-  }                                                                                                                     \
+#define ONNXFUSE_TILES(Left, Right)                                                                                       \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                    \
+  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out,     \
+                 Ahead ahead) {                                                                                           \
+    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
+      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                        \
+        rows_tile<decltype(n)::value>(table, pitch, segments, length, b + j * STEPS<Right>, out + j, next);               \
+      });                                                                                                                 \
+    });                                                                                                                   \
+  }                                                                                                                       \
   void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) { \
-    with_rows<TALL>(rows, [&](auto n) { even_tile<decltype(n)::value>(table, segments, length, b, out, ahead); });     \
-  }                                                                                                                     \
-  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {           \
-    with_rows<TALL>(rows, [&](auto n) { packed_tile<decltype(n)::value>(a, depth, b, out, more, ahead); });            \
-  }                                                                                                                     \
-  }
+    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
+      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                        \
+        even_tile<decltype(n)::value>(table, segments, length, b + j * STEPS<Right>, out + j, next);                      \
+      });                                                                                                                 \
+    });                                                                                                                   \
+  }                                                                                                                       \
+  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {              \
+    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
+      over_panel(depth / STEPS<Right>, ahead, [&](int j, Ahead next) {                                                    \
+        packed_tile<decltype(n)::value>(a, depth, b + j * STEPS<Right>, out + j, more, next);                             \
+      });                                                                                                                 \
+    });                                                                                                                   \
+  }                                                                                                                       \
+  } }
 
 // What tiles of every kind share.
 #define ONNXFUSE_SHARED                                                            \
-  namespace onnxfuse { alignas(64) const float ZEROS[ZERO_ROW] = {}; }             \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA { alignas(64) const float ZEROS[ZERO_ROW] = {}; } } \
   ONNXFUSE_PACKS(float, float) ONNXFUSE_PACKS(f16, float) ONNXFUSE_PACKS(bf16, float)
 
-#define ONNXFUSE_PACKS(From, To)                                                                                  \
-  namespace onnxfuse {                                                                                            \
-  void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) {                   \
-    packed_rows(rows, wide, pitch, from, depth, out);                                                            \
-  }                                                                                                               \
-  }
+#define ONNXFUSE_PACKS(From, To)                                                               \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                         \
+  void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) { \
+    packed_rows(rows, wide, pitch, from, depth, out);                                          \
+  }                                                                                            \
+  } }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

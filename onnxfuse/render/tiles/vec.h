@@ -3,13 +3,17 @@
 // vec<T> is a native compiler vector, so + - * / & | ^ << >> and comparisons work on it as they stand; a comparison
 // gives mask<T>: integers as wide as T, 0 or -1 per lane. bool is stored as uint8_t 0 or 1. f16 and bf16 exist in
 // memory only: vec<f16> and vec<bf16> are vec<float> whose values the narrow type can hold. Scalar overloads of the
-// same names serve generated scalar code. Everything is internal to its translation unit: several ISAs may be linked
-// into one library. Products and sums contract to fused multiply-adds (-ffp-contract=fast), where there are any.
+// same names serve generated scalar code. Several ISAs may be linked into one library: functions are internal to their
+// translation unit, and what cannot be is of a namespace of its ISA, so that no linker merges code of two. Products and sums contract to fused multiply-adds (-ffp-contract=fast), where there are any.
 #pragma once
 #include <cstdint>
 #include <cstring>
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
+#endif
+
+#ifndef ONNXFUSE_ISA
+#define ONNXFUSE_ISA any
 #endif
 
 #ifndef ONNXFUSE_LANES
@@ -42,7 +46,7 @@
 #pragma GCC diagnostic ignored "-Wignored-attributes"
 #endif
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 constexpr int LANES = ONNXFUSE_LANES;
 static_assert(LANES == 4 || LANES == 8 || LANES == 16, "ONNXFUSE_LANES is 4, 8 or 16");
@@ -187,11 +191,11 @@ template <class M> ONNXFUSE_INLINE bool all(M m) {
   else return m;
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse
 
 #include "vec_cast.h"
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 // ---- memory ----
 
@@ -334,6 +338,6 @@ template <class V> ONNXFUSE_INLINE V min_nan(V a, V b) {
   else return min_(a, b);
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse
 
 #include "vec_lanes.h"

@@ -1,7 +1,7 @@
 // Casts between vectors of any element type, masks of any width and the 16-bit storage types. Included by vec.h alone.
 #pragma once
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 // Between integer types, or masks: one doubling or halving of the width at a time, which compilers do in registers.
 template <class To, class V> ONNXFUSE_INLINE vec<To> resize(V v) {
@@ -121,4 +121,4 @@ template <class To, class V> ONNXFUSE_INLINE auto convert(V v) {
   }
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

@@ -1,7 +1,7 @@
 // Between the lanes of a vector: reductions in an order fixed by LANES, zips, transposes. Included by vec.h alone.
 #pragma once
 
-namespace onnxfuse {
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 // Lane i becomes lane i ^ Distance.
 template <int Distance, class V> ONNXFUSE_INLINE V swap_lanes(V v) {
@@ -81,4 +81,4 @@ ONNXFUSE_INLINE void transpose(vf (&rows)[LANES]) {
   }
 }
 
-}  // namespace onnxfuse
+} }  // namespace onnxfuse

@@ -1,0 +1,219 @@
+"""`--profile-guided` and `--lock`: areas are measured in the whole model, and what makes it slower is not emitted.
+
+An area is what shares layouts: groups with a value between them that does not lie in logical order; areas with a kernel
+in common are one. A build that is measured as it is beside itself with the function bodies of some kernels in their
+place, in turns, needs no other build for it. First the whole, then areas, then single kernels, those first that take
+longest as predicted, for as long as there is time.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from onnxfuse.errors import AnsweredNo, DeviceError
+from onnxfuse.ir.graph import Decision
+from onnxfuse.load import Source
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import forbidden, predicted
+from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.report.document import host
+from onnxfuse.report.lock import Choice, Lock, deciding, lock_text, read_lock
+
+SECONDS = 60.0  # for all measurements, where no --time-budget says otherwise
+SHARE = 0.5  # of what is left of a --time-budget
+TURNS = 0.4  # seconds for which each side of a first measurement runs; of the next, twice and three times as many
+ROUNDS = 3  # measurements that have to agree before kernels are dropped
+STEADY = 0.05  # how far a build may be from itself where kernels are dropped
+_UNLOCK = "--no-profile-guided builds it all the same"
+
+
+@dataclass(frozen=True, slots=True)
+class Area:
+    """Parts that are measured together: all of some kernels."""
+
+    parts: tuple[Part, ...]
+    seconds: float  # predicted, of all of them
+
+    @property
+    def kernels(self) -> tuple[str, ...]:
+        """Operator types."""
+        return tuple(sorted({p.op for p in self.parts}))
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the graph's nodes."""
+        return tuple(n.name for p in self.parts for n in p.group.nodes)
+
+
+def guide(context: Context, calls: Calls, b: Build) -> Build:
+    """The build as it is, or with what is slower in it forbidden, to be planned again. It is done once."""
+    if not context.options.profile_guided or b.choices is not None:
+        return b
+    if b.copy or b.verdict is None or b.verdict.ok is None:
+        said = "nothing was measured: " + ("nothing is fused" if b.copy else "the model was not run by verification")
+        return replace(b, choices=(), notes=(*b.notes, said))
+    limit = SECONDS if context.meter.left is None else SHARE * context.meter.left
+    start = time.monotonic()
+    found = _measured(context, calls, b, start + limit)
+    short = time.monotonic() - start >= limit
+    notes = (f"after {limit:.0f} s the smallest areas were not measured: --time-budget gives more",) if short else ()
+    told = {"measured": len(found), "dropped": sum(not c.kept for c in found)}
+    context.tell("guide", told)
+    return dropped(replace(b, choices=tuple(found), notes=(*b.notes, *notes)), found)
+
+
+def dropped(b: Build, choices: Iterable[Choice]) -> Build:
+    """The build without the kernels that were not kept."""
+    slower = [c for c in choices if not c.kept]
+    if not slower:
+        return b
+    decisions = tuple(Decision("E-COST", c.nodes, _reason(c), _UNLOCK) for c in slower)
+    names = frozenset(name for c in slower for name in c.nodes)
+    return forbidden(replace(b, refused=(*b.refused, *decisions)), names)
+
+
+def _reason(c: Choice) -> str:
+    times = f"{c.with_ms:.4g} ms with {', '.join(c.kernels[:3])}{' ...' * (len(c.kernels) > 3)}"
+    return f"the model takes {times} and {c.without_ms:.4g} ms without"
+
+
+def _measured(context: Context, calls: Calls, b: Build, until: float) -> list[Choice]:
+    """Choices, as long as there is time. The whole is given up only where no part of it is found to be at fault."""
+    found: list[Choice] = []
+    whole, *areas = _areas(context, b)
+    first = _compared(context, calls, b, whole)
+    out: set[str] = set()
+    for area in areas:
+        if time.monotonic() >= until:
+            break
+        choice = None if out.issuperset(area.kernels) else _compared(context, calls, b, area)
+        if choice is not None:
+            out |= set() if choice.kept else set(choice.kernels)
+            found.append(choice)
+    return ([replace(first, kept=first.kept or bool(out))] if first is not None else []) + found
+
+
+def _compared(context: Context, calls: Calls, b: Build, area: Area) -> Choice | None:
+    """The build with an area's kernels and without; None where it does not run without.
+
+    They are dropped where that saves more than the build differs from itself, and more than --min-gain of what they are
+    predicted to take, by the minima of ROUNDS measurements, each of which has to agree.
+    """
+    with_ms = without_ms = math.inf
+    least = context.options.min_gain * area.seconds * 1e3
+    spread, kept = 0.0, False
+    for number in range(ROUNDS):
+        found = _timed(context, calls, b, area, (number + 1) * TURNS)
+        if found is None:
+            return None
+        with_ms, without_ms, spread = min(with_ms, found[0]), min(without_ms, found[1]), found[2]
+        kept = spread > STEADY or with_ms - without_ms <= max(spread * with_ms, least)
+        if kept:
+            break
+    return Choice(area.kernels, area.nodes, _rounded(with_ms), _rounded(without_ms), _rounded(spread), kept)
+
+
+def _timed(context: Context, calls: Calls, b: Build, area: Area, seconds: float) -> tuple[float, float, float] | None:
+    """Milliseconds with kernels and without, and the spread of the build with them; None where it does not run."""
+    source: Source = have(b.loaded).source
+    model, library = b.files[-1], have(b.library).path
+    try:
+        found = calls.profile_models(
+            [model, model],
+            libraries=[library, library],
+            custom_libraries=context.options.custom_ops_library,
+            disabled=[(), area.kernels],
+            duration=seconds,
+            inputs=context.options.inputs,
+            seed=context.options.seed,
+            dims=source.dims,
+            time_limit=context.meter.left,
+        )
+    except DeviceError:
+        return None
+    with_ms, without_ms = (float(m.latency_ms.min) for m in found.models)
+    return with_ms, without_ms, float(found.spread or 0.0)
+
+
+def _rounded(x: float) -> float:
+    return float(f"{x:.5g}")
+
+
+def _areas(context: Context, b: Build) -> list[Area]:
+    """All kernels, areas, single kernels: each set once, in the order in which they are measured."""
+    pairs = zip(b.all_parts, predicted(context, b), strict=True)
+    costs = {id(p): cost.seconds if cost is not None else 0.0 for p, cost in pairs}
+    by_op: dict[str, list[Part]] = {}
+    for p in b.all_parts:
+        by_op.setdefault(p.op, []).append(p)
+    sets = [frozenset(by_op), *_connected(b), *(frozenset({op}) for op in by_op)]
+    made = [[p for p in b.all_parts if p.op in ops] for ops in dict.fromkeys(sets)]
+    areas = [Area(tuple(parts), sum(costs[id(p)] for p in parts)) for parts in made]
+    return [areas[0], *sorted(areas[1:], key=lambda a: (-a.seconds, a.kernels))]
+
+
+def _connected(b: Build) -> list[frozenset[str]]:
+    """Kernels whose nodes share values that do not lie in logical order, or share nothing with any other."""
+    home: dict[str, str] = {}
+
+    def root(name: str) -> str:
+        while home.setdefault(name, name) != name:
+            name = home[name]
+        return name
+
+    for each in b.everywhere():
+        layouts = each.plan.layouts if each.plan is not None else {}
+        for p in each.parts:
+            for value in (*p.group.inputs, *p.group.outputs):
+                if value in layouts and layouts[value].steps:
+                    home[root(p.op)] = root(f"value {value}")
+    found: dict[str, set[str]] = {}
+    for p in b.all_parts:
+        found.setdefault(root(p.op), set()).add(p.op)
+    return [frozenset(ops) for ops in found.values()]
+
+
+# lock files -----------------------------------------------------------------------------------------------------------
+
+
+def apply_lock(context: Context, b: Build) -> Build:
+    """The build with the choices of a lock file made, before it is planned. Raises AnsweredNo for `check`."""
+    path = context.options.lock
+    if path is None or context.options.profile_guided or b.choices is not None:
+        return b
+    lock = read_lock(Path(path))
+    source: Source = have(b.loaded).source
+    said = lock.differs(source.sha256, context.options, context.target_names)
+    there = {n.name for each in b.everywhere() for n in have(each.graph).nodes}
+    missing = sorted({name for c in lock.choices if not c.kept for name in c.nodes} - there)
+    said = said or (f"there is no node {missing[0]}" if missing else "")
+    if said and context.options.check:
+        raise AnsweredNo(f"lock: {path} does not fit: {said}", hint="measure again with --profile-guided")
+    notes = (f"{path} was made for another build: {said}",) if said else ()
+    choices = tuple(replace(c, nodes=tuple(n for n in c.nodes if n in there)) for c in lock.choices)
+    b = dropped(replace(b, choices=choices, notes=(*b.notes, *notes)), choices)
+    return replace(b, again=False, inner=tuple(replace(each, again=False) for each in b.inner))
+
+
+def check_lock(context: Context, b: Build) -> None:
+    """For `check`: the kernels are those that the lock file was written with. Raises AnsweredNo."""
+    if not context.options.check or context.options.lock is None or context.options.profile_guided:
+        return
+    lock = read_lock(Path(context.options.lock))
+    if lock.domain != b.domain:
+        said = f"the kernels are {b.domain or 'none'}, not {lock.domain or 'none'}"
+        raise AnsweredNo(
+            f"lock: {context.options.lock} does not fit: {said}", hint="measure again with --profile-guided"
+        )
+
+
+def lock_of(context: Context, b: Build) -> str:
+    """The text of the lock file of a build that was measured."""
+    source: Source = have(b.loaded).source
+    machine = {**host(), "calibrated": context.machine is not None}
+    lock = Lock(source.sha256, deciding(context.options), context.target_names, b.domain, b.choices or ())
+    return lock_text(lock, machine)

@@ -1,0 +1,95 @@
+"""The lock file: which areas of a model were measured to be faster as kernels, so that a later build need not measure.
+
+It holds what the build was of (model, options, machine class), what it became (the domain, a digest of its kernels),
+and every choice with its two times. Equal choices replayed on an equal model give equal bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.config import Options
+from onnxfuse.errors import UsageError
+from onnxfuse.report.document import SCHEMA_VERSION, version
+
+# Options that decide what is fused.
+DECIDING = ("dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math", "precision")
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Kernels measured in the whole model: milliseconds of a run with them, and with function bodies in their place.
+
+    `nodes` are those of the rewritten graph, which stay with the runtime where the kernels were not `kept`; `spread` is
+    how far the model with them was from itself.
+    """
+
+    kernels: tuple[str, ...]
+    nodes: tuple[str, ...]
+    with_ms: float
+    without_ms: float
+    spread: float
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Lock:
+    """A lock file as a value; `domain` is that of the library it led to, "" where nothing was left to fuse."""
+
+    model_sha256: str
+    options: Mapping[str, Any]
+    target: str
+    domain: str
+    choices: tuple[Choice, ...]
+
+    def differs(self, model_sha256: str, options: Options, target: str) -> str:
+        """What a build has that the lock was not made for; "" where it fits."""
+        if self.model_sha256 != model_sha256:
+            return f"the model has sha256 {model_sha256[:12]}, not {self.model_sha256[:12]}"
+        if self.target != target:
+            return f"the machine class is {target}, not {self.target}"
+        now = deciding(options)
+        changed = [name for name in DECIDING if now[name] != self.options.get(name)]
+        return f"--{changed[0].replace('_', '-')} is another" if changed else ""
+
+
+def deciding(options: Options) -> dict[str, Any]:
+    """The options that decide what is fused, as JSON has them."""
+    found = {name: getattr(options, name) for name in DECIDING}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
+
+
+def lock_text(lock: Lock, machine: Mapping[str, Any]) -> str:
+    """The text of a lock file; `machine` says where it was measured, and decides nothing."""
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "onnxfuse_version": version("onnxfuse") or "unknown",
+        "machine": dict(machine),
+        **asdict(lock),
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def read_lock(path: Path) -> Lock:
+    """The lock in a file. Raises UsageError where there is none."""
+    try:
+        d = json.loads(path.read_text(encoding="utf-8"))
+        if d["schema_version"] != SCHEMA_VERSION:
+            raise UsageError(f"lock: {path} is of version {d['schema_version']}", hint="make it again")
+        choices = tuple(_choice(each) for each in d["choices"])
+        return Lock(str(d["model_sha256"]), dict(d["options"]), str(d["target"]), str(d["domain"]), choices)
+    except OSError as problem:
+        hint = "--profile-guided makes one"
+        raise UsageError(f"lock: {path} cannot be read: {problem.strerror}", hint=hint) from None
+    except (ValueError, KeyError, TypeError):
+        raise UsageError(f"lock: {path} is no lock file", hint="--profile-guided makes one") from None
+
+
+def _choice(d: Mapping[str, Any]) -> Choice:
+    kernels, nodes = (tuple(map(str, d[key])) for key in ("kernels", "nodes"))
+    with_ms, without_ms, spread = (float(d[key]) for key in ("with_ms", "without_ms", "spread"))
+    return Choice(kernels, nodes, with_ms, without_ms, spread, bool(d["kept"]))

@@ -1,0 +1,136 @@
+"""Instruction sets: which a library is for, what they need, and that the code of two of them is never mixed up."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from onnxfuse import config, process
+from onnxfuse.build import TILES, Toolchain, compile_flags, find_toolchain
+from onnxfuse.config import ARCHS, TARGETS, Target, targets_of, unable
+from onnxfuse.errors import ToolchainError, UsageError
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cpp import render
+from onnxfuse.render.ort_glue import FEATURES, Variant, registration
+from onnxfuse.render.source import Source
+from tests.kernels.compiled import kernel_of
+from tests.kernels.contraction_cases import CASES
+
+BOTH = ("x86-64-v4", "x86-64-v3")
+needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86 instruction sets")
+
+# Macros by which compilers say what -march lets them use, as features; the others tell how, not what.
+MACROS = {"SSE4_1": "sse4.1", "SSE4_2": "sse4.2", "LAHF_SAHF": "sahf", "BMI": "bmi"}
+
+
+# ---- which ----
+
+
+def test_several_share_the_panels_of_the_widest():
+    wide, narrow = targets_of(["x86-64-v3", "x86-64-v4", "x86-64-v3"])
+    assert (wide.name, narrow.name) == BOTH
+    assert wide == TARGETS["x86-64-v4"]
+    assert narrow.panel == wide.panel == 32 and TARGETS["x86-64-v3"].panel == 16
+    assert targets_of(["x86-64-v3"]) == (TARGETS["x86-64-v3"],)
+    for target in TARGETS.values():
+        assert target.panel % (2 * target.lanes) == 0
+
+
+def test_native_is_the_best_that_runs_here(monkeypatch: pytest.MonkeyPatch):
+    for missing, best in {"": "x86-64-v4", "avx512cd": "x86-64-v3", "movbe": "generic"}.items():
+        monkeypatch.setattr(config, "machine", lambda: "x86_64")
+        monkeypatch.setattr(config, "has_features", lambda names, missing=missing: missing not in names)
+        assert [t.name for t in targets_of([])] == [t.name for t in targets_of(["native"])] == [best]
+    monkeypatch.setattr(config, "machine", lambda: "aarch64")
+    assert [t.name for t in targets_of([])] == ["aarch64"]
+    assert unable(["x86-64-v4", "aarch64"]) == "this machine cannot run kernels for x86-64-v4"
+    monkeypatch.setattr(config, "machine", lambda: "riscv64")
+    assert [t.name for t in targets_of([])] == ["generic"]
+
+
+def test_no_library_is_for_two_architectures():
+    with pytest.raises(UsageError, match="no library is for x86-64-v3 and aarch64"):
+        targets_of(["aarch64", "x86-64-v3"])
+
+
+def test_every_name_has_a_row_and_every_feature_too():
+    assert set(ARCHS) - {"native"} <= set(TARGETS)
+    assert {name for target in TARGETS.values() for name in target.features} <= set(FEATURES)
+
+
+@needs_x86
+@pytest.mark.parametrize("family", ["gcc", "clang", "zig"])
+@pytest.mark.parametrize("arch", BOTH)
+def test_whatever_a_compiler_may_use_is_asked_for(family: str, arch: str, tmp_path: Path):
+    """-march allows more than vectors: a processor without one of these would meet an illegal instruction."""
+    toolchain = available(family)
+    allowed = macros(toolchain, TARGETS[arch].flags, tmp_path) - macros(toolchain, (), tmp_path)
+    named = {MACROS.get(name, name.lower()) for name in allowed}
+    known = {name for name in named if name in FEATURES}
+    assert {"avx2", "fma", "bmi2", "movbe"} <= known
+    assert known <= set(TARGETS[arch].features)
+    how = re.compile(r"(AVX512|EVEX|FP_FAST|GCC|ATOMIC|HAVE|k8|tune|SSE2?_MATH|CRC32|XSAVE|GNUC|GFNI).*|.*_MATH")
+    assert not [
+        name for name in allowed - {m for m in allowed if MACROS.get(m, m.lower()) in known} if not how.match(name)
+    ]
+
+
+def macros(toolchain: Toolchain, flags: Sequence[str], folder: Path) -> set[str]:
+    """The names of what the compiler predefines, without underscores around."""
+    (folder / "none.cpp").write_text("")
+    done = process.run((*toolchain.command, *compile_flags(toolchain, flags), "-dM", "-E", "none.cpp"), cwd=folder)
+    assert done.code == 0, done.err
+    return {name.strip("_") for name in re.findall(r"#define (__\w+) 1$", done.out, re.MULTILINE)}
+
+
+def available(family: str) -> Toolchain:
+    try:
+        return find_toolchain(family)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+
+
+# ---- never mixed up ----
+
+
+def sources(target: Target) -> list[Source]:
+    """A kernel with tiles for a target, everything in headers, and functions that are not inlined where nothing is."""
+    case = next(c for c in CASES if c.name == "gemm_deep_43")
+    kernel = kernel_of(case, target)
+    assert isinstance(kernel, Kernel)
+    made = render(kernel, f"gemm_{target.identifier}", "gemm", target.compiled)
+    return [made, Source(f"tiles_{target.identifier}", '#include "tile_code.h"\n#include "loops.h"\n', target.compiled)]
+
+
+def defined(source: Source, folder: Path, *, namespaces: bool = True) -> set[str]:
+    """What a unit defines for the linker to see, without optimization, which would inline some of it."""
+    toolchain = find_toolchain()
+    flags = compile_flags(toolchain, [f for f in source.flags if namespaces or "ONNXFUSE_ISA" not in f])
+    (folder / "unit.cpp").write_text(source.text)
+    command = (*toolchain.command, *flags, "-O0", f"-iquote{TILES}", "-c", "unit.cpp", "-o", "unit.o")
+    done = process.run(command, cwd=folder, time_limit=300)
+    assert done.code == 0, done.err
+    said = process.run(("nm", "--defined-only", "--extern-only", "unit.o"), cwd=folder)
+    return {line.split()[-1] for line in said.out.splitlines()}
+
+
+@needs_x86
+@pytest.mark.skipif(shutil.which("nm") is None, reason="nm is not installed")
+def test_instruction_sets_share_no_symbol(tmp_path: Path):
+    """Two definitions of one inline function or template would become one, and that of the wider machine maybe."""
+    wide, narrow = targets_of(BOTH)
+    found = {t.name: [defined(source, tmp_path) for source in sources(t)] for t in (wide, narrow)}
+    of_wide, of_narrow = (set().union(*found[t.name]) for t in (wide, narrow))
+    assert not of_wide & of_narrow
+    for target, names in ((wide, of_wide), (narrow, of_narrow)):
+        assert not [name for name in names if target.identifier not in name], "everything is of its instruction set"
+    variants = [Variant(t.name, (f"gemm_{t.identifier}",), t.features) for t in (wide, narrow)]
+    assert defined(registration("onnxfuse.x", variants), tmp_path) >= {"RegisterCustomOps"}
+    assert not defined(registration("onnxfuse.x", variants), tmp_path) & (of_wide | of_narrow)
+    mixed = [set().union(*(defined(s, tmp_path, namespaces=False) for s in sources(t))) for t in (wide, narrow)]
+    assert mixed[0] & mixed[1], "without a namespace each they would share some"
