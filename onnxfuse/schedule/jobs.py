@@ -125,7 +125,10 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
 
 
 def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
-    """Constants that are read along the result's contiguous axis get that axis last in memory."""
+    """Constants that are read along the result's contiguous axis get that axis last in memory.
+
+    Not where something else is read along the axis that they have last already, as in the mean of a row of sums.
+    """
     place = done.places.get(nest.name)
     if place is None:
         return
@@ -134,12 +137,20 @@ def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
     for load in loads(nest.value):
         if load.source not in constants or load.source in done.layouts or len(load.index) < 2 or last is None:
             continue
+        others = [x for x in loads(nest.value) if x.source != load.source and x.source in done.places]
+        if any(_runs_with(done.places[x.source].offset(x.index), load.index[-1]) for x in others):
+            continue
         dims = [i for i, e in enumerate(load.index) if e == Index.of(last)]
         if len(dims) == 1 and dims[0] != len(load.index) - 1:
             perm = (*(i for i in range(len(load.index)) if i != dims[0]), dims[0])
             layout = Layout((Permute(perm),))
             done.layouts[load.source] = layout
             done.places[load.source] = dense(load.source, load.dtype, done.shapes[load.source], layout)
+
+
+def _runs_with(offset: Index, last: Index) -> bool:
+    """Whether an offset moves by one with the axis that `last` is."""
+    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
 
 
 def is_output(name: str) -> bool:
