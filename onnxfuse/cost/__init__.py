@@ -150,7 +150,10 @@ def _phase(
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     dtypes |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
     extents = [*(_value(s.extent, symbols) for s in phase.splits), 1, 1]
-    outer, inner = parts_of(target.cores, _value(phase.work, symbols), extents[0], extents[1])
+    work = _value(phase.work, symbols)
+    outer, inner = parts_of(target.cores, work, extents[0], extents[1])
+    if phase.few:
+        outer, inner = few_parts_of(target.cores, work, extents[0])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
     counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), dtypes)
@@ -193,6 +196,11 @@ def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int
     if outer > 1 and first % outer and first <= most:
         outer = first
     return outer, 1 if outer >= 4 * cores else min(-(-wanted // outer), second)
+
+
+def few_parts_of(cores: int, picoseconds: int, first: int) -> tuple[int, int]:
+    """The same where every task reads all weights (`few_parts_of` in loops.h)."""
+    return (1 if picoseconds * 1e-12 < 2 * TASK else min(cores, first), 1) if first > 0 else (0, 0)
 
 
 def _shares(outer: int, inner: int, threads: int) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -154,7 +154,8 @@ class Tile:
     first and the last lie at one distance from each other) or a packed block a[k * rows + row] (`packed`).
     `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
     `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
-    distances from the zero points, in the first `columns` columns.
+    distances from the zero points, in the first `columns` columns. In the last panel (number, of how many), `after` is
+    fetched instead of `ahead`: the first panel of another buffer.
     """
 
     out: str
@@ -176,6 +177,7 @@ class Tile:
     product: Product = SINGLE  # element types of a and b
     codes: Coding | None = None
     columns: Index = ZERO
+    after: tuple[Index, Index, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,12 +234,16 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """One parallel loop. `work` estimates its serial time in nanoseconds; `locals` live as long as one task."""
+    """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
+
+    `few`: every task reads all weights, so that there is only one for each core.
+    """
 
     splits: tuple[Split, ...]
     work: Index
     locals: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
+    few: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,14 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from onnxfuse.config import Options
+from onnxfuse.config import Options, targets_of
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import Table
+from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import (
     BATCHED,
@@ -84,7 +85,7 @@ def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
     """A plan over nodes of these kinds, and the names of those that ended up in no group."""
     graph, kinds, reads = _alive(graph, kinds, rows)
     units = Units.of(graph, reads)
-    grower = _Grower(units, kinds, options.strategy)
+    grower = _Grower(units, kinds, options)
     chosen = [g for g in grower.run() if _worth(units, kinds, g, options.min_group)]
     wanted = Counter(v for values in reads for v in dict.fromkeys(values))
     wanted.update(graph.outputs)
@@ -129,10 +130,12 @@ def _data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
 class _Grower:
     """Grows groups over units; what stopped a growth is kept as a decision."""
 
-    def __init__(self, units: Units, kinds: dict[int, Kind], strategy: str) -> None:
+    def __init__(self, units: Units, kinds: dict[int, Kind], options: Options) -> None:
         self.units = units
         self.kinds = kinds
-        self.strategy = strategy
+        self.strategy = options.strategy
+        self.target = targets_of(options.arch)[0]  # the best: others do as it does
+        self.single = options.precision == "fp32"
         self.taken: set[int] = set()
         self.decisions: list[Decision] = []
         self.seen: set[tuple[str, str]] = set()
@@ -200,7 +203,8 @@ class _Grower:
         if self.strategy == "nnvm" and kind.name != ELEMENTWISE:
             return ("E-TYPE", f"{op} is not elementwise")
         if kind.name == WEIGHTS:
-            return ("E-TYPE", f"{op} has weights of its own and reads whole rows")
+            members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
+            return chain_refusal(self.units.graph, members, op, kind, self.target, self.single)
         if kind.name == BATCHED:
             return (
                 None

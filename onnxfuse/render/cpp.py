@@ -178,9 +178,9 @@ def _scratch(kernel: Kernel) -> list[str]:
 
 def _launch(phase: Phase, number: int) -> list[str]:
     extents = [index(s.extent) for s in phase.splits]
-    extents += ["1"] * (2 - len(extents))
+    extents += ["1"] * (2 - len(extents) - phase.few)
     return [
-        f"  run.parts = parts_of(host->cores, {index(phase.work)}, {extents[0]}, {extents[1]});",
+        f"  run.parts = {'few_' if phase.few else ''}parts_of(host->cores, {index(phase.work)}, {', '.join(extents)});",
         "  if (run.parts.tasks() == 1) {",
         f"    phase{number}(&run, 0);",
         "  } else if (run.parts.tasks()) {",

@@ -246,11 +246,13 @@ class Printer:
         a, b = identifier(s.a), identifier(s.b)
         out = f"{identifier(s.out)} + {index(s.out_at, 1)}" if s.out_at != ZERO else identifier(s.out)
         depth = s.length * s.segments if s.codes is None else floor_div(s.length + 3, Index.of(4)) * 4 * s.segments
-        ahead = (
-            f"ahead_of({b} + {index(s.ahead, 1)}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
-            if s.ahead is not None
-            else "Ahead{nullptr, 0}"
-        )
+        ahead = "Ahead{nullptr, 0}"
+        if s.ahead is not None:
+            following = f"{b} + {index(s.ahead, 1)}"
+            if s.after is not None:
+                here, panels, other = s.after
+                following = f"{index(here + 1)} < {index(panels)} ? {following} : {identifier(other)}"
+            ahead = f"ahead_of({following}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
         if s.codes is not None:
             self.codes(s, s.codes, out, ahead)
         elif s.kind == "packed":

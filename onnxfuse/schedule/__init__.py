@@ -13,9 +13,10 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, ExtentBind, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
-from onnxfuse.schedule.align import Together, partition
+from onnxfuse.schedule.align import Together, chained, partition
 from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import canonical
+from onnxfuse.schedule.chain import chain_phase
 from onnxfuse.schedule.gemm import gemm_phases
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
@@ -53,6 +54,9 @@ def schedule(
             made, more = gemm_phases(part, prepared.places, target)
             phases.extend(made)
             scratch.extend(more)
+        elif chained(part.jobs):
+            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(chain_phase(part, prepared.places, kept, target))
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import indices_of, walk
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Atom, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
+from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.jobs import Job
 
@@ -85,11 +87,16 @@ def enough_parallel(t: Together) -> bool:
 
 
 def partition(jobs: Sequence[Job]) -> list[Together]:
-    """Phases in order: jobs joined to the phase before them as long as axes are shared; weight contractions alone."""
+    """Phases in order: jobs joined to the phase before them as long as axes are shared.
+
+    Contractions with weights are joined by nothing but contractions that read their rows.
+    """
     phases: list[Together] = []
     current: list[Job] = []
     for unit in _units(jobs):
-        joined = together([*current, *unit]) if current and not _alone(current[-1]) and not _alone(unit[-1]) else None
+        both = [*current, *unit]
+        joins = current and (chained(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
+        joined = together(both) if joins else None
         if joined is not None and enough_parallel(joined):
             current.extend(unit)
             continue
@@ -110,6 +117,14 @@ def _units(jobs: Sequence[Job]) -> list[list[Job]]:
     return units
 
 
+def chained(jobs: Sequence[Job]) -> bool:
+    """Whether several jobs are contractions with weights, so many rows of each made of as many of the one before."""
+    tiles = [j.tiled for j in jobs if j.tiled is not None]
+    known = all(a.extent.constant is not None for t in tiles for a in t.rows)
+    floats = all(j.nest.dtype == F32 for j in jobs[:-1]) and all(t.product == SINGLE and not t.parts for t in tiles)
+    return 1 < len(jobs) == len(tiles) and known and floats and all(not t.batch and t.rows for t in tiles)
+
+
 def _alone(job: Job) -> bool:
     """Whether a job is best done by itself: a contraction with weights, or windows, whose neighbours share inputs."""
     return not job.tiled.batch if job.tiled is not None else _windows(job)
@@ -127,7 +142,7 @@ def _closed(jobs: Sequence[Job]) -> list[Together]:
     """The jobs as one phase, or, where they share nothing, each as its own."""
     if not jobs:
         return []
-    found = together(jobs) if len(jobs) == 1 or not _alone(jobs[-1]) else None
+    found = together(jobs) if len(jobs) == 1 or chained(jobs) or not _alone(jobs[-1]) else None
     if found is not None:
         return [found]
     singles = [together([j]) for j in jobs]

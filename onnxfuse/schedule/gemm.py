@@ -74,7 +74,7 @@ def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
     how = t.product
     guess = product([a.extent for a in t.rows if a.extent.constant is not None]).constant or 1
     guess = m if m is not None else guess if guess > 1 else USUAL
-    tall, crosses = _tall(t, offset, target)
+    tall, crosses = height(t, offset, target)
     tiles = floor_div(rows + (tall - 1), Index.of(tall))
     weights = k * n * how.right.bytes
     row_bytes = how.left.bytes * (k if segments == 1 else k // segments)
@@ -111,7 +111,7 @@ def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
     return next((n for n in parts if depth // n <= most), 1)
 
 
-def _tall(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
+def height(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
     """Rows of a tile, and whether tiles cross the lines of an image, so that their rows do not lie evenly.
 
     Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where

@@ -6,19 +6,19 @@ that is only known at run time) becomes a definition of its own in the order tha
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.codes import without_scales
-from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes
+from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
 from onnxfuse.ir.products import SINGLE, Product, product_of_codes, products_for
-from onnxfuse.ir.scalar import Const, Guard, Load, Scalar, cast, const
+from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise
@@ -106,14 +106,16 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
-    for d in c.definitions:
+    for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         nest = nest_of(d, done.places, heads)
         found = recognise(Definition(d.name, nest.axes, nest.value), constants)
         operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
-            done.places[d.name] = dense(d.name, d.value.dtype, d.shape)
+            if tiled is not None and not tiled.batch:
+                done.layouts |= _summed_last(d, c.definitions[at + 1 :])
+            done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
         if tiled is None:
             del done.jobs[operands:]  # made ready for nothing
             nest = replace(nest, value=without_scales(nest.value))
@@ -122,6 +124,17 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
     return done
+
+
+def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
+    """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
+    reduces = [n for other in later for n in walk(other.value) if isinstance(n, Reduce)]
+    reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
+    dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
+    if len(dims) != 1 or dims == {len(d.axes) - 1}:
+        return {}
+    (dim,) = dims
+    return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
 
 
 def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.config import TARGETS
-from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, parts_of, weight_bytes
+from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, few_parts_of, parts_of, weight_bytes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store
@@ -132,3 +132,11 @@ def test_tasks_are_those_of_the_kernels():
     assert parts_of(2, 50 * us, 7, 1) == (7, 1)
     assert parts_of(1, 10_000 * us, 100, 9) == (1, 1)
     assert parts_of(2, 50 * us, 0, 1) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("cores", "first", "parts"), [(2, 12, (2, 1)), (16, 12, (12, 1)), (4, 0, (0, 0)), (1, 9, (1, 1))]
+)
+def test_tasks_that_all_read_the_weights_are_as_many_as_cores(cores: int, first: int, parts: tuple[int, int]):
+    assert few_parts_of(cores, 10**9, first) == parts
+    assert few_parts_of(cores, 10**7, first) == (min(first, 1), min(first, 1))

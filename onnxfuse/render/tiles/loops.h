@@ -216,6 +216,12 @@ ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second
   return Parts{outer, outer >= 4 * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
 }
 
+// Tasks that each read all weights: one for every core.
+ONNXFUSE_INLINE Parts few_parts_of(int cores, i64 picoseconds, i64 first) {
+  if (first <= 0) return Parts{0, 0};
+  return Parts{picoseconds < 20000000 ? 1 : least(cores, first), 1};
+}
+
 ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts, i64 step = 1) {
   return part == parts ? extent : extent * part / parts / step * step;
 }

@@ -1,0 +1,109 @@
+"""Whether a contraction goes through the same kernel as the one before it, block of rows by block of rows.
+
+It saves a barrier, the call of a kernel, the way of what lies between them, which otherwise all cores write and all
+read, and the wait for the first weights of each task, which are fetched meanwhile. Its price is that every core reads
+the weights of both, where each read its share, and that there are as few tasks as cores. Measured, that pays where
+weights come from memory, and not where all of them stay in the shared cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from onnxfuse.config import Target
+from onnxfuse.cost import OVERLAP, ROUND
+from onnxfuse.ir.compose import free_axes, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import Apply, Load, Reduce
+from onnxfuse.plan.kinds import WEIGHTS, Kind
+
+FEWEST = 64  # rows that keep several cores at work
+BLOCK = 1, 4  # of a core's second cache, that what lies between two contractions may take of it
+
+
+@dataclass(frozen=True, slots=True)
+class Product:
+    """A contraction with weights: rows, the depth of its sums, columns, and the value that it reads whole rows of."""
+
+    rows: Index
+    depth: Index
+    columns: Index
+    left: str | None  # None where it reads something else than rows
+    plain: bool  # float32 constants as they are
+
+    @property
+    def bytes(self) -> int:
+        """Of the weights."""
+        return 4 * ((self.depth * self.columns).constant or 0)
+
+
+def product_of(graph: Graph, kind: Kind) -> Product:
+    """The sizes of a contraction with weights."""
+    d = kind.definitions[0]
+    reduce = next(n for n in walk(d.value) if isinstance(n, Reduce))
+    body = reduce.body[0]
+    assert isinstance(body, Apply)
+    left, right = body.args
+    if all(n.source in graph.constants for n in walk(left) if isinstance(n, Load)):
+        left, right = right, left
+    columns = [a for a in d.axes if a in free_axes(right)]
+    rows = [a for a in d.axes if a not in columns]
+    ranges = set(reduce.ranges)
+    whole = isinstance(left, Load) and not left.guards and _whole(left.index, {*rows, *ranges})
+    source = left.source if isinstance(left, Load) and whole else None
+    sizes = [product([a.extent for a in part]) for part in (rows, reduce.ranges, columns)]
+    plain = isinstance(right, Load) and right.dtype == F32 and right.source in graph.constants
+    return Product(sizes[0], sizes[1], sizes[2], source, plain)
+
+
+def _whole(index: Sequence[Index], axes: set[Axis]) -> bool:
+    """Whether an index runs over each of the axes once, and over nothing else that is longer than 1."""
+    found = [e for e in index if e.constant is None]
+    longer = {Index.of(a) for a in axes if a.extent.constant != 1}
+    return len(found) == len(set(found)) and longer <= set(found) <= {Index.of(a) for a in axes}
+
+
+def chain_refusal(
+    graph: Graph, members: Sequence[tuple[Sequence[str], Kind]], op: str, kind: Kind, target: Target, single: bool
+) -> tuple[str, str] | None:
+    """Why a contraction does not join a group, whose members are given by what they make and their kinds.
+
+    `single`: weights are held in 32 bits.
+    """
+    after = ("E-TYPE", f"{op} has weights of its own and reads whole rows")
+    if not all(k.name == WEIGHTS or not _reduces(k) for _, k in members):
+        return after
+    before = [product_of(graph, k) for _, k in members if k.name == WEIGHTS]
+    last, here = before[-1] if before else None, product_of(graph, kind)
+    source = next((k for outputs, k in members if here.left in outputs), None)
+    if last is None or source is None or (last.rows, last.columns) != (here.rows, here.depth):
+        return after
+    rows = here.rows.constant
+    if rows is None or not single or not all(p.plain for p in (*before, here)):
+        return ("E-COST", f"{op} reads whole rows, and not all that is needed to judge their way is known")
+    held = sum(c.bytes for c in graph.constants.values())
+    if held <= target.l3_bytes * ROUND:
+        return ("E-COST", f"the model's {held >> 10} KB of weights stay in the shared cache, nothing waits for them")
+    if rows < FEWEST:
+        return ("E-COST", f"{rows} rows would leave cores idle, where columns would not")
+    between = 4 * rows * (here.depth.constant or 0)
+    room = target.cores * target.l2_bytes * BLOCK[0] // BLOCK[1]
+    if between > room:
+        again = "all weights would be read again for each block of rows"
+        return ("E-COST", f"{again}: {between >> 10} KB before {op}, {room >> 10} KB fit")
+    won = target.barrier_us + target.dispatch_us
+    won += OVERLAP * 2 * between / (target.cores * target.l3_gbps * 1e3)
+    weights = here.bytes + (last.bytes if len(before) == 1 else 0)
+    lost = OVERLAP * weights * (1 - 1 / target.cores) / (target.l3_gbps * 1e3)
+    if lost > won:
+        why = f"every core would read {weights >> 10} KB of weights, {lost:.0f} us for the {won:.0f} us that are won"
+        return ("E-COST", why)
+    return None
+
+
+def _reduces(kind: Kind) -> bool:
+    return any(isinstance(n, Reduce) for d in kind.definitions for n in walk(d.value))

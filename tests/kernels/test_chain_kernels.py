@@ -1,0 +1,36 @@
+"""Kernels of contractions behind contractions compute what their rows mean, as stages of one phase where they can."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.config import TARGETS
+from onnxfuse.ir.kernel import Kernel
+from tests.kernels.chain_cases import CASES
+from tests.kernels.compiled import Case, scheduled, verified
+from tests.kernels.pool_host import compiler
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
+    verified(CASES, case, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [
+        ("mlp_29_31_37_41", [True]),
+        ("mlp_three", [True]),
+        ("mlp_both", [True]),
+        ("mlp_norm", [True, False]),
+        ("images_lines", [True]),
+        ("images_points_both", [True]),
+        ("mlp_any", [False, False]),  # nobody knows how many rows there will be
+    ],
+)
+def test_products_of_the_same_rows_are_one_phase(name: str, few: list[bool]) -> None:
+    kernel = scheduled(next(c for c in CASES if c.name == name), "x86-64-v4")
+    assert isinstance(kernel, Kernel)
+    assert [p.few for p in kernel.phases] == few
