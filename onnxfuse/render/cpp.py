@@ -9,8 +9,10 @@ from onnxfuse.ir.index import Table
 from onnxfuse.ir.kernel import (
     Buffer,
     Kernel,
+    Pack,
     Param,
     Phase,
+    Stmt,
     Store,
     Tile,
     statements,
@@ -48,18 +50,24 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
 
 def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
     """The kinds of register tiles that kernels use, in the order of their table."""
-    found = {s.product for k in kernels for phase in k.phases for s in statements(phase.body) if isinstance(s, Tile)}
+    found = {s.product for s in _statements(kernels) if isinstance(s, Tile)}
     return tuple(p for p in PRODUCTS if p in found)
+
+
+def _statements(kernels: Iterable[Kernel]) -> Iterator[Stmt]:
+    return (s for k in kernels for phase in k.phases for s in statements(phase.body))
 
 
 def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, ...] = ()) -> tuple[Source, ...]:
     """The translation units of the register tiles that kernels use: one for each kind, and one that all share.
 
+    That one is there for kernels that only pack rows too.
     `flags` are those of the kernels' target, and `tail` is what tells its symbols from those of other targets.
     """
-    used = products_of(kernels)
+    held = tuple(kernels)
+    used, packs = products_of(held), any(isinstance(s, Pack) for s in _statements(held))
     common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
-    made = [Source(f"tiles{tail}", common, flags)] if used else []
+    made = [Source(f"tiles{tail}", common, flags)] if used or packs else []
     return tuple(dict.fromkeys((*made, *(_tiles(p, tail, flags) for p in used))))
 
 

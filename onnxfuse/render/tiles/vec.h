@@ -13,7 +13,7 @@
 #endif
 
 #ifndef ONNXFUSE_ISA
-#define ONNXFUSE_ISA any
+#define ONNXFUSE_ISA sole
 #endif
 
 #ifndef ONNXFUSE_LANES
