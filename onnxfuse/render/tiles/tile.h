@@ -26,10 +26,8 @@ static_assert(PANEL % ACROSS == 0, "a panel is whole register tiles");
 constexpr int MOST = PANEL > TALL ? PANEL : TALL;  // rows that are packed at a time
 
 // Steps of the sum that lie side by side in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
-template <class T> constexpr int STEPS = 1;
-template <> constexpr int STEPS<bf16> = 2;
-template <> constexpr int STEPS<int8_t> = 4;
-template <> constexpr int STEPS<uint8_t> = 4;
+// Not by specializations, which clang would define anew in each object.
+template <class T> constexpr int STEPS = is_same<T, bf16> ? 2 : is_same<T, int8_t> || is_same<T, uint8_t> ? 4 : 1;
 
 // Zeros that stand for the padding of a convolution.
 constexpr int ZERO_ROW = 4096;
