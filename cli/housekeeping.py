@@ -35,7 +35,12 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     facts: dict[str, Any] = {
         "compilers": compilers,
         "onnxruntime": _runtime(),
-        "target": {"name": target.name, "lanes": target.lanes, "features": target.features},
+        "target": {
+            "name": target.name,
+            "processor": target.processor or None,
+            "lanes": target.lanes,
+            "features": target.features,
+        },
         "archs": runs,
         "gpu": Path("/dev/nvidia0").exists(),
         "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
@@ -47,6 +52,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     rows = [
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
         ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
+        ("predicted for", f"{target.processor or 'any of this class'}: {target.gflops:.0f} GFLOP/s a core"),
         ("runs", ", ".join(name for name, here in runs.items() if here) or "the baseline of its architecture"),
         *((("allowed", f"{os.environ[ISA]} alone, by ${ISA}"),) if os.environ.get(ISA) else ()),
         *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),

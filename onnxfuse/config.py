@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import UsageError
+from onnxfuse.processors import Processor, cpu_facts, processor_of
 
 
 def _option(
@@ -121,6 +122,7 @@ class Target:
     memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
     dispatch_us: float = 1.0  # until a kernel begins, and its node is done
     barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
+    processor: str = ""  # the family that the numbers are of; empty: what the slower ones of the class have
 
     @property
     def identifier(self) -> str:
@@ -136,6 +138,11 @@ class Target:
     def cycle(self) -> float:
         """Seconds of a cycle in which two vectors are multiplied and added."""
         return 4 * self.lanes / self.gflops * 1e-9
+
+    def on(self, p: Processor) -> Target:
+        """The machine class with the numbers of a family of processors, whose units may be wider than its vectors."""
+        numbers = {name: value for name, value in asdict(p).items() if name not in ("name", "lanes", "gflops")}
+        return replace(self, processor=p.name, gflops=p.gflops * min(1.0, self.lanes / p.lanes), **numbers)
 
 
 EXTRAS = ("avx512bf16",)  # features that some machines of the widest class have
@@ -166,14 +173,8 @@ _LINUX = {
 
 def cpu_flags() -> frozenset[str]:
     """Instruction-set names of this machine as Linux spells them; empty where it does not say."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return frozenset()
-    for line in text.splitlines():
-        if line.startswith(("flags", "Features")):
-            return frozenset(line.split(":", 1)[1].split())
-    return frozenset()
+    facts = cpu_facts()
+    return frozenset((facts.get("flags") or facts.get("Features") or "").split())
 
 
 def has_features(names: Iterable[str]) -> bool:
@@ -209,13 +210,15 @@ def _able(name: str, *besides: str) -> bool:
 def targets_of(archs: Sequence[str]) -> tuple[Target, ...]:
     """The `Target` rows of `--arch` values, best first, all with the panels of the widest.
 
-    `native`, and no value at all, is the best row that this machine can run, with the extras that it has. Raises
-    UsageError for what no library can hold together.
+    `native`, and no value at all, is the best row that this machine can run, with the extras that it has and, where
+    that is known, the numbers of its processor. Raises UsageError for what no library can hold together.
     """
     wanted = archs or ("native",)
     native = next(target for target in TARGETS.values() if runs_here(target))
     extras = tuple(name for name in EXTRAS if native.lanes == _WIDEST and has_features([name]))
-    rows = {**TARGETS, native.name: replace(native, extras=extras)} if "native" in wanted else TARGETS
+    here = processor_of(cpu_facts())
+    own = replace(native, extras=extras) if here is None else replace(native, extras=extras).on(here)
+    rows = {**TARGETS, native.name: own} if "native" in wanted else TARGETS
     named = {native.name if arch == "native" else arch for arch in wanted}
     found = [target for name, target in rows.items() if name in named]
     if len({target.machine for target in found}) > 1:

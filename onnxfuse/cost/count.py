@@ -273,8 +273,9 @@ class Counter:
         vectors = s.width / self.target.lanes
         depth = s.segments * self.number(s.length)
         loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
-        widened = vectors if s.product.step == 1 and s.product.right != s.product.sums else 0.0
-        step = max((rows * vectors + widened) / 2, loads, LATENCY) / s.product.step
+        short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
+        widened = 0.0 if short or s.product.right == s.product.sums else vectors
+        step = max((rows * vectors + widened) / 2, loads, LATENCY) / (s.product.step if short else 1)
         self._touch_tile(s, rows, depth)
         return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
 
