@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.affine import bijective, simplify
+from onnxfuse.ir.codes import recoded
 from onnxfuse.ir.compose import cost, inline, loads, rebuild, sources, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, TensorType
@@ -127,7 +128,7 @@ def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definiti
     inlined: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
     kept: list[Definition] = []
     for d in made:
-        value = simplify(_resolve(inline(d.value, inlined), inlined))
+        value = recoded(simplify(_resolve(inline(d.value, inlined), inlined)))
         if _unresolved(value, inlined):
             return Decision("E-NO-KERNEL", (d.name,), f"{d.name} is read at an index that is computed in the group")
         if d.name not in outputs and (d.name in vanish or _cheap(d, value, readers)):

@@ -43,6 +43,11 @@ def _sigmoid(x: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-x))
 
 
+def _snap(x: Any, low: Any, high: Any) -> Any:
+    """The nearest integer from `low` to `high`, which are integers: low for NaN."""
+    return np.minimum(np.fmax(np.round(x), low), high)
+
+
 # Functions that kernels ask libm for, element by element, and what NumPy calls them.
 LIBM = {
     **{f: f for f in ("tan", "sinh", "cosh")},
@@ -67,6 +72,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("floor", 1, np.floor),
         Function("ceil", 1, np.ceil),
         Function("round", 1, np.round),
+        Function("snap", 3, _snap, 3.0),
         Function("sqrt", 1, np.sqrt, 6.0),
         Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),
         Function("exp", 1, np.exp, 14.0),

@@ -7,7 +7,7 @@ point and saturated. All integers of 8 and 16 bits are exact there.
 from __future__ import annotations
 
 from onnxfuse.ir.dtype import F32, I32, U8, DType, dtype_of
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Definition, Row, View
@@ -32,12 +32,13 @@ def quantize(view: View) -> tuple[Definition, ...]:
 
 def coded(x: Scalar, scale: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
     """The code of a number of float32."""
-    code = apply("round", apply("div", x, cast(scale, F32)))
-    if zero is not None:
-        code = apply("add", code, cast(zero, F32))
+    steps = apply("div", x, cast(scale, F32))
     low, high = const(_lowest(dtype), F32), const(_lowest(dtype) + 2**dtype.bits - 1, F32)
-    code = apply("select", apply("greater", code, low), code, low)
-    return cast(apply("min", code, high), dtype)
+    if zero is None:
+        return cast(apply("snap", steps, low, high), dtype)
+    moved = cast(zero, F32)
+    steps = apply("snap", steps, apply("sub", low, moved), apply("sub", high, moved))
+    return cast(apply("add", steps, moved), dtype)
 
 
 def dequantize(view: View) -> tuple[Definition, ...]:
@@ -59,6 +60,14 @@ def dequantize(view: View) -> tuple[Definition, ...]:
 def parameter(view: View, i: int, place: At) -> Scalar:
     """A scale or zero point: read, also where it is one number, so that layers which differ in it share a kernel."""
     return Load(view.node.inputs[i], place, view.dtype(i))
+
+
+def single(view: View, i: int) -> Scalar:
+    """Parameter i, which is one number for all."""
+    have = view.shape(i)
+    if any(e != ONE for e in have):
+        raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r}")
+    return parameter(view, i, (ZERO,) * len(have))
 
 
 def _zero(view: View, place: At) -> Scalar | None:

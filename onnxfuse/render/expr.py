@@ -31,6 +31,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
+_SNAPPED = 16  # bits of the widest integers that are rounded on the way from a number
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -228,7 +229,7 @@ def _apply(x: Apply, c: Context) -> str:
     if fn == "select":
         return _select(x, c)
     if fn == "cast":
-        return f"convert<{stored(x.dtype)}>({scalar(args[0], c)})"
+        return _cast(x, c)
     if fn in _COMPARE:
         return f"to_bool({_comparison(x, c)})"
     if fn in ("isnan", "isinf"):
@@ -252,6 +253,13 @@ def _apply(x: Apply, c: Context) -> str:
     if fn in ("max", "min"):
         return _extreme(fn, args, texts)
     return f"{fn}_({', '.join(texts)})"
+
+
+def _cast(x: Apply, c: Context) -> str:
+    (inner,) = x.args
+    if isinstance(inner, Apply) and inner.fn == "snap" and x.dtype.kind in "iu" and x.dtype.bits <= _SNAPPED:
+        return f"snapped<{stored(x.dtype)}>({', '.join(scalar(a, c) for a in inner.args)})"
+    return f"convert<{stored(x.dtype)}>({scalar(inner, c)})"
 
 
 def _cast8(c: Context) -> str:

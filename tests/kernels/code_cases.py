@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.dtype import I8, U8, DType
+from onnxfuse.ir.dtype import I8, I16, U8, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Index
 from tests.kernels.compiled import Array, Case
@@ -133,6 +133,35 @@ def qlinear(name: str, op: str, shape: tuple[int, ...], held: tuple[int, ...], *
     return Case(name, b.graph(y), last=("x", y) if len(shape) > 2 else (), feeds=full_range)
 
 
+def made(name: str, dtype: DType, zero: int, *, axis: int | None = None) -> Case:
+    """Numbers as codes: halves, what saturates, infinities and NaN."""
+    b = Build(21)
+    x = b.input("x", 5, 37)
+    zeros = b.constant(np.full(() if axis is None else 5, zero, dtype.numpy))
+    scale = b.constant(np.full(() if axis is None else 5, 0.25, np.float32))
+
+    def feeds(graph: Graph, rng: np.random.Generator, symbols: Mapping[str, int]) -> dict[str, Array]:
+        halves = (rng.integers(-300, 300, (5, 37)) * 0.125).astype(np.float32)
+        halves[0, :6] = np.nan, np.inf, -np.inf, 3e38, -3e38, -0.0
+        return {"x": halves}
+
+    return Case(name, b.graph(b.node("QuantizeLinear", x, scale, zeros, axis=axis or 0)), feeds=feeds)
+
+
+def recoded(name: str, dtype: DType) -> Case:
+    """A sum of codes that are made and read at once, which need no zero point in between."""
+    b = Build(21)
+    x, y = (decoded(b, coded(b, b.input(n, 6, 45), 9, dtype, 0.02), 9, 0.02) for n in "xy")
+    return Case(name, b.graph(coded(b, b.node("Add", x, y), -7 if dtype == I8 else 130, dtype, 0.03)))
+
+
+MADE = (
+    made("codes_made", U8, 100),
+    made("codes_made_signed", I8, -3),
+    made("codes_made_wide", I16, 1000, axis=0),
+    recoded("codes_recoded", U8),
+    recoded("codes_recoded_signed", I8),
+)
 WINDOWS = (
     depthwise("codes_depthwise", 40, 3, pads=[1, 1, 1, 1]),
     depthwise("codes_depthwise_halved", 16, 5, I8, pads=[2, 2, 2, 2], strides=[2, 2]),

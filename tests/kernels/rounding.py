@@ -196,6 +196,8 @@ class _Errors:
             return _cast(x, e[0])
         if x.fn in STEPS:
             return NONE if exact else _spread(x.fn, values[0], e[0])
+        if x.fn == "snap":  # between integers, which are exact
+            return NONE if e[0] == NONE else _spread("snap", values[0], e[0], *values[1:])
         return _sum(_carried(x.fn, values, e), _rounding(x, ULPS if _transcendental(x.fn) else 1.0))
 
 
@@ -226,10 +228,10 @@ def _carried(fn: str, v: list[Scalar], e: list[Scalar]) -> Scalar:
     return ANY
 
 
-def _spread(fn: str, x: Scalar, e: Scalar) -> Scalar:
+def _spread(fn: str, x: Scalar, e: Scalar, *rest: Scalar) -> Scalar:
     """How far a monotone function spreads the ends of x - e to x + e apart; what it has no value for counts as x."""
-    at = [apply(fn, apply(op, x, e)) for op in ("add", "sub")]
-    middle = apply(fn, x)
+    at = [apply(fn, apply(op, x, e), *rest) for op in ("add", "sub")]
+    middle = apply(fn, x, *rest)
     ends = [apply("select", apply("isnan", a), middle, a) for a in at]
     return apply("abs", apply("sub", *ends))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.kernel import Kernel, Tile, statements
-from tests.kernels.code_cases import CASES, WINDOWS
+from tests.kernels.code_cases import CASES, MADE, WINDOWS
 from tests.kernels.compiled import HERE, SHARING, Case, scheduled, verified
 from tests.kernels.pool_host import compiler
 
@@ -29,3 +29,9 @@ def test_a_window_kernel_computes_what_its_rows_mean(case: Case, target: str) ->
     kernel = scheduled(case, target)
     assert isinstance(kernel, Kernel)
     assert not any(isinstance(s, Tile) for phase in kernel.phases for s in statements(phase.body))
+
+
+@pytest.mark.parametrize("target", [*HERE, SHARING])
+@pytest.mark.parametrize("case", MADE, ids=lambda c: c.name)
+def test_a_kernel_makes_the_codes_that_its_rows_mean(case: Case, target: str) -> None:
+    verified(MADE, case, target)

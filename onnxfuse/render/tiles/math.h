@@ -91,6 +91,19 @@ ONNXFUSE_INLINE float trunc_(float x) { return __builtin_truncf(x); }
 ONNXFUSE_INLINE float floor_(float x) { return __builtin_floorf(x); }
 ONNXFUSE_INLINE float ceil_(float x) { return __builtin_ceilf(x); }
 ONNXFUSE_INLINE float round_(float x) { return __builtin_rintf(x); }
+// The nearest integer from low up to high, which are integers themselves: low for NaN. `snapped` has it in a narrow type.
+template <class V> ONNXFUSE_INLINE V snap_(V x, V low, V high) { return min_(high, max_(round_(x), low)); }
+template <class To> ONNXFUSE_INLINE auto snapped(float x, float low, float high) { return convert<To>(snap_(x, low, high)); }
+template <class To> ONNXFUSE_INLINE auto snapped(vf x, vf low, vf high) {
+  const vf inside = min_(high, max_(x, low));
+#if ONNXFUSE_AVX512
+  return resize<To>((vec<int32_t>)_mm512_maskz_cvtps_epi32((__mmask16)-1, (__m512)inside));
+#elif ONNXFUSE_AVX2
+  return resize<To>((vec<int32_t>)_mm256_cvtps_epi32((__m256)inside));
+#else
+  return convert<To>(round_(inside));
+#endif
+}
 ONNXFUSE_DOUBLE_BY_LIBM(trunc_, __builtin_trunc(x))
 ONNXFUSE_DOUBLE_BY_LIBM(floor_, __builtin_floor(x))
 ONNXFUSE_DOUBLE_BY_LIBM(ceil_, __builtin_ceil(x))
