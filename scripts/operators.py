@@ -41,6 +41,7 @@ class Example:
     others: DType | None = None
 
 
+M = own.MICROSOFT
 CODED = (F32, U8)  # a scale and a zero point
 POOL = {"kernel_shape": (2, 2), "strides": (2, 2)}
 EXAMPLES: dict[str, Example] = {
@@ -107,8 +108,8 @@ EXAMPLES: dict[str, Example] = {
     "com.microsoft::EmbedLayerNormalization": Example(
         (IDS, IDS, (1000, 64), (128, 64), (2, 64), (64,), (64,)), dtype=I64, outputs=2
     ),
-    **{m + "QuantizeLinear": Example((MATRIX, ())) for m in ("", own.MICROSOFT)},
-    **{m + "DequantizeLinear": Example((MATRIX, ()), dtype=U8, others=F32) for m in ("", own.MICROSOFT)},
+    **{m + "QuantizeLinear": Example((MATRIX, ())) for m in ("", M)},
+    **{m + "DequantizeLinear": Example((MATRIX, ()), dtype=U8, others=F32) for m in ("", M)},
     "ImageScaler": Example(((N, 3, 32, 32),), {"scale": 0.5, "bias": (1.0, 2.0, 3.0)}),
     "Crop": Example((IMAGE,), {"border": (1, 2, 3, 4)}),
     "Gemm": Example((MATRIX, (C, 64), (64,))),
@@ -116,6 +117,13 @@ EXAMPLES: dict[str, Example] = {
     "ConvInteger": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}, dtype=U8),
     "QLinearMatMul": Example((MATRIX, *CODED, (C, 64), *CODED, *CODED), dtype=U8),
     "QLinearConv": Example((IMAGE, *CODED, (16, 8, 3, 3), *CODED, *CODED), {"pads": (1, 1, 1, 1)}, dtype=U8),
+    M + "QGemm": Example((MATRIX, *CODED, (C, 64), *CODED, None, *CODED), dtype=U8),
+    **{M + f"QLinear{op}": Example((MATRIX, *CODED, ROW, *CODED, *CODED), dtype=U8) for op in ("Add", "Mul")},
+    **{M + f"QLinear{op}": Example((MATRIX, *CODED, *CODED), dtype=U8) for op in ("Sigmoid", "LeakyRelu", "Softmax")},
+    M + "QLinearAveragePool": Example((IMAGE, *CODED, *CODED), POOL, dtype=U8),
+    M + "QLinearGlobalAveragePool": Example((IMAGE, *CODED, *CODED), dtype=U8),
+    M + "QLinearWhere": Example((MATRIX, MATRIX, *CODED, MATRIX, *CODED, *CODED), dtype=BOOL, others=U8),
+    M + "QLinearConcat": Example((*CODED, MATRIX, *CODED, MATRIX, *CODED), dtype=U8),
     "Conv": Example((IMAGE, (16, 8, 3, 3)), {"pads": (1, 1, 1, 1)}),
 }
 INDEXED = {"Gather", "GatherElements", "GatherND", "ReverseSequence"}

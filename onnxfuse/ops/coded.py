@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from onnxfuse.ir.compose import guarded, in_guards
 from onnxfuse.ir.dtype import F32, I32, DType
-from onnxfuse.ir.index import ONE, ZERO, Index
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.scalar import Apply, Scalar, apply, cast, const
-from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied
-from onnxfuse.ops.quantized import coded, parameter
+from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied, turned
+from onnxfuse.ops.elementwise import aligned
+from onnxfuse.ops.own import MICROSOFT
+from onnxfuse.ops.quantized import coded, parameter, single
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import At, Element
+from onnxfuse.ops.stages import At, Element, here
 from onnxfuse.ops.window import Window, guards_of
 
 
@@ -34,7 +36,7 @@ def qlinear_matmul(view: View) -> tuple[Definition, ...]:
     """QLinearMatMul: the product of two matrices of codes as codes."""
     left = Operand(view.shape(0), _number(view, 0, None))
     right = Operand(view.shape(3), _number(view, 3, -1))
-    return multiplied(view, left, right, lambda value: _coded(view, value), view.dtype(7))
+    return multiplied(view, left, right, lambda value: _coded(view, value, 6), view.dtype(7))
 
 
 def qlinear_conv(view: View) -> tuple[Definition, ...]:
@@ -42,20 +44,40 @@ def qlinear_conv(view: View) -> tuple[Definition, ...]:
 
     def finish(value: Scalar, channel: Index) -> Scalar:
         if view.has(8):
-            scale = apply("mul", _single(view, 1), parameter(view, 4, _place(view, 4, 0, (channel,))))
-            value = apply("add", value, apply("mul", cast(view.load(8, (channel,)), F32), scale))
-        return _coded(view, value)
+            bias = cast(view.load(8, (channel,)), F32)
+            value = apply("add", value, apply("mul", bias, _scale_of_sums(view, (channel,), 0)))
+        return _coded(view, value, 6)
 
     return convolved(view, 3, _padded(_number(view, 0, None)), _number(view, 3, 0), finish, view.dtype(7))
 
 
-def _coded(view: View, value: Scalar) -> Scalar:
-    return coded(value, _single(view, 6), _single(view, 7), view.dtype(7))
+def qgemm(view: View) -> tuple[Definition, ...]:
+    """QGemm: alpha * A' B' of codes plus a bias of 32 bits, which has the scale of a product and alpha too.
+
+    Codes where there is a scale for them, else numbers.
+    """
+    alpha, columns = view.attr("alpha", 1.0), 0 if view.attr("transB", 0) else -1
+
+    def finish(value: Scalar, axes: tuple[Axis, ...]) -> Scalar:
+        if view.has(6):
+            bias = cast(view.load(6, aligned(view.shape(6), axes)), F32)
+            value = apply("add", value, apply("mul", bias, _scale_of_sums(view, here(axes)[1:], 0)))
+        value = value if alpha == 1.0 else apply("mul", value, const(alpha))
+        return _coded(view, value, 7) if view.has(7) else value
+
+    dtype = view.dtype(8) if view.has(8) else view.dtype(0) if view.has(7) else F32
+    return turned(view, 3, _number(view, 0, None), _number(view, 3, columns), finish, dtype)
 
 
-def _single(view: View, i: int) -> Scalar:
-    """A parameter that is one for all."""
-    return parameter(view, i, _place(view, i, None, ()))
+def _scale_of_sums(view: View, at: At, axis: int) -> Scalar:
+    """The scale of products of inputs 0 and 3, whose parameters are of one number each, or lie along an axis."""
+    return apply("mul", single(view, 1), parameter(view, 4, _place(view, 4, axis, at)))
+
+
+def _coded(view: View, value: Scalar, scale: int) -> Scalar:
+    """A value as a code, with the scale that is this input and the zero point behind it."""
+    zero = single(view, scale + 1) if view.has(scale + 1) else None
+    return coded(value, single(view, scale), zero, view.dtype(scale + 1) if zero is not None else view.dtype(0))
 
 
 def _place(view: View, i: int, axis: int | None, at: At) -> At:
@@ -107,4 +129,5 @@ ROWS: tuple[Row, ...] = (
     Row("ConvInteger", conv_integer, since=10),
     Row("QLinearMatMul", qlinear_matmul, since=10),
     Row("QLinearConv", qlinear_conv, since=10),
+    Row(MICROSOFT + "QGemm", qgemm),
 )

@@ -17,6 +17,7 @@ from onnxfuse.ops.window import Window, guarded_load, windows
 
 Windowed = Callable[[tuple[Index, ...], tuple[Window, ...]], Scalar]  # an element, 0 in the padding of the windows
 Channelled = Callable[[Scalar, Index], Scalar]
+Finished = Callable[[Scalar, tuple[Axis, ...]], Scalar]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +66,36 @@ def _product(left: Scalar, right: Scalar) -> Scalar:
 
 def gemm(view: View) -> tuple[Definition, ...]:
     """Gemm: alpha * A' B' + beta * C."""
-    a, b = view.shape(0), view.shape(1)
+    alpha, beta = view.attr("alpha", 1.0), view.attr("beta", 1.0)
+
+    def finish(value: Scalar, axes: tuple[Axis, ...]) -> Scalar:
+        if alpha != 1.0:
+            value = apply("mul", value, const(alpha, value.dtype))
+        if not view.has(2):
+            return value
+        c = cast(view.load(2, aligned(view.shape(2), axes)), value.dtype)
+        return apply("add", value, c if beta == 1.0 else apply("mul", c, const(beta, value.dtype)))
+
+    return turned(view, 1, partial(view.load, 0), partial(view.load, 1), finish)
+
+
+def turned(
+    view: View, weights: int, left: Element, right: Element, finish: Finished, dtype: DType | None = None
+) -> tuple[Definition, ...]:
+    """The product of elements of the first input and of the input `weights`, matrices that attributes may turn.
+
+    `finish` makes of a sum and the result's axes what is stored, in the type of the first input or `dtype`.
+    """
+    a, b = view.shape(0), view.shape(weights)
     ta, tb = view.attr("transA", 0), view.attr("transB", 0)
     m, k_extent = (a[1], a[0]) if ta else (a[0], a[1])
-    n = b[0] if tb else b[1]
-    axes = view.axes((m, n))
+    axes = view.axes((m, b[0] if tb else b[1]))
     i, j = map(Index.of, axes)
     k = Axis(f"{view.out()}:k", k_extent)
-    left = view.load(0, (Index.of(k), i) if ta else (i, Index.of(k)))
-    right = view.load(1, (j, Index.of(k)) if tb else (Index.of(k), j))
-    value = total("sum", (k,), _product(left, right))
-    alpha, beta = view.attr("alpha", 1.0), view.attr("beta", 1.0)
-    if alpha != 1.0:
-        value = apply("mul", value, const(alpha, value.dtype))
-    if view.has(2):
-        c = cast(view.load(2, aligned(view.shape(2), axes)), value.dtype)
-        value = apply("add", value, c if beta == 1.0 else apply("mul", c, const(beta, value.dtype)))
-    return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
+    one = left((Index.of(k), i) if ta else (i, Index.of(k)))
+    two = right((j, Index.of(k)) if tb else (Index.of(k), j))
+    value = finish(total("sum", (k,), _product(one, two)), axes)
+    return (Definition(view.out(), axes, cast(value, dtype or view.dtype(0))),)
 
 
 def conv(view: View) -> tuple[Definition, ...]:

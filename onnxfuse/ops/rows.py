@@ -13,6 +13,7 @@ from onnxfuse.ops import (
     own,
     padding,
     pooling,
+    qlinear,
     quantized,
     reduction,
     resize,
@@ -35,6 +36,7 @@ FAMILIES = (
     own,
     quantized,
     coded,
+    qlinear,
 )
 
 ROWS = table(*(family.ROWS for family in FAMILIES))

@@ -26,8 +26,7 @@ _LONGEST = 3  # nodes behind an integer product that belong to it: Cast, Mul by 
 
 def integer_nodes(graph: Graph, kinds: Kinds, rows: Table) -> dict[int, Decision]:
     """Nodes of such patterns by position, each with the reason why it stays with the runtime."""
-    # images of codes: the runtime's own operators for what lies between such convolutions have no rows
-    direct = {i for i, k in kinds.items() if _multiplies_codes(k) and (k.spatial or not _in_tiles(k))}
+    direct = {i for i, k in kinds.items() if _multiplies_codes(k) and not _in_tiles(k)}
     products = direct | _coded_products(graph, kinds, rows) | _scaled_products(graph, kinds, direct)
     beside = _beside_convolutions(graph, kinds, products) - products
     reasons = dict.fromkeys(products, "is part of a product that the runtime computes with integers")

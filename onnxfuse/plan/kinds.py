@@ -24,7 +24,9 @@ MOVEMENT = "movement"
 
 
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-SPATIAL = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", *_POOLS))  # operators of images
+_POOLS_OF_CODES = ("QLinearAveragePool", "QLinearGlobalAveragePool")
+# operators of images
+SPATIAL = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", *_POOLS, *_POOLS_OF_CODES))
 
 
 @dataclass(frozen=True, slots=True)
