@@ -13,7 +13,17 @@ from typing import Any
 from onnxfuse import profile_machine
 from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache, Info
-from onnxfuse.config import ARCHS, ISA, TARGETS, default_cache_dir, option_fields, runs_here, targets_of
+from onnxfuse.config import (
+    ARCHS,
+    ISA,
+    TARGETS,
+    default_cache_dir,
+    has_amx,
+    option_fields,
+    runs_here,
+    targets_of,
+    tiles_granted,
+)
 from onnxfuse.emit import Staged
 from onnxfuse.errors import OutputError, ToolchainError, UsageError
 from onnxfuse.pipeline.meter import size_of
@@ -47,12 +57,14 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     }
     measured = profile_machine.calibrate(target, find_toolchain(), Cache(root)) if calibrate else None
     known = measured or profile_machine.calibrated(target, Cache(root))
+    facts["amx"] = {"here": has_amx(), "granted": has_amx() and tiles_granted()}
     facts["measured"] = {"now": calibrate, **asdict(known)} if known is not None else None
     machine = host()
     rows = [
         ("machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['system']}"),
         ("target", f"{target.name}: {target.lanes} lanes of fp32 ({', '.join(target.features) or 'baseline'})"),
         ("predicted for", f"{target.processor or 'any of this class'}: {target.gflops:.0f} GFLOP/s a core"),
+        ("amx", _amx(**facts["amx"])),
         ("runs", ", ".join(name for name, here in runs.items() if here) or "the baseline of its architecture"),
         *((("allowed", f"{os.environ[ISA]} alone, by ${ISA}"),) if os.environ.get(ISA) else ()),
         *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
@@ -62,6 +74,13 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     ]
     rows += _measured(known)
     return Answer(document("doctor", **facts), tuple(table(rows)))
+
+
+def _amx(*, here: bool, granted: bool) -> str:
+    """Whether kernels can use the matrix unit, for a person."""
+    if not here:
+        return "not in this processor"
+    return "tiles of bf16 and int8" if granted else "in this processor, but the system refuses its tiles"
 
 
 def _measured(m: Machine | None) -> list[tuple[str, str]]:

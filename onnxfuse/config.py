@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Iterable, Sequence
@@ -24,7 +25,7 @@ def _option(
 STRATEGIES = ("best", "nnvm", "none")
 PRECISIONS = ("fp32", "bf16", "fp16")
 ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
-ARCHS = ("native", "x86-64-v3", "x86-64-v4", "aarch64")
+ARCHS = ("native", "x86-64-v3", "x86-64-v4", "sapphirerapids", "aarch64")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide")
 
 
@@ -152,8 +153,15 @@ _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
 _V3 = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 
+AMX_FEATURES = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")  # what tiles on the matrix unit may use
+
 # In the order of preference.
 TARGETS: dict[str, Target] = {
+    "sapphirerapids": Target(
+        "sapphirerapids", "x86_64", 16, 14, 32, 48 << 10, 2 << 20,
+        ("-march=x86-64-v4", "-mprefer-vector-width=512"), (*_V4, *AMX_FEATURES), 170.0, 12.0,
+        extras=AMX_FEATURES,
+    ),
     "x86-64-v4": Target(
         "x86-64-v4", "x86_64", 16, 14, 32, 32 << 10, 1 << 20,
         ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 20.0,
@@ -163,6 +171,8 @@ TARGETS: dict[str, Target] = {
     "generic": Target("generic", "", 4, 4, 8, 32 << 10, 1 << 19, (), (), 20.0, 8.0),
 }  # fmt: skip
 _WIDEST = max(t.lanes for t in TARGETS.values())
+
+_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux for x86-64
 
 # Names that Linux spells otherwise than gcc does.
 _LINUX = {
@@ -178,9 +188,21 @@ def cpu_flags() -> frozenset[str]:
 
 
 def has_features(names: Iterable[str]) -> bool:
-    """Whether this processor has all these features, which are spelled as gcc does."""
-    have = cpu_flags()
-    return all(_LINUX.get(name, name.replace("-", "_")) in have for name in names)
+    """Whether this processor has all these features, which are spelled as gcc does, and Linux lets them be used."""
+    have, wanted = cpu_flags(), [_LINUX.get(name, name.replace("-", "_")) for name in names]
+    return have.issuperset(wanted) and ("amx_tile" not in wanted or tiles_granted())
+
+
+def has_amx() -> bool:
+    """Whether this processor has the matrix unit and both of its kinds of products that there are tiles for."""
+    return cpu_flags() >= {"amx_tile", "amx_bf16", "amx_int8"}
+
+
+def tiles_granted() -> bool:
+    """Whether Linux lets this process use the tiles of AMX, which is asked for them as by a library."""
+    if machine() != "x86_64" or platform.system() != "Linux":
+        return False
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
 
 
 def machine() -> str:
@@ -215,9 +237,10 @@ def targets_of(archs: Sequence[str]) -> tuple[Target, ...]:
     """
     wanted = archs or ("native",)
     native = next(target for target in TARGETS.values() if runs_here(target))
-    extras = tuple(name for name in EXTRAS if native.lanes == _WIDEST and has_features([name]))
+    besides = tuple(name for name in EXTRAS if native.lanes == _WIDEST and has_features([name]))
+    native = replace(native, extras=native.extras or besides)
     here = processor_of(cpu_facts())
-    own = replace(native, extras=extras) if here is None else replace(native, extras=extras).on(here)
+    own = native if here is None else native.on(here)
     rows = {**TARGETS, native.name: own} if "native" in wanted else TARGETS
     named = {native.name if arch == "native" else arch for arch in wanted}
     found = [target for name, target in rows.items() if name in named]

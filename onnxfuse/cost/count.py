@@ -276,6 +276,8 @@ class Counter:
         short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or s.product.right == s.product.sums else vectors
         step = max((rows * vectors + widened) / 2, loads, LATENCY) / (s.product.step if short else 1)
+        if s.product.unit is not None:
+            step = rows * vectors / 2 / s.product.step / s.product.unit.speed
         self._touch_tile(s, rows, depth)
         return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import SINGLE, Product
+from onnxfuse.ir.products import SINGLE, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 
@@ -186,7 +186,8 @@ class Pack:
 
     The source is contiguous in k, and rounded or widened to the element type of `out`, of which short ones lie in pairs
     of steps. A pitch of 0 means as many as there are rows. `apart`: the pitch is larger than a step, and what lies
-    between the rows of one step and the next is left alone.
+    between the rows of one step and the next is left alone. For a matrix `unit` rows lie in its pieces, one after the
+    other up to the pitch, and these are the steps behind the first `skip`.
     """
 
     out: str
@@ -198,6 +199,8 @@ class Pack:
     load: Load
     pitch: int = 0
     apart: bool = False
+    unit: Unit | None = None
+    skip: Index = ZERO
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,7 +124,8 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
             pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"
-            return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}"
+            pieces = f", {s.unit.name} after {s.skip!r}" if s.unit is not None else ""
+            return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}{pieces}"
         case Across():
             return f"across {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
         case Touch():

@@ -1,14 +1,34 @@
 """How register tiles multiply: one row for each pair of element types of rows and weight panels.
 
-A new kind of tile is a row here, a `Product` in render/tiles/tile_code.h and its line in tile.h.
+A new kind of tile is a row here, a `Product` in render/tiles/tile_code.h and its line in tile.h. Those of a matrix unit
+have a header of their own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from onnxfuse.config import AMX_FEATURES
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, I32, U8, DType
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """A matrix unit: its registers hold whole tiles, and every task sets it up for the rows of its tiles.
+
+    Its functions begin with `name`, as the header does that declares them. Packed rows lie in pieces of `piece` bytes,
+    which one instruction takes, padded with zeros; so many rows there are for every tile as the tallest has.
+    """
+
+    name: str
+    rows: int  # of a tile at most
+    piece: int
+    least: int  # rows from which a product is worth it: fewer wait for weights, however they are multiplied
+    speed: int  # as fast as so many vector units
+
+
+AMX = Unit("amx", 32, 64, 8, 8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +46,7 @@ class Product:
     sums: DType = F32
     features: tuple[str, ...] = ()  # of the processor, besides those of its class; names as in ort_glue.FEATURES
     flags: tuple[str, ...] = ()  # of the compiler for the tile itself, gcc spelling
+    unit: Unit | None = None
 
     def __repr__(self) -> str:
         return self.name
@@ -34,6 +55,20 @@ class Product:
     def exact(self) -> bool:
         """Whether integer codes are multiplied, and summed as integers."""
         return not self.sums.floating
+
+    @property
+    def piece(self) -> int:
+        """Steps of the depth that packed rows are padded to."""
+        return self.unit.piece // self.left.bytes if self.unit is not None else self.step
+
+    def takes(self, length: int | None, *, several: bool) -> bool:
+        """Whether rows may lie in pieces of `length`, of which there are `several`.
+
+        A unit would spend more of its time on what fills its registers up where they are short.
+        """
+        if self.unit is not None and several and length is not None and 2 * length < self.piece:
+            return False
+        return self.exact or (length or 1) % self.step == 0
 
     @property
     def rounds(self) -> bool:
@@ -50,15 +85,29 @@ CODES = tuple(
     Product(f"codes_{left.name}_{right.name}", left, right, 4, I32) for left in (U8, I8) for right in (U8, I8)
 )  # the tile asks the processor itself whether it multiplies codes
 
+_AMX_FLAGS = tuple(f"-m{name}" for name in AMX_FEATURES)  # one source holds the tiles of all element types
+AMX_BF16, *AMX_CODES = (
+    replace(p, name=f"amx_{p.name}", features=AMX_FEATURES, flags=_AMX_FLAGS, unit=AMX) for p in (DOT_BF16, *CODES)
+)
+
 HALVES: Mapping[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": F16}  # by `--precision`
-PRODUCTS = (SINGLE, WIDENED_F16, DOT_BF16, WIDENED_BF16, *CODES)  # of equal panels, the fastest first
+# Of equal panels, the fastest first.
+PRODUCTS = (SINGLE, WIDENED_F16, AMX_BF16, DOT_BF16, WIDENED_BF16, *AMX_CODES, *CODES)
 
 
-def products_for(right: DType, have: Container[str]) -> tuple[Product, ...]:
-    """The tiles for panels of a type on a machine that has these optional features, the fastest first."""
-    return tuple(p for p in PRODUCTS if p.right == right and all(f in have for f in p.features) and not p.exact)
+def products_for(right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
+    """The tiles for panels of a type on a machine that has these optional features, the fastest first.
+
+    `rows` is how many rows are multiplied, where that is known.
+    """
+    return tuple(p for p in PRODUCTS if p.right == right and not p.exact and _suits(p, have, rows))
 
 
-def product_of_codes(left: DType, right: DType) -> Product:
-    """The tiles of codes of these types."""
-    return next(p for p in CODES if (p.left, p.right) == (left, right))
+def products_of_codes(left: DType, right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
+    """The same for tiles of codes of these types."""
+    return tuple(p for p in PRODUCTS if (p.left, p.right) == (left, right) and p.exact and _suits(p, have, rows))
+
+
+def _suits(p: Product, have: Container[str], rows: int | None) -> bool:
+    least = p.unit.least if p.unit is not None and rows is not None else 0
+    return all(f in have for f in p.features) and (rows or 0) >= least

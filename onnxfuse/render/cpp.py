@@ -33,7 +33,7 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
     """
     lines = [
         '#include "loops.h"',
-        '#include "codes.h"' if any(p.exact for p in products_of([kernel])) else '#include "tile.h"',
+        *_tile_headers(kernel),
         "",
         "namespace onnxfuse {",
         "namespace {",
@@ -46,6 +46,14 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
         lines += [*_phase(kernel, phase, number), ""]
     lines += [*_entry(kernel), "", *_descriptor(kernel, symbol, name)]
     return Source(symbol, "\n".join(lines) + "\n", flags)
+
+
+def _tile_headers(kernel: Kernel) -> list[str]:
+    """Those that declare the tiles of a kernel. What packs rows is declared there too."""
+    used = products_of([kernel])
+    units = dict.fromkeys(f"{p.unit.name}.h" for p in used if p.unit is not None)
+    codes = any(p.exact and p.unit is None for p in used)
+    return [f'#include "{name}"' for name in (*units, *(["codes.h"] if codes else []))] or ['#include "tile.h"']
 
 
 def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
@@ -72,6 +80,8 @@ def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, .
 
 
 def _tiles(p: Product, tail: str, flags: tuple[str, ...]) -> Source:
+    if p.unit is not None:
+        return Source(f"tiles_{p.unit.name}{tail}", f'#include "{p.unit.name}_code.h"\n', (*flags, *p.flags))
     if p.exact:
         return Source(f"tiles_codes{tail}", '#include "codes_code.h"\n', flags)
     left, right = stored(p.left), stored(p.right)
@@ -241,8 +251,12 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
         put("char* memory = run.slots.claim(&slot);")
     for b in phase.locals:
         printer.lines += [f"  {line}" for line in _local(b, slots)]
+    units = {(s.product.unit.name, s.most) for s in statements(phase.body) if isinstance(s, Tile) and s.product.unit}
+    assert len(units) < 2, "render: a phase sets a matrix unit up once"
+    printer.lines += [f"  {name}_begin({most});" for name, most in units]
     printer.depth = 0
     printer.body(phase.body)
+    printer.lines += [f"  {name}_end();" for name, _ in units]
     if any(isinstance(s, Store) and s.stream for s in statements(phase.body)):
         printer.lines.append("  streamed();")
     if slots:

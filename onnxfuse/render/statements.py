@@ -243,6 +243,8 @@ class Printer:
 
     def tile(self, s: Tile) -> None:
         """A call of the register tile."""
+        unit = s.product.unit
+        name = unit.name if unit is not None else "tile"
         a, b = identifier(s.a), identifier(s.b)
         out = f"{identifier(s.out)} + {index(s.out_at, 1)}" if s.out_at != ZERO else identifier(s.out)
         depth = s.length * s.segments if s.codes is None else floor_div(s.length + 3, Index.of(4)) * 4 * s.segments
@@ -257,23 +259,25 @@ class Printer:
             self.codes(s, s.codes, out, ahead)
         elif s.kind == "packed":
             self.put(
-                f"tile_packed((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {index(depth)}, "
+                f"{name}_packed({s.most if unit is not None else f'(int)({index(s.rows)})'}, "
+                f"{a} + {index(s.a_at, 1)}, {index(depth)}, "
                 f"{b} + {index(s.b_at, 1)}, {out}, {index(s.more)} != 0, {ahead});"
             )
         else:
             self.put(
-                f"tile_{s.kind}((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, "
-                f"{f'{s.most}, ' if s.kind == 'rows' else ''}{s.segments}, "
+                f"{name}_{s.kind}((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, "
+                f"{f'{s.most}, ' if s.kind == 'rows' or unit is not None else ''}{s.segments}, "
                 f"{index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
             )
 
     def codes(self, s: Tile, c: Coding, out: str, ahead: str) -> None:
         """A call of the register tile of codes."""
         right, zeros = c.right_zero, f"(const {stored(c.right)}*)nullptr"
+        name = s.product.unit.name if s.product.unit is not None else "tile"
         if isinstance(right, tuple):
             zeros, right = f"{identifier(right[0])} + {index(right[1], 1)}", const(0, c.right)
         self.put(
-            f"tile_codes((int)({index(s.rows)}), {identifier(s.a)} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
+            f"{name}_codes((int)({index(s.rows)}), {identifier(s.a)} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
             f"{index(s.length)}, {identifier(s.b)} + {index(s.b_at, 1)}, {index(s.columns)}, {out}, "
             f"{scalar(c.left_zero, Context())}, {scalar(right, Context())}, {zeros}, {ahead});"
         )
@@ -290,10 +294,11 @@ class Printer:
         )
         rows = f"(int)({index(s.end - s.begin)})"
         pitch = s.pitch or rows
-        self.put(
-            f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, from, {index(s.k.extent)}, "
-            f"{identifier(s.out)} + {index(s.at, 1)});"
-        )
+        to = f"from, {index(s.k.extent)}, {identifier(s.out)} + {index(s.at, 1)});"
+        if s.unit is not None:
+            self.put(f"  {s.unit.name}_pack({rows}, {pitch}, {index(s.skip)}, {to}")
+        else:
+            self.put(f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, {to}")
         self.put("}")
 
 

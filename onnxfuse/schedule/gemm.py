@@ -14,7 +14,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
-from onnxfuse.ir.products import Product
+from onnxfuse.ir.products import Product, Unit
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job
@@ -62,6 +62,21 @@ class Shape:
     streams: bool  # weights are larger than a cache, so the next panel is prefetched
     chunks: int  # parts of the depth, taken one after the other over all columns
     inside: bool  # rows are packed block by block by the task that multiplies them, with all columns
+    unit: Unit | None  # with one, packed rows and sums of every tile have the place of the tallest
+    packed_depth: Index  # steps of a packed row
+
+    @property
+    def places(self) -> Index:
+        """Rows of the sums that there is room for, and of what is packed."""
+        return self.rows if self.unit is None else self.tiles * self.tall
+
+    def before(self, at: Axis, first: Axis) -> Index:
+        """Those of the tiles before the tile `at`, whose first row is `first`."""
+        return Index.of(first) if self.unit is None else Index.of(at) * self.tall
+
+    def height(self, first: Axis, end: Index) -> Index:
+        """Those of one tile, of the rows from `first` to `end`."""
+        return end - first if self.unit is None else Index.of(self.tall)
 
 
 def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
@@ -99,7 +114,23 @@ def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
     inside = packed and m is not None and chunks == 1 and depth.constant is not None and count >= MANY * small
     if inside:
         block, columns_first = small, False
-    return Shape(rows, depth, panels, tall, tiles, block, segments, packed, columns_first, streams, chunks, inside)
+    padded = depth if how.unit is None else floor_div(depth + (how.piece - 1), Index.of(how.piece)) * how.piece
+    return Shape(
+        rows,
+        depth,
+        panels,
+        tall,
+        tiles,
+        block,
+        segments,
+        packed,
+        columns_first,
+        streams,
+        chunks,
+        inside,
+        how.unit,
+        padded,
+    )
 
 
 def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
@@ -107,7 +138,7 @@ def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
     most = target.l2_bytes // 2 // (how.left.bytes * rows)  # steps of a part
     if depth <= most:
         return 1
-    parts = (n for n in range(2, depth // SHORTEST + 1) if depth % (n * how.step) == 0)
+    parts = (n for n in range(2, depth // SHORTEST + 1) if depth % (n * how.piece) == 0)
     return next((n for n in parts if depth // n <= most), 1)
 
 
@@ -117,19 +148,20 @@ def height(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
     Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where
     a line can be.
     """
+    most = t.product.unit.rows if t.product.unit is not None else target.rows
     width, rows = t.rows[-1].extent.constant if t.rows else 1, product([a.extent for a in t.rows]).constant
     if t.left.guards or not all(walks_as_one(offset, high, low) for high, low in pairwise(t.rows)):
-        heights = range(target.rows, target.rows // 2, -1)
+        heights = range(most, most // 2, -1)
         line = next((h for h in heights if width is not None and width % h == 0), None)
         if line is not None:
             return line, False
-        return _balanced(rows, target), True
-    return _balanced(rows, target), False
+        return _balanced(rows, most), True
+    return _balanced(rows, most), False
 
 
-def _balanced(rows: int | None, target: Target) -> int:
-    """Rows of a tile such that the last one is not much shorter."""
-    return target.rows if rows is None else max(1, -(-rows // -(-rows // target.rows)))
+def _balanced(rows: int | None, most: int) -> int:
+    """Rows of a tile, at most so many, such that the last one is not much shorter."""
+    return most if rows is None else max(1, -(-rows // -(-rows // most)))
 
 
 def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
@@ -144,9 +176,9 @@ def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[
     main = _main_phase(job, s, frame, m, first, target)
     if not s.packed or s.inside:
         return (main,), ()
-    scratch = [Buffer(PACKED, tiled.product.left, s.rows * s.depth, "scratch")]
+    scratch = [Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "scratch")]
     if s.chunks > 1:
-        scratch.append(Buffer(SUMS, F32, s.rows * s.panels * target.panel, "scratch"))
+        scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "scratch"))
     return (_pack_phase(tiled, s, frame, m, first), main), tuple(scratch)
 
 
@@ -154,7 +186,7 @@ def _pack_phase(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis) -> Phase
     """Rows of each tile side by side, so that the tile's loads are one stream."""
     at, lo, hi = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     block = _Block(at, lo, hi, tile_window(at, s.tiles, s.rows, first))
-    loop = block.loop(*_packing(t, s, frame, m, first, Index.of(first) * s.depth))
+    loop = block.loop(*_packing(t, s, frame, m, first, s.before(at, first) * s.packed_depth))
     return Phase((Split(lo, hi, s.tiles),), s.rows * s.depth * 150, (), (loop,))
 
 
@@ -166,8 +198,12 @@ def _packing(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, to: Index) 
     for part in t.parts or (Part(t.left, Axis("k", t.length), 0),):
         start = left_load(part.load, (*t.ranges, part.axis), t.segments, frame)
         load = replace(start, index=(start.index[0] + part.axis,))
-        step = (segment * t.length + part.begin) * (end - first)
-        made = (*made, Pack(PACKED, to + step, m, Index.of(first), end, part.axis, load))
+        step = segment * t.length + part.begin
+        if s.unit is not None:
+            pack = Pack(PACKED, to, m, Index.of(first), end, part.axis, load, s.tall, unit=s.unit, skip=step)
+        else:
+            pack = Pack(PACKED, to + step * (end - first), m, Index.of(first), end, part.axis, load)
+        made = (*made, pack)
     for a in reversed(t.segments):
         made = (Loop(a, ZERO, a.extent, "serial", made),)
     return made
@@ -203,11 +239,11 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
     """Rows packed before, packed here for the block, or pointers to them where they lie."""
     here = Index.of(block.at) - block.begin
     if s.packed:
-        slot = Index.of(first) * s.depth
+        slot = s.before(block.at, first) * s.packed_depth
         ready: tuple[Stmt, ...] = ()
         if s.inside:
-            slot = here * s.tall * s.depth
-            frame.local(PACKED, s.depth * (s.tall * s.block), t.product.left)
+            slot = here * s.tall * s.packed_depth
+            frame.local(PACKED, s.packed_depth * (s.tall * s.block), t.product.left)
             ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
         return _Rows(ready, "packed", PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks)))
     load = left_load(t.left, t.ranges, t.segments, frame)
@@ -234,7 +270,7 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     rows = _rows(tiled, s, frame, m, first, block, padding)
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
-    sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.rows + first) * target.panel)
+    sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.places + s.before(at, first)) * target.panel)
     columns = (ZERO, s.panels) if s.inside else (Index.of(p0), Index.of(p1))
     codes, present = coding(tiled, frame, panel, target.panel)
 
@@ -248,7 +284,7 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
             s.tall,
             "codes" if codes is not None else rows.kind,
             rows.source,
-            rows.at + skipped * (end - first),
+            rows.at + skipped * s.height(first, end),
             rows.segments,
             rows.length,
             frame.places[tiled.right.source].buffer,
@@ -281,6 +317,7 @@ def _work(s: Shape, t: Tiled) -> Index:
     """Serial picoseconds, roughly."""
     columns = product([a.extent for a in t.columns])
     step, read = STEP * t.product.left.bytes // F32.bytes, READ * t.product.right.bytes // F32.bytes
+    step = max(1, step // s.unit.speed) if s.unit is not None else step
     work = (s.rows * step + read) * s.depth * columns
     if t.zeros is not None:
         work = work + s.rows * columns * CODE

@@ -17,7 +17,7 @@ from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
-from onnxfuse.ir.products import SINGLE, Product, product_of_codes, products_for
+from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
@@ -194,10 +194,11 @@ def _products(c: Contraction, constants: Container[str], target: Target, half: D
     """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
+    rows = product([a.extent for a in c.rows]).constant
     if c.zeros is not None:
-        return (product_of_codes(c.left.dtype, c.right.dtype),)
+        return products_of_codes(c.left.dtype, c.right.dtype, target.extras, rows)
     held = half if half is not None and c.right.dtype == F32 else c.right.dtype
-    return tuple(dict.fromkeys((*products_for(held, target.extras), SINGLE)))
+    return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
 
 
 def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
@@ -214,12 +215,10 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
         1, 65
     ):
         return None
-    if how.exact:
-        right = _coded_right(c, segments, length, done, target)
-    elif how.step > 1 and (length.constant or 1) % how.step:
+    if not how.takes(length.constant, several=bool(segments)):
         return None
-    else:
-        right = _right(c, done, constants, target, how)
+    coded = how.exact
+    right = _coded_right(c, segments, length, done, target) if coded else _right(c, done, constants, target, how)
     if right is None:
         return None
     return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)

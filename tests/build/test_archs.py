@@ -24,6 +24,14 @@ from tests.kernels.contraction_cases import CASES
 BOTH = ("x86-64-v4", "x86-64-v3")
 needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86 instruction sets")
 
+EXTRAS = {"sapphirerapids": config.AMX_FEATURES, "x86-64-v4": config.EXTRAS}
+BEST = {
+    "": "sapphirerapids",
+    "amx-int8": "x86-64-v4",
+    "avx512cd": "x86-64-v3",
+    "movbe": "generic",
+}  # where one is missing
+
 # Macros by which compilers say what -march lets them use, as features; the others tell how, not what.
 MACROS = {"SSE4_1": "sse4.1", "SSE4_2": "sse4.2", "LAHF_SAHF": "sahf", "BMI": "bmi"}
 
@@ -35,6 +43,7 @@ def test_several_share_the_panels_of_the_widest():
     wide, narrow = targets_of(["x86-64-v3", "x86-64-v4", "x86-64-v3"])
     assert (wide.name, narrow.name) == BOTH
     assert wide == TARGETS["x86-64-v4"]
+    assert {t.panel for t in targets_of(["sapphirerapids", "x86-64-v3"])} == {32}
     assert narrow.panel == wide.panel == 32 and TARGETS["x86-64-v3"].panel == 16
     assert targets_of(["x86-64-v3"]) == (TARGETS["x86-64-v3"],)
     for target in TARGETS.values():
@@ -42,15 +51,24 @@ def test_several_share_the_panels_of_the_widest():
 
 
 def test_native_is_the_best_that_runs_here(monkeypatch: pytest.MonkeyPatch):
-    for missing, best in {"": "x86-64-v4", "avx512cd": "x86-64-v3", "movbe": "generic"}.items():
+    for missing, best in BEST.items():
         monkeypatch.setattr(config, "machine", lambda: "x86_64")
         monkeypatch.setattr(config, "has_features", lambda names, missing=missing: missing not in names)
         assert [t.name for t in targets_of([])] == [t.name for t in targets_of(["native"])] == [best]
+        assert set(targets_of([])[0].extras) == set(EXTRAS.get(best, ()))
     monkeypatch.setattr(config, "machine", lambda: "aarch64")
     assert [t.name for t in targets_of([])] == ["aarch64"]
     assert unable(["x86-64-v4", "aarch64"]) == "this machine cannot run kernels for x86-64-v4"
     monkeypatch.setattr(config, "machine", lambda: "riscv64")
     assert [t.name for t in targets_of([])] == ["generic"]
+
+
+@pytest.mark.parametrize("granted", [True, False])
+def test_amx_counts_where_linux_grants_it(granted: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(config, "cpu_flags", lambda: frozenset({"amx_tile", "amx_bf16", "avx512_bf16"}))
+    monkeypatch.setattr(config, "tiles_granted", lambda: granted)
+    assert config.has_features(["amx-tile", "amx-bf16"]) == granted
+    assert config.has_features(["avx512bf16"]) and not config.has_features(["amx-tile", "amx-int8"])
 
 
 def test_no_library_is_for_two_architectures():

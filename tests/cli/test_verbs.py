@@ -122,7 +122,9 @@ def test_explain_shows_groups_and_refusals(onnxfuse: Onnxfuse, model: Path):
 def test_doctor(onnxfuse: Onnxfuse, here: Path):
     found = onnxfuse("doctor", "--json").json
     assert set(found["compilers"]) == {"auto", "gcc", "clang", "zig"} and found["target"]["lanes"] >= 4
-    assert "compiler auto" in onnxfuse("doctor").out
+    assert found["amx"]["here"] >= found["amx"]["granted"]
+    said = onnxfuse("doctor").out
+    assert "compiler auto" in said and "\namx " in said
     assert found["measured"] is None or found["measured"]["gflops"] > 0
 
 

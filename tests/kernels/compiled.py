@@ -6,6 +6,7 @@ content, and shared by every process of a test run.
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import re
 from collections import Counter
@@ -26,6 +27,7 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.kernel import Kernel, Param
 from onnxfuse.ir.layout import Layout, channels_last
+from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render, tiles_sources
@@ -41,15 +43,20 @@ Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 
 # As the build compiles them, but quicker where it is only the width of vectors that differs.
 FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
-QUICK = {"x86-64-v4": "-O3", "bf16": "-O3"}  # the others -O1
+QUICK = {"x86-64-v4": "-O3", "bf16": "-O3", "amx-model": "-O2"}  # the others -O1
 HERE = [name for name, row in TARGETS.items() if row.machine in ("", machine())]  # classes of this architecture
 PER_UNIT = 32
 # Machine classes, one whose machines have more than the class asks for, and one that shares the weights of a wider one.
 _DOTS = {"extras": ("avx512bf16",), "flags": (*TARGETS["x86-64-v4"].flags, "-mavx512bf16")}
 SHARING = "x86-64-v3 beside v4"
+MODEL = Path(__file__).with_name("amx_model.h")  # of the matrix unit, so that any machine with AVX-512 runs its tiles
+_MODELLED = (*_DOTS["flags"], f'-DONNXFUSE_AMX_UNIT="{MODEL}"')
+_AMX = TARGETS["sapphirerapids"]
 MACHINES = {
     **TARGETS,
+    _AMX.name: replace(_AMX, flags=(*_AMX.flags, *AMX_BF16.flags)),
     "bf16": replace(TARGETS["x86-64-v4"], **_DOTS),
+    "amx-model": replace(_AMX, features=TARGETS["x86-64-v4"].features, flags=_MODELLED),
     SHARING: targets_of(("x86-64-v4", "x86-64-v3"))[1],
 }
 BUILDS = {**MACHINES, "little-cache": replace(TARGETS["x86-64-v4"], l2_bytes=64 << 10)}
@@ -197,7 +204,8 @@ def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel])
 def verified(table: Sequence[Case], case: Case, target: str) -> float:
     """Compile a case with its neighbours for a machine class, run it for all its sizes with one to three threads."""
     row = BUILDS[target]
-    if not runs_here(row) or not has_features(row.extras):
+    modelled = [name for name in row.extras if target == "amx-model" and name.startswith("amx")]
+    if not runs_here(row) or not has_features(set(row.extras).difference(modelled)):
         pytest.skip(f"this machine cannot run {target}")
     kernel = scheduled(case, target)
     if isinstance(kernel, Exception):
@@ -206,4 +214,6 @@ def verified(table: Sequence[Case], case: Case, target: str) -> float:
     library = library_of(table, case, target)
     with Pool(1) as one, Pool(2) as two, Pool(3) as three:
         loaded = [pool.load(library, f"onnxfuse_{case.name}") for pool in (one, two, three)]
-        return max(ran(kernel, case, number, loaded) for number in range(len(case.sizes)))
+        used = max(ran(kernel, case, number, loaded) for number in range(len(case.sizes)))
+    assert not modelled or not ctypes.CDLL(str(library)).amx_left_behind(), "a task leaves the matrix unit in use"
+    return used

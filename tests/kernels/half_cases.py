@@ -86,8 +86,10 @@ def held() -> list[Case]:
     named = {c.name: c for c in (*CONTRACTIONS, *WINDOWS)}
     b = Build()
     x = b.node("Cast", b.input("x", 15, 40, dtype=F16), to=F32.onnx)
+    odd = [Case(f"gemm_{m}_{k}_{n}", gemm(m, k, n)) for m, k, n in ((35, 94, 33), (61, 160, 40), (70, 62, 96))]
+    odd.append(Case("gemm_any_94", gemm("M", 94, 33), tuple({"M": m} for m in (1, 2, 16, 17, 31, 33, 64, 69))))
     widened = Case("widened", b.graph(b.node("MatMul", x, scaled(b, 40, 45))), feeds=few_digits)
-    return [halved(c, BF16) for c in (*(named[name] for name in HALVES), widened)] + [
+    return [halved(c, BF16) for c in (*(named[name] for name in HALVES), *odd, widened)] + [
         halved(named[name], F16) for name in HALVES[5::6]
     ]
 

@@ -12,7 +12,7 @@ from tests.kernels.pool_host import compiler
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 
 
-@pytest.mark.parametrize("target", [*HERE, SHARING])
+@pytest.mark.parametrize("target", [*HERE, "amx-model", SHARING])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(CASES, case, target)

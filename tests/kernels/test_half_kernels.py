@@ -17,10 +17,10 @@ needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler"
 
 
 @needs_compiler
-@pytest.mark.parametrize("machine", [*HERE, "bf16", SHARING])
+@pytest.mark.parametrize("machine", [*HERE, "bf16", "amx-model", SHARING])
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, machine: str) -> None:
-    if case.half != BF16 and machine == "bf16":
+    if case.half != BF16 and machine in ("bf16", "amx-model"):
         pytest.skip("nothing is special there")
     verified(CASES, case, machine)
 

@@ -18,9 +18,19 @@ from onnxfuse.cache import Cache
 from onnxfuse.config import TARGETS, Target
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.products import AMX
+from onnxfuse.render.cpp import products_of
 from onnxfuse.render.source import Source
-from tests.kernels import contraction_cases, elementwise_cases, half_cases, movement_cases, row_cases, window_cases
-from tests.kernels.compiled import Case, fed, scheduled, unit_of
+from tests.kernels import (
+    code_cases,
+    contraction_cases,
+    elementwise_cases,
+    half_cases,
+    movement_cases,
+    row_cases,
+    window_cases,
+)
+from tests.kernels.compiled import MACHINES, MODEL, Case, fed, scheduled, unit_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import ROOT
 
@@ -30,6 +40,7 @@ SOME = 8  # of how many cases one is run where time counts
 # Sanitizers do not see masked loads and stores: vectors are of the baseline, short or long.
 SHORT = TARGETS["generic"]
 LONG = replace(TARGETS["x86-64-v4"], flags=("-DONNXFUSE_LANES=16",))
+UNIT = replace(MACHINES["amx-model"], name="amx-model", flags=("-DONNXFUSE_LANES=16", f'-DONNXFUSE_AMX_UNIT="{MODEL}"'))
 
 
 @pytest.fixture(scope="module")
@@ -89,6 +100,17 @@ def test_nothing_is_read_or_written_outside(gcc: Toolchain, tmp_path: Path) -> N
 @pytest.mark.parametrize("module", TABLES, ids=lambda m: m.__name__.rpartition(".")[2].removesuffix("_cases"))
 def test_nothing_at_all_is_read_or_written_outside(gcc: Toolchain, module: ModuleType, tmp_path: Path) -> None:
     assert_clean(gcc, LONG, module.CASES, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_matrix_unit_reads_and_writes_nothing_outside(gcc: Toolchain, tmp_path: Path) -> None:
+    """Panels, packed rows and rows where they lie: all of it through the model of the unit."""
+    kernels = {case: scheduled(case, UNIT.name) for case in (*half_cases.CASES, *code_cases.CASES)}
+    on_unit = [
+        case for case, k in kernels.items() if isinstance(k, Kernel) and {p.unit for p in products_of([k])} == {AMX}
+    ]
+    assert len(on_unit) > 40
+    assert_clean(gcc, UNIT, on_unit, tmp_path)
 
 
 @pytest.mark.parametrize(

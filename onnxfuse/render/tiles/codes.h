@@ -12,6 +12,11 @@ struct Codes {
   bool left_signed, right_signed;
 };
 
+ONNXFUSE_INLINE int right_zero(const Codes& c, i64 j) {
+  if (!c.right_zeros) return c.right_zero;
+  return c.right_signed ? (int)static_cast<const int8_t*>(c.right_zeros)[j] : (int)static_cast<const uint8_t*>(c.right_zeros)[j];
+}
+
 // Bytes of a panel for `groups` groups of four steps: the codes of a group column by column, then the sums of the columns.
 constexpr i64 codes_bytes(i64 groups) { return (groups + 1) * PANEL * 4; }
 

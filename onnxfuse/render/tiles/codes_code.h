@@ -26,11 +26,6 @@ ONNXFUSE_INLINE int32_t quad_n(const uint8_t* p, i64 n) {
 
 ONNXFUSE_INLINE vi columns_of(const uint8_t* b) { return load(reinterpret_cast<const int32_t*>(b)); }
 
-ONNXFUSE_INLINE int right_zero(const Codes& c, i64 j) {
-  if (!c.right_zeros) return c.right_zero;
-  return c.right_signed ? (int)static_cast<const int8_t*>(c.right_zeros)[j] : (int)static_cast<const uint8_t*>(c.right_zeros)[j];
-}
-
 // sum + the products of four unsigned codes of a by four signed ones of b in each lane: even and odd ones as 16 bits.
 ONNXFUSE_INLINE vi products_widened(vi sum, vi a, vi b) {
   typedef vec<int32_t> V;

@@ -1,0 +1,269 @@
+// The code of amx.h: included by one translation unit of a library. Four registers hold 32 x 32 sums, two hold rows, two a
+// panel, so that each load serves two products; a product takes 16 cycles and a load 8. Everything is counted in bytes: pairs
+// of bfloat16 and groups of four codes lie alike.
+#pragma once
+#include "amx.h"
+#include "tile_code.h"
+#if defined(ONNXFUSE_AMX_UNIT)
+#include ONNXFUSE_AMX_UNIT  // a model of the unit, for machines that have none
+#else
+#include "amx_unit.h"
+#endif
+
+namespace onnxfuse { inline namespace ONNXFUSE_ISA {
+namespace amx {
+namespace {
+
+static_assert(PANEL == 32 && LANES == 16, "a panel is two registers wide, a row of one a vector");
+
+constexpr int MOST_ROWS = 32, HALF = MOST_ROWS / 2;  // of a tile, and of a register
+constexpr i64 PIECE = 64;                            // bytes of a row that one product takes
+constexpr i64 PITCH = PANEL * 4;                     // from one row of a register to the next, in panels and in sums
+constexpr i64 ROUND = HALF * PITCH;                  // bytes of a panel for one piece of all rows
+
+enum { C0, C1, C2, C3, A0, A1, B0, B1 };
+
+// Rows of the upper registers; the lower ones have the rest, if any.
+ONNXFUSE_INLINE i64 upper_rows(i64 tall) { return tall > HALF ? (tall + 1) / 2 : tall; }
+
+struct Pairs {
+  template <int C, int A, int B> ONNXFUSE_INLINE void add() { tdpbf16ps<C, A, B>(); }
+};
+template <bool SignedA, bool SignedB> struct Quads {
+  template <int C, int A, int B> ONNXFUSE_INLINE void add() {
+    if constexpr (SignedA && SignedB) tdpbssd<C, A, B>();
+    else if constexpr (SignedA) tdpbsud<C, A, B>();
+    else if constexpr (SignedB) tdpbusd<C, A, B>();
+    else tdpbuud<C, A, B>();
+  }
+};
+
+// A piece of all rows, at equal distances.
+struct Piece {
+  const char* from;
+  i64 stride;
+};
+
+template <class Way, bool Two> ONNXFUSE_INLINE void multiply(Piece a, i64 upper, const char* b) {
+  load<A0>(a.from, a.stride);
+  load<B0>(b, PITCH);
+  Way::template add<C0, A0, B0>();
+  load<B1>(b + PITCH / 2, PITCH);
+  Way::template add<C1, A0, B1>();
+  if constexpr (Two) {
+    load<A1>(a.from + upper * a.stride, a.stride);
+    Way::template add<C2, A1, B0>();
+    Way::template add<C3, A1, B1>();
+  }
+}
+
+// Adds the products of `bytes` of each row; at(k, n) is their piece from byte k on, of which n bytes are theirs.
+template <class Way, bool Two, class At>
+ONNXFUSE_INLINE void add_products(i64 upper, i64 bytes, const char* b, Ahead& ahead, At at) {
+  i64 k = 0;
+#pragma GCC unroll 1
+  for (; k + PIECE <= bytes; k += PIECE, b += ROUND) {
+#pragma GCC unroll 1
+    for (i64 line = 0; line < HALF * ahead.step; line += 64) prefetch_l2(ahead.from + line);
+    ahead.from += HALF * ahead.step;
+    multiply<Way, Two>(at(k, PIECE), upper, b);
+  }
+  if (k < bytes) {  // what lies behind the panel may be nobody's
+    alignas(64) char last[ROUND];
+    const i64 there = (bytes - k + 3) / 4 * PITCH;
+    memcpy(last, b, size_t(there));
+    memset(last + there, 0, size_t(ROUND - there));
+    multiply<Way, Two>(at(k, bytes - k), upper, last);
+  }
+}
+
+// Sums start at zero, at what is there, or at one row for all; f(Two) with whether there are lower registers.
+template <class F> ONNXFUSE_INLINE void summed(i64 tall, void* out, const void* start, i64 stride, F f) {
+  const i64 upper = upper_rows(tall);
+  char* to = static_cast<char*>(out);
+  const char* from = static_cast<const char*>(start);
+  if (from) {
+    load<C0>(from, stride);
+    load<C1>(from + PITCH / 2, stride);
+  } else {
+    zero<C0>();
+    zero<C1>();
+  }
+  if (tall <= HALF) {
+    f(Count<0>{});
+  } else {
+    if (from) {
+      load<C2>(from + upper * stride, stride);
+      load<C3>(from + upper * stride + PITCH / 2, stride);
+    } else {
+      zero<C2>();
+      zero<C3>();
+    }
+    f(Count<1>{});
+    store<C2>(to + upper * PITCH, PITCH);
+    store<C3>(to + upper * PITCH + PITCH / 2, PITCH);
+  }
+  store<C0>(to, PITCH);
+  store<C1>(to + PITCH / 2, PITCH);
+}
+
+// Rows by a pointer for each, and rows of which four pointers are given, as for tile_even.
+struct Listed {
+  const char* const* table;
+  ONNXFUSE_INLINE const char* row(const Listed& r, i64 i) { return r.table[i]; }
+};
+struct Even {
+  const char* const* table;
+  i64 last;
+  ONNXFUSE_INLINE const char* row(const Even& r, i64 i) {
+    return i == 0 ? r.table[0] : i == r.last ? r.table[3] : r.table[1] + (i - 1) * (r.table[2] - r.table[1]);
+  }
+};
+
+// Where all rows lie at equal distances, and are as many as the registers have; from nowhere otherwise.
+ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows, i64 tall) {
+  const i64 stride = rows > 1 ? r.table[1] - r.table[0] : 0;
+  for (i64 i = 2; i < rows; i++)
+    if (r.table[i] - r.table[i - 1] != stride) return {nullptr, 0};
+  return {rows == tall ? r.table[0] : nullptr, stride};
+}
+ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows, i64 tall) {
+  const i64 stride = rows > 2 ? r.table[2] - r.table[1] : r.table[3] - r.table[0];
+  const bool all = rows == tall && r.table[3] - r.table[0] == r.last * stride && (rows < 3 || r.table[1] - r.table[0] == stride);
+  return {all ? r.table[0] : nullptr, stride};
+}
+
+// A piece of rows side by side, for rows that lie otherwise; the products of the last one go on meanwhile.
+struct Room {
+  alignas(64) char bytes[2][MOST_ROWS * PIECE];
+};
+template <class Rows> ONNXFUSE_INLINE Piece gathered(const Rows& r, i64 rows, i64 k, i64 n, char* to) {
+  for (i64 i = 0; i < rows; i++, to += PIECE) {
+    const char* from = Rows::row(r, i) + k;
+    if (n == PIECE) {
+      vi words;
+      memcpy(&words, from, PIECE);
+      memcpy(to, &words, PIECE);
+    } else {
+      memcpy(to, from, size_t(n));
+      memset(to + n, 0, size_t(PIECE - n));
+    }
+  }
+  return {to - rows * PIECE, PIECE};
+}
+
+// Sums over segments of `bytes` of each row; of(s) are the rows of a segment.
+template <class Way, class Of>
+ONNXFUSE_INLINE void sum_rows(i64 rows, i64 tall, i64 segments, i64 bytes, const void* panel, void* out, const void* start,
+                              Ahead ahead, Of of) {
+  Room room;
+  for (auto& each : room.bytes) memset(each + rows * PIECE, 0, size_t((tall - rows) * PIECE));
+  summed(tall, out, start, 0, [&](auto two) {
+    const char* b = static_cast<const char*>(panel);
+    for (i64 s = 0; s < segments; s++, b += (bytes + 3) / 4 * PITCH) {
+      const auto held = of(s);
+      const Piece lines = evenly(held, rows, tall);
+      add_products<Way, decltype(two)::value>(upper_rows(tall), bytes, b, ahead, [&](i64 k, i64 n) {
+        if (lines.from && n == PIECE) return Piece{lines.from + k, lines.stride};
+        return gathered(held, rows, k, n, room.bytes[k / PIECE & 1]);
+      });
+    }
+  });
+}
+
+template <class From>
+ONNXFUSE_INLINE void pack(i64 rows, i64 tall, i64 skip, const From* const* from, i64 depth, bf16* out) {
+  constexpr i64 STEPS = PIECE / sizeof(bf16);
+  for (i64 k = 0; k < depth;) {
+    const i64 begin = (skip + k) % STEPS, room = STEPS - begin, n = depth - k < room ? depth - k : room;
+    bf16* to = out + (skip + k) / STEPS * STEPS * tall + begin;
+    for (i64 i = 0; i < tall; i++, to += STEPS) {
+      if (i < rows && n == STEPS) {
+        onnxfuse::store(reinterpret_cast<float*>(to), Packed<bf16>::values(from[i] + k));
+      } else {
+        for (i64 j = 0; j < room; j++) put(to + j, i < rows && j < n ? get(from[i] + k + j) : 0.0f);
+      }
+    }
+    k += n;
+  }
+}
+
+}  // namespace
+}  // namespace amx
+
+void amx_begin(int tall) {
+  using namespace amx;
+  Shape shape{};
+  shape.palette = 1;
+  const int upper = (int)upper_rows(tall), lower = tall - upper;
+  for (int t = 0; t < 8; t++) {
+    const int rows = t == C0 || t == C1 || t == A0 ? upper : t == B0 || t == B1 ? HALF : lower;
+    shape.rows[t] = (uint8_t)rows;
+    shape.bytes[t] = rows ? 64 : 0;
+  }
+  configure(shape);
+}
+
+void amx_end() { amx::release(); }
+
+void amx_packed(int tall, const bf16* a, i64 depth, const bf16* b, float* out, bool more, Ahead ahead) {
+  using namespace amx;
+  const char* from = reinterpret_cast<const char*>(a);
+  summed(tall, out, more ? out : nullptr, PITCH, [&](auto two) {
+    add_products<Pairs, decltype(two)::value>(upper_rows(tall), depth * 2, reinterpret_cast<const char*>(b), ahead,
+                                              [&](i64 k, i64) { return Piece{from + k * tall, PIECE}; });
+  });
+}
+
+void amx_rows(int rows, const bf16* const* table, i64 tall, i64 segments, i64 length, const bf16* b, float* out, Ahead ahead) {
+  using namespace amx;
+  const char* const* at = reinterpret_cast<const char* const*>(table);
+  sum_rows<Pairs>(rows, tall, segments, length * 2, b, out, nullptr, ahead, [&](i64 s) { return Listed{at + s * tall}; });
+}
+
+void amx_even(int rows, const bf16* const* table, i64 tall, i64 segments, i64 length, const bf16* b, float* out, Ahead ahead) {
+  using namespace amx;
+  const char* const* at = reinterpret_cast<const char* const*>(table);
+  sum_rows<Pairs>(rows, tall, segments, length * 2, b, out, nullptr, ahead, [&](i64 s) { return Even{at + s * 4, rows - 1}; });
+}
+
+void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments, i64 length, const uint8_t* b, int columns,
+                   int32_t* out, const Codes& codes, Ahead ahead) {
+  using namespace amx;
+  const char* const* at = reinterpret_cast<const char* const*>(table);
+  const i64 groups = (length + 3) / 4 * segments;
+  alignas(64) int32_t first[PANEL], sums[PANEL], zeros[PANEL];
+  memcpy(sums, b + codes_bytes(groups) - PITCH, PITCH);
+  bool any = false;
+  for (int j = 0; j < PANEL; j++) {
+    zeros[j] = j < columns ? right_zero(codes, j) : 0;
+    any |= zeros[j] != 0;
+    first[j] = codes.left_zero * ((int32_t)(segments * length) * zeros[j] - sums[j]);
+  }
+  auto sum = [&](auto way) {
+    sum_rows<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, [&](i64 s) { return Listed{at + s * tall}; });
+  };
+  if (codes.left_signed && codes.right_signed) sum(Quads<true, true>{});
+  else if (codes.left_signed) sum(Quads<true, false>{});
+  else if (codes.right_signed) sum(Quads<false, true>{});
+  else sum(Quads<false, false>{});
+  for (int i = 0; any && i < rows; i++) {  // less the zero point of a column times what its row adds up to
+    int32_t all = 0;
+    for (i64 s = 0; s < segments; s++) {
+      const uint8_t* row = table[s * tall + i];
+      for (i64 k = 0; k < length; k++) all += codes.left_signed ? (int8_t)row[k] : row[k];
+    }
+    for (int j = 0; j < PANEL; j++) out[i * PANEL + j] -= all * zeros[j];
+  }
+}
+
+#define ONNXFUSE_AMX_PACK(From)                                                                   \
+  void amx_pack(int rows, int tall, i64 skip, const From* const* from, i64 depth, bf16* out) {    \
+    amx::pack(rows, tall, skip, from, depth, out);                                                \
+  }
+ONNXFUSE_AMX_PACK(float)
+ONNXFUSE_AMX_PACK(f16)
+ONNXFUSE_AMX_PACK(bf16)
+#undef ONNXFUSE_AMX_PACK
+
+} }  // namespace onnxfuse
