@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import UsageError
-from onnxfuse.processors import Processor, cpu_facts, processor_of
+from onnxfuse.processors import PROCESSORS, Processor, cpu_facts, processor_of
 
 
 def _option(
@@ -159,9 +159,9 @@ AMX_FEATURES = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")  # what tiles 
 TARGETS: dict[str, Target] = {
     "sapphirerapids": Target(
         "sapphirerapids", "x86_64", 16, 14, 32, 48 << 10, 2 << 20,
-        ("-march=x86-64-v4", "-mprefer-vector-width=512"), (*_V4, *AMX_FEATURES), 170.0, 12.0,
+        ("-march=x86-64-v4", "-mprefer-vector-width=512"), (*_V4, *AMX_FEATURES), 180.0, 13.0,
         extras=AMX_FEATURES,
-    ),
+    ).on(PROCESSORS["sapphire-rapids"]),
     "x86-64-v4": Target(
         "x86-64-v4", "x86_64", 16, 14, 32, 32 << 10, 1 << 20,
         ("-march=x86-64-v4", "-mprefer-vector-width=512"), _V4, 200.0, 20.0,
