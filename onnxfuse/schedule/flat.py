@@ -36,7 +36,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     copy = turned(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
     if copy is not None:
         return copy
-    signs = signs_of(goals)
+    signs = signs_of(g.value for g in goals)
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
     strip = _strip(goals[0], loops, target) if vector is not None and len(goals) == 1 else None

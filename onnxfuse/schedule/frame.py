@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import cost, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ZERO, Axis, Index
+from onnxfuse.ir.index import ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.kernel import Buffer
 from onnxfuse.ir.scalar import Reduce, Scalar
@@ -50,7 +50,7 @@ def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
         frame.places[nest.name] = frame.places[frame.aliases[nest.name].nest.name]
         return
     inner = inner_axes(nest, t)
-    size = product([a.extent for a in inner])
+    pitch = row_pitch(product([a.extent for a in inner]), frame.lanes)
     rows = frame.row is not None and not (job.right_side and len(t.jobs) > 1)
 
     def offset(index: tuple[Index, ...]) -> Index:
@@ -59,11 +59,18 @@ def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
         if not rows or frame.tall == 1:
             return within
         m = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
-        return within + (m - frame.first) * size
+        return within + (m - frame.first) * pitch
 
     tall = max(frame.tall, frame.lanes) if rows and frame.tall > 1 and not inner else frame.tall if rows else 1
-    frame.local(nest.name, size * tall, nest.dtype)
+    frame.local(nest.name, pitch * tall, nest.dtype)
     frame.places[nest.name] = Place(nest.name, nest.dtype, offset)
+
+
+def row_pitch(size: Index, lanes: int) -> Index:
+    """From one row of a local buffer to the next: whole vectors where a row is longer than one, so that each is aligned."""
+    if size.constant is not None and size.constant <= lanes:
+        return size
+    return floor_div(size + (lanes - 1), Index.of(lanes)) * lanes
 
 
 def flat_in(x: Scalar, frame: Frame) -> Scalar:

@@ -248,7 +248,7 @@ def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
     if how.exact or c.batch or len(c.ranges) != 1 or (isinstance(c.left, Load) and c.left.otherwise is None):
         return ()
     goal, (step,) = Goal("", ZERO, c.left), c.ranges
-    points = cut_at(step, signs_of([goal]))
+    points = cut_at(step, signs_of([c.left]))
     if points is None or len(points) < 3:
         return ()
     made = []

@@ -1,23 +1,28 @@
-"""Vector loops cut where guards begin and cease to hold, so that no lane is tested: padding apart from the inside."""
+"""Vector loops cut where guards begin and cease to hold, so that no lane is tested: padding apart from the inside, and
+
+what is joined from several tensors piece by piece.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.scalar import FromIndex, Load
+from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import Goal
 
 MOST = 6  # pieces of one loop
+SHORTEST = 8  # elements of a piece of a sum
 
 
-def signs_of(goals: Sequence[Goal]) -> list[Index]:
-    """Every index whose sign decides what the goals' values are: of their guards and comparisons."""
-    nodes = [n for goal in goals for n in walk(goal.value)]
+def signs_of(values: Iterable[Scalar]) -> list[Index]:
+    """Every index whose sign decides what the values are: of their guards and comparisons."""
+    nodes = [n for value in values for n in walk(value)]
     compared = [n.index for n in nodes if isinstance(n, FromIndex)]
     return [
         *compared,
@@ -47,4 +52,20 @@ def cut(goals: Sequence[Goal], axis: Axis, points: Sequence[int]) -> list[tuple[
         piece = Axis(f"{axis.name}.{number}", Index.of(end - begin))
         moved = [g.substituted({axis: Index.of(piece) + begin}) for g in goals]
         made.append((piece, [Goal(g.buffer, g.offset, simplify(g.value), g.also) for g in moved]))
+    return made
+
+
+def parted(x: Reduce) -> list[tuple[Reduce, dict[Axis, Index]]]:
+    """A reduction as those over pieces of its range, where guards are decided in each, and what the range is there."""
+    points = cut_at(x.ranges[-1], signs_of(x.body))
+    if len(x.ranges) > 1 or points is None or len(points) < 3:
+        return [(x, {})]
+    if min(end - begin for begin, end in pairwise(points)) < SHORTEST:
+        return [(x, {})]
+    made = []
+    for number, (begin, end) in enumerate(pairwise(points)):
+        piece = Axis(f"{x.ranges[0].name}.{number}", Index.of(end - begin))
+        at = {x.ranges[0]: Index.of(piece) + begin}
+        body = tuple(simplify(substitute_axes(b, at)) for b in x.body)
+        made.append((replace(x, ranges=(piece,), body=body), at))
     return made

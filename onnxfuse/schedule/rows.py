@@ -24,6 +24,7 @@ from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, inner_a
 from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
+from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.tiles import (
     EVEN,
     TABLE,
@@ -169,12 +170,18 @@ def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_bat
     """A stage: loops over the window's rows (when it is a tile) and the inner axes."""
     axes, values = fused_axes(inner, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
-    loops = free_loops(goals[0], axes)
-    if frame.row is not None and frame.tall > 1 and not by_batch:
-        end = Index.of(Axis("m1", frame.row.extent + 1))
-        loops = [Level(frame.row, "serial", frame.first, end), *loops]
-    frame.stages += 1
-    stmts = written(goals, loops, f"s{frame.stages}")
+    signs = signs_of(g.value for g in goals)
+    loops = free_loops(goals[0], axes, {a for a in axes if cut_at(a, signs) is not None})
+    points = cut_at(loops[-1].axis, signs) if loops and loops[-1].kind == "vector" else None
+    pieces = [(loops, goals)]
+    if points is not None and len(points) > 2:
+        pieces = [([*loops[:-1], Level(a, "vector")], part) for a, part in cut(goals, loops[-1].axis, points)]
+    stmts: tuple[Stmt, ...] = ()
+    for levels, part in pieces:
+        if frame.row is not None and frame.tall > 1 and not by_batch:
+            levels = [Level(frame.row, "serial", frame.first, Index.of(Axis("m1", frame.row.extent + 1))), *levels]
+        frame.stages += 1
+        stmts += written(part, levels, f"s{frame.stages}")
     if frame.row is None or frame.tall == 1 or frame.tall > frame.lanes:
         return stmts
     stmts, buffers = across.together(stmts, frame.row, frame.first, frame.tall, frame.lanes)

@@ -34,8 +34,8 @@ def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Pha
     pitch = coefficient(goal.offset, step) if step is not None else None
     if step is None or pitch is None or not _long(lane) or not _long(step) or pitch.constant not in range(2, FARTHEST):
         return None
-    points = cut_at(lane, signs_of([goal]))
-    if points is None or any(axes_of(e) - {lane} for e in signs_of([goal])):
+    points = cut_at(lane, signs_of([goal.value]))
+    if points is None or any(axes_of(e) - {lane} for e in signs_of([goal.value])):
         return None
     part = _part(step.extent.constant or 1, target.lanes)
     rest = [a for a in axes if a not in (lane, step)]

@@ -10,12 +10,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import children, cost, indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
-from onnxfuse.ir.indexing import product, transform
+from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import WIDE, Goal, Level, offsets_of, vector_axis
+from onnxfuse.schedule.pieces import parted
 
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
@@ -160,6 +162,19 @@ class Writer:
             self.known[x] = made.source
             return made
         names = tuple(self.variable(level) for _ in x.body)
+        closed: tuple[Stmt, ...] = ()
+        for piece, at in parted(x):
+            kept = self.also.items() if at else ()
+            self.also |= {simplify(substitute_axes(v, at)): (b, substitute(o, at)) for v, (b, o) in kept}
+            closed += self._folded(piece, names, level)
+        for slot, name in enumerate(names):
+            self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
+        ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
+        self.at[level].append(Fold(names, x.combine, x.body[0].dtype, closed, ways))
+        return Load(names[x.slot], (), x.dtype)
+
+    def _folded(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
+        """The loops that accumulate what `x` combines into the variables `names`."""
         inside = _range_loops(x, self.loops[:level])
         body, guards = lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
         uses = use_counts(body)
@@ -168,12 +183,7 @@ class Writer:
             values = tuple(self.visit(b, uses, len(self.loops)) for b in body)
             self.at[-1].append(Accumulate(names, x.combine, values))
 
-        closed = self._inside(level, inside, guards, accumulate)
-        for slot, name in enumerate(names):
-            self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
-        ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
-        self.at[level].append(Fold(names, x.combine, x.body[0].dtype, closed, ways))
-        return Load(names[x.slot], (), x.dtype)
+        return self._inside(level, inside, guards, accumulate)
 
     def _inside(
         self, level: int, inside: list[Level], lifted: list[Guard], fill: Callable[[], None]

@@ -172,6 +172,24 @@ def several() -> list[Case]:
     return out
 
 
+def joined() -> list[Case]:
+    """Rows that are put together from several tensors: pieces of whole vectors, odd ones, one too short to stand alone."""
+    out = []
+    for rows, sizes in ((50, (32, 16, 16)), (5, (20, 33, 9)), ("A", (40, 3, 21)), (37, (8, 1025))):
+        for op, opset in (("LayerNormalization", 17), ("Softmax", 18), ("ReduceMin", 12)):
+            b = Build(opset)
+            x = b.node("Concat", *(b.input(f"x{i}", rows, n) for i, n in enumerate(sizes)), axis=1)
+            more = (b.weights(sum(sizes)), b.weights(sum(sizes))) if op == "LayerNormalization" else ()
+            y = b.node(op, x, *more, **({"axes": (1,)} if op == "ReduceMin" else {"axis": -1}))
+            out.append(Case(f"{op}_joined_{rows}", b.graph(y), ({"A": 1}, {"A": 33}) if rows == "A" else ({},)))
+    b = Build(17)  # patches of an image side by side, as in Swin
+    x, ends = b.input("x", 2, 8, 6, 24), (8, 6)
+    steps = b.ints(2, 2)
+    found = [b.node("Slice", x, b.ints(i, j), b.ints(*ends), b.ints(1, 2), steps) for j in (0, 1) for i in (0, 1)]
+    y = b.node("LayerNormalization", b.node("Concat", *found, axis=3), b.weights(96), b.weights(96), axis=-1)
+    return [*out, Case("norm_of_patches", b.graph(y))]
+
+
 def odd_numbers(graph: Graph, rng: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
     """NaN, infinities and large numbers in some of the rows."""
     feeds = draw(graph, rng, sizes)
@@ -192,4 +210,4 @@ def special() -> list[Case]:
     ]
 
 
-CASES: tuple[Case, ...] = (*operators(), *chains(), *reductions(), *several(), *special())
+CASES: tuple[Case, ...] = (*operators(), *chains(), *reductions(), *several(), *joined(), *special())

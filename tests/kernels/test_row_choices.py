@@ -103,6 +103,16 @@ ODD = [
 ]
 
 
+@pytest.mark.parametrize(("sizes", "pieces"), [((20, 33, 9), 3), ((40, 3, 21), 1)])
+def test_rows_that_are_put_together_are_summed_piece_by_piece(sizes: tuple[int, ...], pieces: int) -> None:
+    b = Build(12)
+    x = b.node("Concat", *(b.input(f"x{i}", 5, n) for i, n in enumerate(sizes)), axis=1)
+    kernel = kernel_of(Case("g", b.graph(b.node("ReduceSum", x, axes=(1,)))), TARGETS[TARGET])
+    assert isinstance(kernel, Kernel)
+    (fold,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Fold))
+    assert len(fold.body) == pieces
+
+
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", ODD, ids=lambda c: c.name)
