@@ -211,7 +211,7 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     }
     verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
     groups: tuple[GroupResult, ...] = ()
-    if values["groups"] and library is not None:
+    if (values["groups"] or verdict.told) and library is not None:
         groups = verify_groups(paths[1], library, **settings)
     wrong = [g for g in groups if g.ok is False]
     ok, message = verdict.ok, verdict.message
@@ -232,6 +232,8 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]
         lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
     if verdict.unsteady:
         lines.append(f"not compared, as A does not reproduce them itself: {', '.join(verdict.unsteady)}")
+    if verdict.told:
+        lines.append("A makes integer codes: runs with kernels are told, and each kernel is judged alone")
     if groups:
         rows = [("fused node", "error", "limit", "")]
         for g in groups:

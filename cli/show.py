@@ -195,7 +195,8 @@ def _verify(facts: Mapping[str, Any]) -> str:
     sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
     if facts["max_error"] is None:
         return f"{sets}: {facts['message'] or 'nothing to compare'}"
-    text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e})"
+    alone = "; of codes, kernels are compared alone" if facts["told"] else ""
+    text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e}{alone})"
     return f"{text}, as found before" if facts["cached"] else text
 
 

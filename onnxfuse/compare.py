@@ -33,7 +33,7 @@ EPSILONS: dict[str, float] = {
 }
 
 ROUNDINGS: dict[str, float] = {"fp32": 0.0, "bf16": 2.0**-8, "fp16": 2.0**-11}  # at most, by `--precision`; relative
-_MOST_ROUNDED = 0.5  # of an output: what is further away has little to do with it
+UNRELATED = 0.5  # of an output: what is further away has little to do with it
 
 STEADY = 0.1  # an output that the original itself does not reproduce within this share says nothing
 _TINY = 1e-30
@@ -137,7 +137,7 @@ def rounded(precision: str, moved: float) -> float:
     enlarge errors show it when their inputs are rounded: that has `moved` the output by one such error, of which
     sqrt(2 L) are allowed here too.
     """
-    return min(_MOST_ROUNDED, 16.0 * max(ROUNDINGS[precision], moved))
+    return min(UNRELATED, 16.0 * max(ROUNDINGS[precision], moved))
 
 
 def excess(error: float, limit: float) -> float:

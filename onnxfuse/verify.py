@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +39,7 @@ class Verdict:
     tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
     runs: tuple[Run, ...] = ()
     unsteady: tuple[str, ...] = ()  # outputs that the original itself does not reproduce; not compared
+    told: bool = False  # outputs behind kernels are told: of codes, kernels answer alone (`verify_groups`)
     inputs: int = 0  # how many sets of inputs were tried
     cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
@@ -86,6 +87,10 @@ def verify_models(
     (see `compare.rounded`); `rtol` (relative L2) and `atol` (RMS) replace it.
     `inputs` is an .npz file or a test_data_set folder; without it they are random, of two sizes where symbols are not
     fixed by `dims`. `custom_libraries` are what both models need anyway.
+
+    One rounding can make a step of an integer code, and layers behind it more steps: what a quantized network gives is
+    no measure of its kernels. Where `a` makes codes and no tolerance is given, runs with kernels are told, and held
+    only to have something to do with the original; the model without kernels is held to the limit above all the same.
 
     Raises BudgetError when a limit is exceeded, UsageError and ModelError for what cannot be read.
     """
@@ -149,8 +154,13 @@ def judged(
     names: list[str] = measured["outputs"]
     own = [max(each, default=0.0) for each in measured["own"]]
     steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
-    runs = tuple(_judged_run(each, measured, steady, rtol, atol) for each in measured["runs"])
     common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
+    if measured["coded"] and rtol is None and atol is None:
+        return _told(measured, **common)
+    runs = tuple(
+        _judged_run(each, measured, steady, lambda found, i: _limit(found, i, measured, rtol, atol))
+        for each in measured["runs"]
+    )
     failed = [run for run in runs if not run.ok]
     if names and not steady and not any(run.error is None for run in failed):
         message = "the original does not reproduce its own outputs"
@@ -168,13 +178,39 @@ def judged(
     )
 
 
+def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
+    """The verdict on a model of codes: its last run is the one without a library that is nearest to the original.
+
+    All others may be as far from it as steps of codes drive them, but not further than what has nothing to do with it.
+    """
+    floats = [i for i, exact in enumerate(measured["exact"]) if not exact]
+    every = range(len(measured["outputs"]))
+
+    def near(found: compare.Distance, i: int) -> float:
+        most = max(compare.UNRELATED, float(measured["floors"][i]))
+        return min(most, compare.limit(measured["own"][i], measured["floors"][i], measured["exact"][i]))
+
+    *others, nearest = measured["runs"]
+    runs = [_judged_run(run, measured, floats, lambda found, i: compare.UNRELATED) for run in others]
+    runs.append(_judged_run(nearest, measured, every, near))
+    worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
+    failed = [run for run in runs if not run.ok]
+    message = f"{failed[0].name}: {failed[0].message}" if failed else ""
+    error, limit = (worst.error, worst.limit) if worst else (None, None)
+    return Verdict(not failed, error, limit, None, tuple(runs), message=message, told=True, **common)
+
+
 def _judged_run(
-    run: Mapping[str, Any], measured: Mapping[str, Any], steady: Sequence[int], rtol: float | None, atol: float | None
+    run: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    outputs: Sequence[int],
+    limit: Callable[[compare.Distance, int], float],
 ) -> Run:
+    """A run by those of its outputs that are compared, each within its limit."""
     if run["message"]:
         return Run(run["name"], False, "", None, None, None, run["message"])
     found = [compare.Distance(**each) for each in run["distances"]]
-    limits = {i: _limit(found[i], i, measured, rtol, atol) for i in steady}
+    limits = {i: limit(found[i], i) for i in outputs}
     if not limits:
         return Run(run["name"], True, "", None, None, None)
     at = max(limits, key=lambda i: compare.excess(found[i].error, limits[i]))

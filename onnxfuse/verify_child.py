@@ -63,7 +63,7 @@ def measure(
         note(way.name)
         runs.append({"name": way.name, **_compared(b, way, custom, names, sets, expected)})
     exact = [not compare.is_float(each.dtype) for each in expected[0]]
-    facts = {"outputs": names, "exact": exact, "own": own, "moved": moved}
+    facts = {"outputs": names, "exact": exact, "own": own, "moved": moved, "coded": makes_codes(bare)}
     return facts | {"floor": floor(bare), "sets": len(sets), "runs": runs}
 
 
@@ -152,9 +152,15 @@ def _compared(
 def floor(bare: ModelProto) -> float:
     """The floor of the coarsest float type that the model computes with."""
     names = {_floor_name(kind) for kind in _element_types(bare)} - {""}
-    if any("Quantize" in node.op_type or node.op_type.startswith("QLinear") for node in _nodes(bare)):
+    if makes_codes(bare):
         names.add("quantized")
     return max((compare.FLOORS[name] for name in names), default=0.0)
+
+
+def makes_codes(bare: ModelProto) -> bool:
+    """Whether numbers are rounded to integer codes on the way, not only read from them."""
+    ops = {node.op_type for node in _nodes(bare)}
+    return any(op.startswith(("QLinear", "Quantize", "DynamicQuantize", "QGemm")) for op in ops)
 
 
 def _nodes(bare: ModelProto) -> Iterator[Any]:

@@ -44,8 +44,8 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         memory.keep(verdict)
     if verdict.ok and not b.copy and (said := _unable(context)):
         b = replace(b, notes=(*b.notes, f"not verified: {said}"))
-    told = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
-    context.tell("verify", told | {"inputs": verdict.inputs, "message": verdict.message})
+    facts = {"ok": verdict.ok, "cached": verdict.cached, "max_error": verdict.max_error, "limit": verdict.limit}
+    context.tell("verify", facts | {"inputs": verdict.inputs, "message": verdict.message, "told": verdict.told})
     if verdict.ok is False and not b.copy:
         suspects = _suspects(context, calls, b, verdict) if b.rounds < MOST_ROUNDS else []
         if suspects or options.verify is None:

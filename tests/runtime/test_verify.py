@@ -142,15 +142,29 @@ def test_without_a_runtime_there_is_no_answer(files: Path, monkeypatch: pytest.M
 # ---- the judgement alone ----
 
 
-def measured(errors: list[float], own: list[float], floor: float = 2e-5, exact: bool = False, **more: Any) -> Verdict:
-    distances = [{"error": error, "max_abs": error, "rms": 1.0, "reason": ""} for error in errors]
+def measured(
+    errors: list[float],
+    own: list[float],
+    floor: float = 2e-5,
+    exact: bool = False,
+    kernels: list[float] | None = None,
+    **more: Any,
+) -> Verdict:
+    """Of a run with these errors; before it, where they are given, one with kernels, of a model of codes."""
     names = [f"y{i}" for i in range(len(errors))]
-    run = {"name": "way", "message": "", "distances": distances}
+    told = [way("with kernels", kernels)] if kernels is not None else []
     return judged(
         {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
-         "moved": [0.0] * len(own),
-         "sets": 1, "runs": [run]}, **more
+         "moved": [0.0] * len(own), "coded": kernels is not None,
+         "sets": 1, "runs": [*told, way("way", errors)]}, **more
     )  # fmt: skip
+
+
+def way(name: str, errors: list[float]) -> dict[str, Any]:
+    found = [
+        {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
+    ]
+    return {"name": name, "message": "", "distances": found}
 
 
 @pytest.mark.parametrize(
@@ -169,6 +183,30 @@ def test_an_unsteady_output_is_left_out():
     verdict = measured([1.0, 1e-6], [0.5, 0.0])
     assert (verdict.ok, verdict.unsteady) == (True, ("y0",))
     assert measured([1.0], [compare.STEADY * 1.01]).ok is None
+
+
+def test_what_kernels_make_of_codes_is_told():
+    verdict = measured([1e-6, 0.0], [0.2, 0.0], kernels=[0.3, 0.01])
+    assert (verdict.ok, verdict.told, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.5)
+    assert measured([0.0], [0.0], kernels=[0.51]).ok is False
+
+
+@pytest.mark.parametrize(("error", "own", "ok"), [(1e-4, 0.0, False), (1e-4, 2e-5, True), (0.4, 0.2, True)])
+def test_the_model_of_codes_without_kernels_is_judged_by_the_originals_own_difference(
+    error: float, own: float, ok: bool
+):
+    assert measured([error], [own], kernels=[0.3]).ok is ok
+    assert measured([0.6], [own], kernels=[0.3]).ok is False
+
+
+def test_what_kernels_make_of_codes_has_its_nans_where_they_belong():
+    verdict = measured([0.0, 0.0], [0.0, 0.0], kernels=[0.3, np.inf])
+    assert (verdict.ok, verdict.message) == (False, "with kernels: output y1: NaN elsewhere")
+
+
+def test_a_tolerance_is_asked_of_kernels_of_codes_too():
+    assert measured([0.0], [0.0], kernels=[0.3], rtol=0.1).ok is False
+    assert measured([0.0], [0.0], kernels=[0.3], rtol=0.4).ok is True
 
 
 def test_tolerances_do_not_soften_integers():
