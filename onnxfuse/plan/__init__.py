@@ -222,11 +222,18 @@ class _Grower:
         return self._numel_refusal(group, node)
 
     def _passes_through(self, group: int, node: int) -> bool:
-        """Whether codes that a group makes are read by this decoding node alone, for elementwise work alone."""
-        alone = all(len(self.units.after[b]) == 1 for b in self.units.before[node] if self.units.group[b] == group)
-        kept = set(self.units.graph.outputs).intersection(self.units.nodes[node].inputs)
-        readers = [self.kinds.get(a) for a in self.units.after[node]]
-        return alone and not kept and len(readers) > 0 and all(k is not None and k.name == ELEMENTWISE for k in readers)
+        """Whether codes that a group makes are decoded for work of the group alone: elementwise, or of an attention."""
+        units, attention = self.units, BATCHED in self._kinds(group)
+        makers = [b for b in units.before[node] if units.group[b] == group]
+        decoders = {a for b in makers for a in units.after[b]}
+        kept = set(units.graph.outputs).intersection(units.nodes[node].inputs)
+        if kept or (len(decoders) > 1 and not attention):
+            return False
+        if any(self.kinds[d].name != DECODING if d in self.kinds else True for d in decoders):
+            return False
+        inside = (ELEMENTWISE, REDUCTION, BATCHED) if attention else (ELEMENTWISE,)
+        readers = [self.kinds.get(a) for d in decoders for a in units.after[d]]
+        return len(readers) > 0 and all(k is not None and k.name in inside for k in readers)
 
     def _batched(self, group: int) -> int:
         return sum(self.kinds[m].products for m in self.units.members[group])
@@ -308,17 +315,25 @@ class _Grower:
                 return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
             if any(o in self.units.graph.outputs for o in n.outputs):
                 return ("E-FANOUT", f"the result of {n.op} is an output of the model")
-        if any(
-            self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED)
-            for b in self.units.before[node]
-            if b in self.kinds and b not in self.taken
-        ):
+        if self._follows_contraction(node):
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW}:
             return ("E-COST", f"{n.op} would be computed for every panel of weights")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be computed for every head")
         return None
+
+    def _follows_contraction(self, node: int) -> bool:
+        """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of."""
+        between = (ELEMENTWISE, DECODING) if self.kinds[node].name == ELEMENTWISE else ()
+        seen, pending = set[int](), [node]
+        while pending:
+            free = [b for b in self.units.before[pending.pop()] if b in self.kinds and b not in self.taken]
+            if any(self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED) for b in free):
+                return True
+            pending.extend(b for b in free if self.kinds[b].name in between and b not in seen)
+            seen.update(free)
+        return False
 
     def _stored_on_the_way(self, group: int, node: int) -> bool:
         """Whether rows that are reduced may store a value of theirs that others read too: nothing is computed twice."""

@@ -67,7 +67,7 @@ def _coded_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
         factors = [f for d in kind.definitions for f in _factors(d)]
         chains = [[decoded[v] for v in sorted(side) if v in decoded] for side in factors]
         whole = bool(chains) and all(chains)
-        if whole and _fits_kernels(graph, kind, chains):
+        if whole and ((kind.name == BATCHED and not kind.spatial) or _fits_kernels(graph, kind, chains)):
             continue
         if not whole and not any(_constant(graph, c[-1]) for side in chains for c in side):
             continue

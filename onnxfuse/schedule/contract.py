@@ -68,7 +68,7 @@ def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
         return None
     reduce = found[0]
     coded = sides_of(reduce)
-    if coded is not None:
+    if coded is not None and any(side.codes.source in constants for side in coded):
         return _coded(d, reduce, *coded, constants)
     if reduce.combine != "sum" or reduce.dtype != F32:
         return None

@@ -18,7 +18,8 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, fl
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
-from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise
@@ -113,7 +114,7 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
-            if tiled is not None and not tiled.batch:
+            if not tiled.batch if tiled is not None else not has_reduction(nest.value):
                 done.layouts |= _summed_last(d, c.definitions[at + 1 :])
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
         if tiled is None:
@@ -128,7 +129,8 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
 
 def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
     """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
-    reduces = [n for other in later for n in walk(other.value) if isinstance(n, Reduce)]
+    sums = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and n.combine == "sum"]
+    reduces = [n for n in sums if isinstance(n.body[0], Apply) and n.body[0].fn == "mul"]
     reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
     dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
     if len(dims) != 1 or dims == {len(d.axes) - 1}:

@@ -44,14 +44,24 @@ def test_a_product_of_codes_goes_with_what_codes_and_decodes_for_it() -> None:
     assert sorted(group) == ["DequantizeLinear", "DequantizeLinear", "MatMul", "QuantizeLinear", "Relu"]
 
 
-def test_a_product_of_codes_that_are_both_computed_stays_with_what_codes_and_decodes_for_it() -> None:
+def test_an_attention_of_codes_is_one_kernel() -> None:
     b = Build(21)
-    x, w = (decoded(b, b.input(name, *shape, dtype=U8)) for name, shape in (("x", (4, 64)), ("w", (64, 32))))
-    y = coded(b, b.node("Relu", b.node("MatMul", x, w)))
-    made, groups = planned(b.graph(y))
-    assert groups == []
-    left = {name.split("_")[0] for d in made.decisions if d.code == "E-COST" for name in d.nodes}
-    assert left == {"dequantizelinear", "matmul", "relu", "quantizelinear"}
+    q, k, v = (decoded(b, b.input(name, 2, 32, 16, dtype=U8)) for name in "qkv")
+    scores = decoded(b, coded(b, b.node("MatMul", q, b.node("Transpose", k, perm=(0, 2, 1)))))
+    weights = decoded(b, coded(b, b.node("Softmax", scores, axis=-1)))
+    made, groups = planned(b.graph(coded(b, b.node("MatMul", weights, v))))
+    assert len(groups) == 1 and len(groups[0]) == len(made.graph.nodes)
+
+
+def test_what_is_added_to_a_product_belongs_to_it_and_not_to_the_attention_behind() -> None:
+    b = Build(21)
+    q, k, v = (b.input(name, 2, 32, 16) for name in ("q", "k", "v"))
+    x = decoded(b, coded(b, b.input("x", 2, 32, 16)))
+    q = b.node("Add", decoded(b, coded(b, b.node("MatMul", x, weights(b, 16, 16)))), b.weights(16))
+    scores = b.node("Softmax", b.node("MatMul", q, b.node("Transpose", k, perm=(0, 2, 1))))
+    groups = planned(b.graph(b.node("MatMul", scores, v)))[1]
+    assert sorted(g.count("Add") for g in groups if "MatMul" in g) == [0, 1]
+    assert ["Transpose", "MatMul", "Softmax", "MatMul"] in groups
 
 
 def test_codes_that_are_decoded_at_once_do_not_leave_their_kernel() -> None:

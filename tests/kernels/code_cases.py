@@ -155,6 +155,25 @@ def recoded(name: str, dtype: DType) -> Case:
     return Case(name, b.graph(coded(b, b.node("Add", x, y), -7 if dtype == I8 else 130, dtype, 0.03)))
 
 
+def attention(name: str, heads: int, rows: int, keys: int, depth: int, dtype: DType = U8) -> Case:
+    """Codes on both sides of both products, and between all steps."""
+    b = Build(21)
+    zero = 0 if dtype == I8 else 128
+    shapes = (rows, depth), (keys, depth), (keys, depth)
+    q, k, v = (b.input(n, 1, heads, *s, dtype=dtype) for n, s in zip("qkv", shapes, strict=True))
+    k = b.node("Transpose", decoded(b, k, zero, 0.02), perm=(0, 1, 3, 2))
+    scores = b.node("MatMul", decoded(b, q, zero, 0.02), k)
+    scores = decoded(b, coded(b, scores, zero, dtype, 0.1), zero, 0.1)
+    shares = coded(b, b.node("Softmax", scores, axis=-1), -128 if dtype == I8 else 0, dtype, 1 / 256)
+    shares = decoded(b, shares, -128 if dtype == I8 else 0, 1 / 256)
+    y = coded(b, b.node("MatMul", shares, decoded(b, v, zero, 0.02)), zero, dtype, 0.05)
+    return Case(name, b.graph(y), feeds=full_range)
+
+
+ATTENTIONS = (
+    attention("codes_attention", 2, 19, 37, 16),
+    attention("codes_attention_signed", 3, 5, 33, 40, I8),
+)
 MADE = (
     made("codes_made", U8, 100),
     made("codes_made_signed", I8, -3),

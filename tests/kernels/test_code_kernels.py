@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.kernel import Kernel, Tile, statements
-from tests.kernels.code_cases import CASES, MADE, WINDOWS
+from tests.kernels.code_cases import ATTENTIONS, CASES, MADE, WINDOWS
 from tests.kernels.compiled import HERE, SHARING, Case, scheduled, verified
 from tests.kernels.pool_host import compiler
 
@@ -35,3 +35,9 @@ def test_a_window_kernel_computes_what_its_rows_mean(case: Case, target: str) ->
 @pytest.mark.parametrize("case", MADE, ids=lambda c: c.name)
 def test_a_kernel_makes_the_codes_that_its_rows_mean(case: Case, target: str) -> None:
     verified(MADE, case, target)
+
+
+@pytest.mark.parametrize("target", [*HERE, SHARING])
+@pytest.mark.parametrize("case", ATTENTIONS, ids=lambda c: c.name)
+def test_an_attention_of_codes_computes_what_its_rows_mean(case: Case, target: str) -> None:
+    verified(ATTENTIONS, case, target)
