@@ -65,13 +65,19 @@ def parameter(view: View, i: int, place: At) -> Scalar:
 def single(view: View, i: int) -> Scalar:
     """Parameter i, which is one number for all."""
     have = view.shape(i)
-    if any(e != ONE for e in have):
+    if not _is_single(view, i):
         raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r}")
     return parameter(view, i, (ZERO,) * len(have))
 
 
 def _zero(view: View, place: At) -> Scalar | None:
-    return parameter(view, 2, place) if view.has(2) else None
+    if not view.has(2):
+        return None
+    return single(view, 2) if _is_single(view, 2) else parameter(view, 2, place)
+
+
+def _is_single(view: View, i: int) -> bool:
+    return all(e == ONE for e in view.shape(i))
 
 
 def _named(view: View, attribute: str, default: DType) -> DType:
@@ -89,7 +95,8 @@ def _lowest(dtype: DType) -> int:
 def _place(view: View, at: At) -> At:
     """Where the scale and zero point of element `at` lie: one for all, one per slice of an axis, or one per block."""
     have = view.shape(1)
-    if view.has(2) and len(view.shape(2)) != len(have):
+    alone = _is_single(view, 1)
+    if view.has(2) and len(view.shape(2)) != len(have) and not (alone and _is_single(view, 2)):
         raise view.refuse("E-SHAPE-UNKNOWN", "a scale and a zero point of different shapes")
     if not have or have == (Index.of(1),):
         return (ZERO,) * len(have)

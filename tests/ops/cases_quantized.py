@@ -76,6 +76,7 @@ def dequantizing() -> list[Case]:
                 out.append(Case(D, (codes(dtype, 5, 7), f32(0.037), zero), opset=21))
     zeros = np.array([-3, 0, 4], np.int8)
     scales = f32(0.1, 0.25, 2)
+    out.append(Case(D, (codes("int8", 5, 7), np.array([0.037], np.float32), np.array(3, np.int8)), {}, 21, **OLD))
     out.append(Case(D, (codes("int8", 2, 3, 5), scales, zeros), {"axis": -2}, constants=(1, 2), opset=19))
     out.append(Case(D, (codes("int8", 2, 3), scales), {"axis": 1}, opset=13, **OLD))
     blocks = np.abs(data(3, 3)) + np.float32(0.01)
