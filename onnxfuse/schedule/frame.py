@@ -67,7 +67,7 @@ def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
 
 
 def row_pitch(size: Index, lanes: int) -> Index:
-    """From one row of a local buffer to the next: whole vectors where a row is longer than one, so that each is aligned."""
+    """From one row of a local buffer to the next: whole vectors where a row is longer than one; each is aligned."""
     if size.constant is not None and size.constant <= lanes:
         return size
     return floor_div(size + (lanes - 1), Index.of(lanes)) * lanes

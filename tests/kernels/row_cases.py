@@ -173,7 +173,7 @@ def several() -> list[Case]:
 
 
 def joined() -> list[Case]:
-    """Rows that are put together from several tensors: pieces of whole vectors, odd ones, one too short to stand alone."""
+    """Rows put together from several tensors: pieces of whole vectors, odd ones, one too short to stand alone."""
     out = []
     for rows, sizes in ((50, (32, 16, 16)), (5, (20, 33, 9)), ("A", (40, 3, 21)), (37, (8, 1025))):
         for op, opset in (("LayerNormalization", 17), ("Softmax", 18), ("ReduceMin", 12)):
