@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -71,12 +71,22 @@ def _explained(
             figures = (str(g.phases), _count(g.flops), _count(g.bytes), _microseconds(g.predicted_ms))
             rows.append((g.kernel, g.mapping_type or "-", *figures, g.bound or "-", _names(g.nodes)))
         lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5)))]
+    ways = list(_ways(groups))
+    if ways:
+        lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]
     if refusals:
         said = [(r.code, " + ".join(r.nodes[:3]), r.reason + (f" ({r.unlock})" * bool(r.unlock))) for r in refusals]
         lines += ["", "refused", *_indented(table(said))]
     if rules:
         lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
     return lines + [f"note: {note}" for note in result.notes]
+
+
+def _ways(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:
+    """The ways that were considered for each kernel, each kernel once."""
+    for g in {g.kernel: g for g in groups}.values():
+        for ways in g.ways:
+            yield from ((g.kernel * (w is ways[0]), _microseconds(w.predicted_ms), w.way) for w in ways)
 
 
 def _indented(lines: Any) -> list[str]:

@@ -25,6 +25,7 @@ SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one
 STORED = 2.0  # ways of a line that is stored to: it is fetched first
 TASK = 10e-6  # seconds of work for which a task is started
 TASKS = 16  # of a core, at most
+EVEN = 2  # of a core, where it does not matter which of them are short
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,10 +157,9 @@ def _phase(
         outer, inner = few_parts_of(target.cores, work, extents[0])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
-    counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), dtypes)
+    counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes)
     compute = counter.cycles() * target.cycle
-    near = fetched(counter.accesses, sizes, target.l1_bytes)
-    beyond = fetched(counter.accesses, sizes, target.l2_bytes)
+    near, beyond = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes)
     moved = _moved(beyond, levels, (L3, MEMORY))
     reached = min(threads * target.bandwidth, target.memory_gbps)
     own = {name: sizes[name] / threads for name in sizes}  # no byte comes from memory twice
@@ -204,9 +204,8 @@ def few_parts_of(cores: int, picoseconds: int, first: int) -> tuple[int, int]:
 
 
 def _shares(outer: int, inner: int, threads: int) -> tuple[tuple[float, float], tuple[float, float]]:
-    """One thread's share of each split, and how many parts of it that is."""
-    if outer >= threads:
-        mine = ceil(outer / threads)
-        return (mine / outer, 1.0), (float(mine), float(inner))
+    """The longest thread's share of each split, and how many parts that is. Threads take tasks as they get free."""
     mine = max(1, ceil(outer * inner / threads))
+    if outer >= threads:
+        return (mine / max(outer * inner, 1), 1.0), (mine / max(inner, 1), float(inner))
     return (1.0 / max(outer, 1), mine / max(inner, 1)), (1.0, float(mine))

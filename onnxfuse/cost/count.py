@@ -8,6 +8,7 @@ from math import ceil, sqrt
 from typing import assert_never
 
 from onnxfuse.config import Target
+from onnxfuse.cost.traffic import Access, Run
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import ZERO, Atom, Axis, Div, Entry, Index, Least, Loaded, Mod, Symbol, atoms, axes_of
@@ -34,6 +35,8 @@ LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
 SET = 4096  # bytes between addresses that compete for the same lines of L1
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
+WAYS = 8  # lines of a set
+CONFLICT = 0.25  # cycles of a row and step of a tile that has more rows in one set
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
 STEP = 1.0  # cycles of a loop's own instructions
@@ -47,35 +50,6 @@ PREFETCH = 0.5  # cycles of fetching a line
 
 class SymbolUnknown(Exception):
     """An extent whose value was not given."""
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A loop around a statement: how often it runs, and by how much its axis grows each time."""
-
-    number: int  # the same loop has the same number
-    axis: Axis
-    trips: float
-    step: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Access:
-    """Elements of a buffer touched at one place: `elements` there in every run of the loops around it."""
-
-    buffer: str
-    offset: Index  # in loop axes
-    elements: float
-    bytes: int  # of one element
-    loops: tuple[Run, ...]
-    stores: bool = False
-    apart: int = 1  # distance from one of them to the next
-    places: int = 1  # as many more at constant distances, of which the largest is
-    spread: int = 0
-
-    def runs_with(self, run: Run) -> bool:
-        """Whether other elements are touched in other iterations of a loop."""
-        return run.axis in axes_of(self.offset)
 
 
 @dataclass(slots=True)
@@ -102,6 +76,7 @@ class Counter:
     symbols: Mapping[str, int]
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them
+    even: bool  # whether tasks are so many that no thread has longer ones than the others
     dtypes: Mapping[str, DType]
     accesses: list[Access] = field(default_factory=list)
     loops: list[Run] = field(default_factory=list)
@@ -215,17 +190,18 @@ class Counter:
 
     def _loop(self, s: Loop, ways: float) -> float:
         """Cycles of a whole loop."""
-        extent = max(self.number(s.end) - self.number(s.begin), 0)
+        extent = whole = max(self.number(s.end) - self.number(s.begin), 0)
         split = next((i for i, each in enumerate(self.phase.splits) if s.begin == Index.of(each.first)), None)
         if split is not None:
             extent = extent * self.shares[split]
-        trips = ceil(extent / self.target.lanes) if s.kind == "vector" else extent
-        run = Run(self.loop_count, s.axis, trips, self.target.lanes if s.kind == "vector" else 1)
+        step = self.target.lanes if s.kind == "vector" else 1
+        trips = ceil(extent / step) if step > 1 else extent
+        run = Run(self.loop_count, s.axis, trips, step, whole if self.even else extent)
         self.loop_count += 1
         saved = self.vector
         self.loops.append(run)
         begin = self.number(s.begin)
-        self.values[s.axis] = begin + (extent - 1) / 2 if extent > 1 else begin
+        self.values[s.axis] = begin + max(run.reach - 1, 0) / 2
         self.vector = s.axis if s.kind == "vector" else saved
         block = _Block()
         for inner in s.body:
@@ -252,15 +228,15 @@ class Counter:
         """The mean of an axis that is computed, over the values of the innermost loop that it runs with."""
         self.bound[s.axis] = s.value
         run = next((r for r in reversed(self.loops) if r.axis in axes_of(self.whole(s.value))), None)
-        if run is None or s.most is None or run.trips <= 1:
+        if run is None or s.most is None or run.reach <= 1:
             found = self.number(s.value)
             self.values[s.axis] = found if s.most is None else min(found, self.number(s.most))
             return
         mean, most = self.values[run.axis], self.number(s.most)
-        count = ceil(run.trips)
+        count = ceil(run.reach)
         cut = []
         for at in range(0, count, max(1, count // 64)):
-            self.values[run.axis] = mean - (run.trips - 1) / 2 + at
+            self.values[run.axis] = mean - (run.reach - 1) / 2 + at
             value = self.number(s.value)
             cut.append(value - min(value, most))
         self.values[run.axis] = mean
@@ -276,10 +252,28 @@ class Counter:
         short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or s.product.right == s.product.sums else vectors
         step = max((rows * vectors + widened) / 2, loads, LATENCY) / (s.product.step if short else 1)
+        step += self._in_one_set(s) * rows
         if s.product.unit is not None:
             step = rows * vectors / 2 / s.product.step / s.product.unit.speed
         self._touch_tile(s, rows, depth)
         return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
+
+    def _in_one_set(self, s: Tile) -> float:
+        """Cycles of a row and step of a tile whose rows push each other out of L1."""
+        point = self.tables.get(s.a)
+        if point is None or s.kind == "packed" or s.most <= WAYS:
+            return 0.0
+        saved = self.values.get(point.row)
+        at = []
+        for row in (0, 1):
+            self.values[point.row] = row
+            at.append(self.number(substitute(point.load.index[0], dict.fromkeys(point.segments, ZERO))))
+        if saved is not None:
+            self.values[point.row] = saved
+        else:
+            del self.values[point.row]
+        apart = abs(at[1] - at[0]) * point.load.dtype.bytes
+        return CONFLICT if apart and apart % SET == 0 else 0.0
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
         left, right, sums = (t.bytes for t in (s.product.left, s.product.right, s.product.sums))

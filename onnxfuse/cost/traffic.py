@@ -9,12 +9,41 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cost.count import Access
-from onnxfuse.ir.index import Index
+from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient
 
 LINE = 64  # bytes that come together
 HELD = 0.75  # share of a cache that holds what comes round again
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A loop around a statement: how often it runs, and by how much its axis grows each time."""
+
+    number: int  # the same loop has the same number
+    axis: Axis
+    trips: float
+    step: int = 1
+    reach: float = 0.0  # values of the axis whose mean stands for them: all, or those of one thread
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Elements of a buffer touched at one place: `elements` there in every run of the loops around it."""
+
+    buffer: str
+    offset: Index  # in loop axes
+    elements: float
+    bytes: int  # of one element
+    loops: tuple[Run, ...]
+    stores: bool = False
+    apart: int = 1  # distance from one of them to the next
+    places: int = 1  # as many more at constant distances, of which the largest is
+    spread: int = 0
+
+    def runs_with(self, run: Run) -> bool:
+        """Whether other elements are touched in other iterations of a loop."""
+        return run.axis in axes_of(self.offset)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,22 +54,28 @@ class Fetched:
     stores: Mapping[str, float]
 
 
-def fetched(accesses: Sequence[Access], sizes: Mapping[str, float], capacity: float) -> Fetched:
-    """What goes into and out of a cache of `capacity` bytes. `sizes` are bytes of whole buffers."""
-    found = _distinct(accesses)
+def fetched(accesses: Sequence[Access], sizes: Mapping[str, float], *capacities: float) -> tuple[Fetched, ...]:
+    """What goes into and out of caches of these capacities in bytes. `sizes` are bytes of whole buffers."""
     working: dict[tuple[int, ...], float] = {}
-    inside = [_footprints(a, sizes[a.buffer]) for a in found]
-    for a, prints in zip(found, inside, strict=True):
-        for depth in range(len(a.loops) + 1):
-            key = tuple(r.number for r in a.loops[:depth])
-            working[key] = working.get(key, 0.0) + prints[depth]
-    loads: dict[str, float] = {}
-    stores: dict[str, float] = {}
-    for a, prints in zip(found, inside, strict=True):
-        moved = _moved(a, prints, working, capacity * HELD)
-        to = stores if a.stores else loads
-        to[a.buffer] = to.get(a.buffer, 0.0) + moved
-    return Fetched(loads, stores)
+    found = [(a, _prefixes(a), _footprints(a, sizes[a.buffer])) for a in _distinct(accesses)]
+    for _, keys, prints in found:
+        for key, size in zip(keys, prints, strict=True):
+            working[key] = working.get(key, 0.0) + size
+    out = []
+    for capacity in capacities:
+        loads: dict[str, float] = {}
+        stores: dict[str, float] = {}
+        for a, keys, prints in found:
+            to = stores if a.stores else loads
+            to[a.buffer] = to.get(a.buffer, 0.0) + _moved(a, keys, prints, working, capacity * HELD)
+        out.append(Fetched(loads, stores))
+    return tuple(out)
+
+
+def _prefixes(a: Access) -> list[tuple[int, ...]]:
+    """The numbers of the loops around an access, down to each depth."""
+    numbers = tuple(r.number for r in a.loops)
+    return [numbers[:depth] for depth in range(len(numbers) + 1)]
 
 
 def _distinct(accesses: Sequence[Access]) -> list[Access]:
@@ -74,10 +109,15 @@ def _footprints(a: Access, size: float) -> list[float]:
     return out[::-1]
 
 
-def _moved(a: Access, prints: Sequence[float], working: Mapping[tuple[int, ...], float], capacity: float) -> float:
+def _moved(
+    a: Access,
+    keys: Sequence[tuple[int, ...]],
+    prints: Sequence[float],
+    working: Mapping[tuple[int, ...], float],
+    capacity: float,
+) -> float:
     """Bytes fetched for one access."""
-    numbers = [r.number for r in a.loops]
-    depth = next((d for d in range(len(numbers) + 1) if working[tuple(numbers[:d])] <= capacity), len(numbers))
+    depth = next((d for d, key in enumerate(keys) if working[key] <= capacity), len(a.loops))
     moved = prints[max(depth - 1, 0)]  # from one iteration to the next, what both touch is still there
     for run in a.loops[: max(depth - 1, 0)]:
         moved *= max(run.trips, 1.0)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2s
 from math import gcd
 
@@ -412,6 +413,7 @@ def _common(a: Monomial, b: Monomial) -> Monomial:
     return tuple(shared)
 
 
+@lru_cache(1 << 14)
 def floor_div(num: Index, den: Index) -> Index:
     """num // den, simplified."""
     if den == ZERO:
@@ -438,6 +440,7 @@ def floor_div(num: Index, den: Index) -> Index:
     return quotient + Index.of(Div(rest, den))
 
 
+@lru_cache(1 << 14)
 def modulo(num: Index, den: Index) -> Index:
     """num % den, simplified."""
     if den == ZERO:

@@ -8,7 +8,7 @@ anything: widths, orders, tiles and buffers were decided by `schedule`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Entry, Index, Symbol, Table, atoms
@@ -260,6 +260,13 @@ class ExtentBind:
 
 
 @dataclass(frozen=True, slots=True)
+class Choice:
+    """Ways to compute the same with their predicted seconds on few cores, best first: that one was taken."""
+
+    ways: tuple[tuple[str, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Kernel:
     """A kernel with positional names: equal computations are equal kernels.
 
@@ -272,6 +279,7 @@ class Kernel:
     binds: tuple[ExtentBind, ...]
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # not negative when the kernel is launched: checked before anything is read
+    choices: tuple[Choice, ...] = field(default=(), compare=False)  # why its phases are as they are
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:

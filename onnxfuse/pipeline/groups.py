@@ -18,7 +18,7 @@ from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Choice, Kernel
 from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
@@ -26,7 +26,7 @@ from onnxfuse.ops.spec import define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.render.cpp import products_of
-from onnxfuse.report.result import GroupResult
+from onnxfuse.report.result import GroupResult, WayResult
 
 BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
@@ -197,7 +197,12 @@ def described(context: Context, part: Part, name: str, graph: Graph, cost: Cost 
         phases=len(kernel.phases) if kernel is not None else 0,
         predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
         bound=cost.bound if cost is not None else None,
+        ways=tuple(_ways(choice) for choice in kernel.choices) if kernel is not None else (),
     )
+
+
+def _ways(choice: Choice) -> tuple[WayResult, ...]:
+    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.ways)
 
 
 def _type_and_flops(graph: Graph, group: Group) -> tuple[str | None, int | None]:

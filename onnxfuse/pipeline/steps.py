@@ -181,7 +181,8 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
 
     def make() -> Part | Decision:
         half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
-        found = [calls.schedule(lowered, layouts, graph.constants, target, half) for target in context.targets]
+        held = sum(c.bytes for c in graph.constants.values())
+        found = [calls.schedule(lowered, layouts, graph.constants, target, half, held) for target in context.targets]
         kernels = _alike(found)
         if isinstance(kernels, Decision):
             return kernels

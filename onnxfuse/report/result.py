@@ -32,6 +32,14 @@ class Output:
 
 
 @dataclass(frozen=True, slots=True)
+class WayResult:
+    """A way to compute a part of a kernel, and the time that is predicted for that part."""
+
+    way: str
+    predicted_ms: float
+
+
+@dataclass(frozen=True, slots=True)
 class GroupResult:
     """A node of the output that runs in the library, and what it stands for."""
 
@@ -45,6 +53,7 @@ class GroupResult:
     phases: int
     predicted_ms: float | None = None  # by the cost model, for the machine class; None where extents are symbols
     bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
+    ways: tuple[tuple[WayResult, ...], ...] = ()  # of each part that there are several for: the one taken, the others
 
 
 @dataclass(frozen=True, slots=True)

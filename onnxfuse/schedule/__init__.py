@@ -10,19 +10,20 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, ExtentBind, Kernel, Param, Phase
+from onnxfuse.ir.kernel import Buffer, Choice, ExtentBind, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.schedule.align import Together, chained, partition
 from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import canonical
 from onnxfuse.schedule.chain import chain_phase
-from onnxfuse.schedule.gemm import gemm_phases
+from onnxfuse.schedule.gemm import gemm_ways
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
 from onnxfuse.schedule.shares import with_shares
 from onnxfuse.schedule.stream import streamed, too_large
+from onnxfuse.schedule.ways import Best, Judge
 
 
 def schedule(
@@ -31,10 +32,14 @@ def schedule(
     constants: Container[str],
     target: Target,
     half: DType | None = None,
+    round_bytes: float = 0.0,
+    best: Best = Judge.best,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
-    With `half`, float32 weights of contractions are held in that type where there are tiles for it.
+    With `half`, float32 weights of contractions are held in that type where there are tiles for it. Where there are
+    several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
+    constants come round in a run of the model after `round_bytes` of others.
     """
     c = canonical(lowered, layouts)
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
@@ -44,30 +49,34 @@ def schedule(
     if isinstance(requires, Decision):
         return replace(requires, nodes=(lowered.group.name,))
     prepared = prepare(c, weights, target, half)
+    inputs = tuple(
+        replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
+        for p in c.inputs
+    )
+    judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, constants, round_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
+    choices: list[Choice] = []
     scratch: list[Buffer] = []
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs)
     for at, part in enumerate(parts):
         if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            made, more = gemm_phases(part, prepared.places, target)
-            phases.extend(made)
-            scratch.extend(more)
+            ways = gemm_ways(part, prepared.places, target)
+            way, compared = best(judge, ways, scratch, [a.extent for a in part.rows])
+            phases.extend(way.phases)
+            scratch.extend(way.scratch)
+            choices.extend(compared)
         elif chained(part.jobs):
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(chain_phase(part, prepared.places, kept, target))
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
-    inputs = tuple(
-        replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
-        for p in c.inputs
-    )
     binds = _bound(c.symbols, inputs)
     if isinstance(binds, Decision):
         return replace(binds, nodes=(lowered.group.name,))
-    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires)
+    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires, tuple(choices))
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:

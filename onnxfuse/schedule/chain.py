@@ -77,7 +77,7 @@ def _tiles(job: Job, rows: int, places: dict[str, Place], target: Target) -> tup
     """Tiles of the first contraction, and rows of the tallest: parts of an image's lines, or as cores share evenly."""
     tiled = job.tiled
     assert tiled is not None
-    tall, _ = height(tiled, places[tiled.left.source].offset(tiled.left.index), target)
+    tall = height(tiled, places[tiled.left.source].offset(tiled.left.index), target)
     count = -(-rows // tall)
     even = -(-count // SHARES) * SHARES
     if rows % tall and rows // even >= LEAST:

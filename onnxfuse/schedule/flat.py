@@ -21,6 +21,7 @@ from onnxfuse.schedule.windows import jammed
 from onnxfuse.schedule.writer import written
 
 NARROW = 4  # vectors of a strip at least
+STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
@@ -143,7 +144,7 @@ def _strip(goal: Goal, loops: list[Level], target: Target) -> Strip | None:
     lines = found[0].ranges[0].extent.constant if len(found) == 1 else None
     if channels is None or line is None or lines is None or lines < 2:
         return None
-    widest = target.l1_bytes // 2 // (4 * lines * line) // target.lanes * target.lanes
+    widest = STRIP // (4 * lines * line) // target.lanes * target.lanes
     if widest >= channels or widest < NARROW * target.lanes:
         return None
     count = -(-channels // widest)

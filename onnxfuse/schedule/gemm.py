@@ -17,7 +17,6 @@ from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, St
 from onnxfuse.ir.products import Product, Unit
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
-from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.nest import walks_as_one
 from onnxfuse.schedule.tiled import Part, Tiled
@@ -34,36 +33,33 @@ from onnxfuse.schedule.tiles import (
     right_offset,
     tile_window,
 )
+from onnxfuse.schedule.ways import Way, usual_rows
 
 PACKED = "packed"
 SUMS = "partial"
 SHORTEST = 256  # steps of a part of the depth, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
-STEP = 10  # picoseconds of a step of the sum; those of the narrower types go side by side
-READ = 250  # picoseconds to read a float32 weight that is in no cache
 CODE = 50  # picoseconds to make a code of a sum
-USUAL = 128  # rows, where nothing is known of them
-MANY = 16  # tiles that can be shared evenly among cores
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """Sizes of one contraction, and what was decided from them."""
+    """Sizes of one contraction, and a way through it."""
 
     rows: Index
     depth: Index
     panels: Index
     tall: int  # rows of a tile at most
     tiles: Index
-    block: int  # tiles of a row block
     segments: int
-    packed: bool
-    columns_first: bool  # tasks share the panels rather than the rows
     streams: bool  # weights are larger than a cache, so the next panel is prefetched
-    chunks: int  # parts of the depth, taken one after the other over all columns
-    inside: bool  # rows are packed block by block by the task that multiplies them, with all columns
     unit: Unit | None  # with one, packed rows and sums of every tile have the place of the tallest
     packed_depth: Index  # steps of a packed row
+    block: int = 1  # tiles of a row block
+    packed: bool = False
+    columns_first: bool = False  # tasks share the panels rather than the rows
+    chunks: int = 1  # parts of the depth, taken one after the other over all columns
+    inside: bool = False  # rows are packed block by block by the task that multiplies them, with all columns
 
     @property
     def places(self) -> Index:
@@ -78,59 +74,54 @@ class Shape:
         """Those of one tile, of the rows from `first` to `end`."""
         return end - first if self.unit is None else Index.of(self.tall)
 
+    def __str__(self) -> str:
+        rows = "packed by blocks" if self.inside else "packed" if self.packed else "where they lie"
+        parts = f", {self.chunks} parts of the depth" if self.chunks > 1 else ""
+        return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {self.block} tiles a block{parts}"
 
-def shape_of(t: Tiled, offset: Index, target: Target) -> Shape:
-    """Decide tile height, row blocks and the order of the splits from sizes; the left side is read at `offset`."""
+
+def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
+    """The ways through a contraction whose times are to be compared; the left side is read at `offset`.
+
+    Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
+    blocks, or columns: then blocks are of as many rows as stay in L2, or the depth is taken in parts of which all rows
+    stay there. Where rows have to be packed, each task may do that for itself.
+    """
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
     segments = product([s.extent for s in t.segments]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     how = t.product
-    guess = product([a.extent for a in t.rows if a.extent.constant is not None]).constant or 1
-    guess = m if m is not None else guess if guess > 1 else USUAL
-    tall, crosses = height(t, offset, target)
+    tall = height(t, offset, target)
+    count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tall), -(-n // target.panel)
+    must = t.left.dtype != how.left or bool(t.parts)
+    may = must or (not how.exact and m != 1 and panel_count > 1)
+    tile = how.left.bytes * tall * k
+    lines = tile if must else tile // segments  # windows beside each other share what they read
+    here = count if must else min(count, max(1, POINTERS // (segments * tall)))
+    share = -(-count // (2 * target.cores))  # tiles of a task, where all cores are to have some
+
+    def fitting(eighths: int, size: int, most: int) -> int:
+        """Tiles of so many bytes that take no more than a part of L2."""
+        return max(1, min(target.l2_bytes * eighths // 8 // size, most))
+
     tiles = floor_div(rows + (tall - 1), Index.of(tall))
-    weights = k * n * how.right.bytes
-    row_bytes = how.left.bytes * (k if segments == 1 else k // segments)
-    block = max(1, target.l2_bytes * 3 // 4 // (row_bytes * tall))
-    count = -(-guess // tall)
-    panel_count = -(-n // target.panel)
-    stays = weights <= target.l2_bytes // 2 and weights <= row_bytes * guess and count >= MANY
-    columns_first = not stays and panel_count >= 4
-    if not columns_first:
-        block = 1 if stays else min(block, max(1, count // 8))
-    elif m is not None:
-        block = min(block, count)
-    packed = (m is None or m > 1) and k >= 256 and n >= 256 and columns_first and (segments == 1 or crosses)
-    packed = (packed and not how.exact) or t.left.dtype != how.left or bool(t.parts)
-    if not packed:
-        block = min(block, max(1, POINTERS // (segments * tall)))
-    chunks = _chunks(k, how, tall * count, target) if packed and depth.constant is not None else 1
-    if chunks > 1:
-        block = max(1, target.l2_bytes // 2 // (how.left.bytes * k // chunks * tall))
-    streams = weights > target.l2_bytes // 16
-    small = max(1, target.l2_bytes // 2 // (how.left.bytes * k * tall))
-    inside = packed and m is not None and chunks == 1 and depth.constant is not None and count >= MANY * small
-    if inside:
-        block, columns_first = small, False
+    streams = k * n * how.right.bytes > target.l2_bytes // 16
     padded = depth if how.unit is None else floor_div(depth + (how.piece - 1), Index.of(how.piece)) * how.piece
-    return Shape(
-        rows,
-        depth,
-        panels,
-        tall,
-        tiles,
-        block,
-        segments,
-        packed,
-        columns_first,
-        streams,
-        chunks,
-        inside,
-        how.unit,
-        padded,
-    )
+    by_rows = Shape(rows, depth, panels, tall, tiles, segments, streams, how.unit, padded, packed=must)
+    by_columns = replace(by_rows, columns_first=panel_count > 1)
+    ways = [replace(by_columns, block=fitting(6, lines, here))] if panel_count > 1 or count == 1 else []
+    if count > 1:
+        ways = [by_rows, *ways, replace(by_rows, block=fitting(6, lines, min(here, share)))]
+        if must and None not in (m, depth.constant):
+            ways.append(replace(by_rows, inside=True, block=fitting(4, tile, share)))
+    if may:
+        ways.append(replace(by_columns, packed=True, block=fitting(6, tile, count)))
+        chunks = _chunks(k, how, tall * count, target) if depth.constant is not None else 1
+        if chunks > 1:
+            ways.append(replace(ways[-1], chunks=chunks, block=fitting(4, tile // chunks, count)))
+    return tuple(dict.fromkeys(ways))
 
 
 def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
@@ -142,8 +133,8 @@ def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
     return next((n for n in parts if depth // n <= most), 1)
 
 
-def height(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
-    """Rows of a tile, and whether tiles cross the lines of an image, so that their rows do not lie evenly.
+def height(t: Tiled, offset: Index, target: Target) -> int:
+    """Rows of a tile.
 
     Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where
     a line can be.
@@ -154,9 +145,8 @@ def height(t: Tiled, offset: Index, target: Target) -> tuple[int, bool]:
         heights = range(most, most // 2, -1)
         line = next((h for h in heights if width is not None and width % h == 0), None)
         if line is not None:
-            return line, False
-        return _balanced(rows, most), True
-    return _balanced(rows, most), False
+            return line
+    return _balanced(rows, most)
 
 
 def _balanced(rows: int | None, most: int) -> int:
@@ -164,22 +154,36 @@ def _balanced(rows: int | None, most: int) -> int:
     return most if rows is None else max(1, -(-rows // -(-rows // most)))
 
 
-def gemm_phases(t: Together, places: dict[str, Place], target: Target) -> tuple[tuple[Phase, ...], tuple[Buffer, ...]]:
-    """The phases of one contraction, and the scratch that they share."""
+def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Way, ...]:
+    """The ways through one contraction, each as its phases and the scratch that they share."""
     job = t.jobs[0]
     tiled = job.tiled
     assert tiled is not None
-    s = shape_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
-    m, first = Axis("m", s.rows), Axis("m0", s.rows)
+    shapes = shapes_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
+    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
+    m, first, end = (Axis(name, shapes[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
-    frame = Frame(dict(zip(tiled.rows, digits, strict=True)), m, Index.of(first), s.tall, places)
-    main = _main_phase(job, s, frame, m, first, target)
-    if not s.packed or s.inside:
-        return (main,), ()
-    scratch = [Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "scratch")]
-    if s.chunks > 1:
-        scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "scratch"))
-    return (_pack_phase(tiled, s, frame, m, first), main), tuple(scratch)
+    shared = dict(zip(tiled.rows, digits, strict=True))
+    apart = (
+        SUMS,
+        (Index.of(panel) * shapes[0].places + shapes[0].before(Axis("t", shapes[0].tiles), first)) * target.panel,
+    )
+    finishes: dict[tuple[str, Index], tuple[Stmt, ...]] = {}
+    ways = []
+    for s in shapes:
+        frame = Frame(shared, m, Index.of(first), s.tall, places)
+        sums = (C, ZERO) if s.chunks == 1 else apart
+        if sums not in finishes:
+            finishes[sums] = epilogue(job, frame, panel, target.panel, m, Index.of(end), sums, touch=True)
+        phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums])]
+        scratch = []
+        if s.packed and not s.inside:
+            phases.insert(0, _pack_phase(tiled, s, frame, m, first))
+            scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "scratch"))
+        if s.chunks > 1:
+            scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "scratch"))
+        ways.append(Way(str(s), tuple(phases), tuple(scratch)))
+    return tuple(ways)
 
 
 def _pack_phase(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis) -> Phase:
@@ -255,12 +259,20 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
     return _Rows((block.loop(point),), "even" if even else "rows", TABLE, here * entries, s.segments, t.length)
 
 
-def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: Target) -> Phase:
-    tiled = job.tiled
-    assert tiled is not None
+def _main_phase(
+    tiled: Tiled,
+    s: Shape,
+    frame: Frame,
+    m: Axis,
+    first: Axis,
+    panel: Axis,
+    target: Target,
+    sums: tuple[str, Index],
+    finish: tuple[Stmt, ...],
+) -> Phase:
+    """Tiles over all rows and columns, with their `sums` where those are to be, and what finishes them."""
     blocks = floor_div(s.tiles + (s.block - 1), Index.of(s.block))
     rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
     p0, p1 = Axis("p0", s.panels), Axis("p1", s.panels + 1)
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     block = _Block(at, t0, t1, tile_window(at, s.tiles, s.rows, first))
@@ -270,7 +282,6 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     rows = _rows(tiled, s, frame, m, first, block, padding)
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
-    sums = (C, ZERO) if s.chunks == 1 else (SUMS, (Index.of(panel) * s.places + s.before(at, first)) * target.panel)
     columns = (ZERO, s.panels) if s.inside else (Index.of(p0), Index.of(p1))
     codes, present = coding(tiled, frame, panel, target.panel)
 
@@ -300,7 +311,6 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
         )
         return Loop(panel, *columns, "serial", (block.loop(tile, *after),))
 
-    finish = epilogue(job, frame, panel, target.panel, m, end, sums, touch=True)
     loops = [over_panels(Index.of(s.chunks - 1), finish)]
     if s.chunks > 1:
         chunk = Axis("kc", Index.of(s.chunks - 1))
@@ -310,14 +320,15 @@ def _main_phase(job: Job, s: Shape, frame: Frame, m: Axis, first: Axis, target: 
     splits = [Split(b0, b1, blocks)] if s.inside else [Split(b0, b1, blocks), Split(p0, p1, s.panels)]
     if s.columns_first:
         splits.reverse()
-    return Phase(tuple(splits), _work(s, tiled), tuple(frame.locals), (*before, loop))
+    return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*before, loop))
 
 
-def _work(s: Shape, t: Tiled) -> Index:
-    """Serial picoseconds, roughly."""
+def _work(s: Shape, t: Tiled, target: Target) -> Index:
+    """Serial picoseconds, roughly: multiply-adds at the peak, and the way of weights that are in no cache."""
     columns = product([a.extent for a in t.columns])
-    step, read = STEP * t.product.left.bytes // F32.bytes, READ * t.product.right.bytes // F32.bytes
+    step = round(2e3 / target.gflops * t.product.left.bytes / F32.bytes)
     step = max(1, step // s.unit.speed) if s.unit is not None else step
+    read = round(1e3 / target.bandwidth * t.product.right.bytes)
     work = (s.rows * step + read) * s.depth * columns
     if t.zeros is not None:
         work = work + s.rows * columns * CODE

@@ -59,6 +59,20 @@ def test_every_golden_kernel_has_a_time(path: Path):
         assert (cost_of(kernel, V4) is None) == bool(symbols), name
 
 
+def test_rows_that_meet_in_one_set_of_l1_cost_more():
+    """Rows of 4 KB lie in the same lines of a cache, those of 4 KB and 64 bytes do not."""
+    (same,), (apart,) = (predicted(product(52, depth, 32)).phases for depth in (1024, 1040))
+    assert same.compute * 1040 / 1024 > 1.1 * apart.compute
+
+
+def test_the_last_block_is_short_where_tasks_are_many():
+    """Ten tiles in blocks of three: what 32 tasks do on two cores is half of all, as with blocks of five."""
+    (phase,) = predicted(product(128, 256, 1024)).phases
+    assert phase.tasks >= 8
+    one, two = (predicted(product(128, 256, 1024), cores=cores).parts[COMPUTE] for cores in (1, 2))
+    assert two == pytest.approx(one / 2, rel=0.1)
+
+
 def test_symbols_given_are_as_good_as_static():
     static = predicted(product(128))
     kernel, constants = product('"n"')

@@ -2,12 +2,19 @@
 
 import pytest
 
+from onnxfuse.cost import traffic
 from onnxfuse.cost.count import Access, Run
-from onnxfuse.cost.traffic import fetched
+from onnxfuse.cost.traffic import Fetched
 from onnxfuse.ir.index import ZERO, Axis, Index
 
 I, J, K = (Axis(name, Index.of(1000)) for name in "ijk")  # noqa: E741  as in the loops
 KB = 1 << 10
+
+
+def fetched(accesses: list[Access], sizes: dict[str, float], capacity: float) -> Fetched:
+    """What one cache fetches."""
+    (found,) = traffic.fetched(accesses, sizes, capacity)
+    return found
 
 
 def run(number: int, axis: Axis, trips: float, step: int = 1) -> Run:

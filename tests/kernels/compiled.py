@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
-from onnxfuse.ir.kernel import Kernel, Param
+from onnxfuse.ir.kernel import Choice, Kernel, Param
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.schedule import schedule
+from onnxfuse.schedule.ways import Judge, Way
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
 from tests.kernels.rounding import check, reference
@@ -69,7 +70,8 @@ class Case:
     """A graph that becomes one kernel.
 
     `sizes` are the values of its symbols to try, `last` the images that lie channels last; `feeds` draws inputs other
-    than normal numbers; `half` is the type that float32 weights of contractions are held in.
+    than normal numbers; `half` is the type that float32 weights of contractions are held in. `way` is the number of the
+    way to go through contractions, from either end, where that is not left to predictions.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Case:
     last: tuple[str, ...] = ()
     feeds: Feeds = draw
     half: DType | None = None
+    way: int | None = None
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -97,7 +100,12 @@ def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     if isinstance(lowered, Decision):
         return lowered
-    return schedule(lowered, case.layouts, case.graph.constants, target, case.half)
+    return schedule(lowered, case.layouts, case.graph.constants, target, case.half, best=partial(_best, case.way))
+
+
+def _best(number: int | None, judge: Judge, ways: Sequence[Way], *others: Any) -> tuple[Way, tuple[Choice, ...]]:
+    """The way of this number, where there are so many, or the one predicted to take least."""
+    return judge.best(ways, *others) if number is None else (ways[max(number, -len(ways)) % len(ways)], ())
 
 
 @cache

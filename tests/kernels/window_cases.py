@@ -21,6 +21,7 @@ def conv(
     last: str = "xry",
     sizes: Any = ({},),
     dtype: DType = F32,
+    way: int | None = None,
     **attrs: Any,
 ) -> Case:
     """A convolution and what comes after it; `last` names the images that lie channels last."""
@@ -42,7 +43,7 @@ def conv(
     elif after:
         y = b.node("Relu", y, out="y")
     values = tuple(v for v in last if v in b.types)
-    return Case(name, b.graph(*outputs, y), tuple(sizes), values)
+    return Case(name, b.graph(*outputs, y), tuple(sizes), values, way=way)
 
 
 def pads(size: int, rank: int = 2) -> tuple[int, ...]:
@@ -59,8 +60,9 @@ def convolutions() -> list[Case]:
         conv("conv3_lines_apart", (1, 16, 6, 28), (40, 16, 3, 3), pads=pads(2), dilations=(2, 2)),
         conv("conv3_lines_strided", (1, 16, 9, 28), (40, 16, 3, 3), pads=pads(1), strides=(2, 2)),
         conv("conv1_lines_strided", (1, 16, 9, 28), (40, 16, 1, 1), strides=(2, 2)),
-        conv("conv3_packed", (1, 72, 7, 7), (264, 72, 3, 3), **three, after="residual"),  # lines shorter than tiles
-        conv("conv3_packed_parts", (2, 160, 7, 7), (260, 160, 3, 3), **three, strides=(2, 1)),
+        conv("conv3_packed", (1, 72, 7, 7), (264, 72, 3, 3), **three, after="residual", way=-1),
+        conv("conv3_packed_parts", (2, 160, 7, 7), (260, 160, 3, 3), **three, strides=(2, 1), way=-1),
+        *(conv(f"conv3_way_{way}", (1, 40, 7, 9), (72, 40, 3, 3), pads=pads(1), way=way) for way in range(4)),
         conv("conv3_odd", (1, 5, 9, 9), (11, 5, 3, 3), **three, after="residual"),
         conv("conv3_odd_plain", (1, 5, 9, 9), (11, 5, 3, 3), **three, after="residual", last=""),
         conv("conv3_plain_in", (1, 5, 9, 9), (11, 5, 3, 3), **three, last="y"),

@@ -1,0 +1,80 @@
+"""Ways to compute the same: the one whose predicted time is least is taken, of equal ones the first.
+
+Nobody knows on how many threads a kernel will run. What is best on two cores can have too few tasks for many, so that
+times on few and on many count the same: their product is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.config import Target
+from onnxfuse.cost import cost_of
+from onnxfuse.ir.index import Index, Symbol, symbols_of
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+
+USUAL = 128  # rows, where nothing is known of them
+MANY = 8  # times the cores of the machine class
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Phases, the scratch that they share, and in a few words what is particular about them."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    scratch: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Predicts times of phases in a kernel of which all else is known.
+
+    `weights` are the values that come round once in a run of the model, after `round_bytes` of others.
+    """
+
+    kernel: Kernel  # its parameters
+    symbols: tuple[Symbol, ...]
+    target: Target
+    weights: Container[str]
+    round_bytes: float
+
+    def best(
+        self, ways: Sequence[Way], scratch: Sequence[Buffer], rows: Sequence[Index]
+    ) -> tuple[Way, tuple[Choice, ...]]:
+        """The way that takes least, for as many `rows` as are usual, and what was compared.
+
+        `scratch` lies beside that of the way itself.
+        """
+        if len(ways) == 1:
+            return ways[0], ()
+        values = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
+        kernels = [replace(self.kernel, scratch=(*scratch, *way.scratch), phases=way.phases) for way in ways]
+        few, many = ([self._seconds(k, values, cores) for k in kernels] for cores in (1, MANY))
+        order = sorted(range(len(ways)), key=lambda i: few[i] * many[i])
+        return ways[order[0]], (Choice(tuple((ways[i].name, few[i]) for i in order)),)
+
+    def _seconds(self, kernel: Kernel, values: dict[str, int], times: int) -> float:
+        """The predicted time on so many times the cores of the machine class."""
+        target = replace(self.target, cores=self.target.cores * times)
+        cost = cost_of(kernel, target, self.weights, self.round_bytes, values)
+        assert cost is not None, "ways: an extent has a symbol that is none of the kernel's"
+        return cost.seconds
+
+
+Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple[Way, tuple[Choice, ...]]]
+
+
+def usual_rows(rows: Sequence[Index]) -> int:
+    """The product of some extents: of those that are known, and a usual number where none is."""
+    known = product([e for e in rows if e.constant is not None]).constant or 1
+    return known if known > 1 or all(e.constant is not None for e in rows) else USUAL
+
+
+def _usual_values(rows: Sequence[Index]) -> dict[str, int]:
+    """Values of symbols that make the product of some extents as much."""
+    names = sorted({s.name for e in rows for s in symbols_of(e)})
+    alone = usual_rows(rows) == USUAL and not any((e.constant or 1) > 1 for e in rows)
+    return dict.fromkeys(names, 1) | (dict.fromkeys(names[-1:], USUAL) if alone else {})
