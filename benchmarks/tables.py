@@ -197,6 +197,19 @@ def predictions(rows: Sequence[Row]) -> str:
     return table(head, lines)
 
 
+def ways(rows: Sequence[Row]) -> str:
+    """The way that was chosen for each shape, and the fastest where that is another."""
+    head = ("shape", "threads", "us", "predicted", "regret", "chosen", "fastest")
+    lines = []
+    for row in rows:
+        chosen, fastest = row["ways"][0], min(row["ways"], key=lambda way: way["us"])
+        other = fastest["way"] if fastest is not chosen else ""
+        predicted = f"{chosen['predicted']:.0f}" if chosen["predicted"] is not None else "-"
+        figures = (f"{chosen['us']:.0f}", predicted, f"{row['regret']:.2f}")
+        lines.append((row["shape"], row["threads"], *figures, chosen["way"], other))
+    return table(head, lines)
+
+
 def mispredicted(row: Row) -> str:
     """The kernels whose predictions are off by most microseconds in a run of the network."""
     ordered = sorted(row["kernels"], key=lambda k: -k["nodes"] * abs(k["us"] - k["calibrated"]))[:_WORST]

@@ -22,7 +22,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import costs, machine, networks, peers, rows, tables  # noqa: E402
+from benchmarks import costs, machine, networks, peers, rows, tables, ways  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
 from onnxfuse.report.document import plain  # noqa: E402
@@ -134,11 +134,19 @@ def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
 def measure_costs(asked: argparse.Namespace) -> dict[str, Any]:
     """The machine as calibrated, and the cost model beside measurement."""
     names = asked.network or [name for name in networks.NETWORKS[asked.models] if "." not in name]
+    say("ways through contractions")
+    raced = ways.rows(OUT / "ways", 0.1 if asked.quick else 0.3, quick=asked.quick)
     calibration, found = costs.rows(names, 0.2 if asked.quick else 1.0, OUT / "cache", say)
-    return {"calibration": asdict(calibration), "costs": found}
+    return {"calibration": asdict(calibration), "costs": found, "ways": raced}
 
 
 def show_costs(document: dict[str, Any]) -> None:
+    raced = document.get("ways", [])
+    if raced:
+        heading("Ways through contractions, predictions for 2 cores", tables.ways(raced))
+        for count in (1, 2):
+            mean, most = ways.mean_regret(raced, count)
+            heading(f"Regret on {count} threads", f"geometric mean {mean:.3f}, at most {most:.2f}")
     about = ", ".join(f"{name} {value}" for name, value in document["calibration"].items())
     heading(f"The cost model beside measurement ({about})", tables.predictions(document["costs"]))
     for row in document["costs"]:

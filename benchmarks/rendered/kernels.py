@@ -22,6 +22,7 @@ from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.render.source import Source
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
+from onnxfuse.schedule.ways import Best, Judge
 from tests.kernels.pool_host import aligned
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "rendered"
@@ -45,8 +46,8 @@ class Rendered:
     weight: int | None
 
 
-def planned(twin: Twin) -> tuple[Graph, Plan, Kernel]:
-    """The model's graph and plan, and the scheduled kernel of the group that makes `twin.group`.
+def planned(twin: Twin, best: Best = Judge.best) -> tuple[Graph, Plan, Kernel]:
+    """The model's graph and plan, and the kernel of the group that makes `twin.group`, of the ways that are `best`.
 
     Raises RuntimeError where that group is not made, or is more than what the twin computes.
     """
@@ -58,7 +59,7 @@ def planned(twin: Twin) -> tuple[Graph, Plan, Kernel]:
             lowered = lower(group, made, ROWS)
             if isinstance(lowered, Decision):
                 raise RuntimeError(f"not lowered: {lowered.reason}")
-            kernel = schedule(lowered, made.layouts, graph.constants, NATIVE)
+            kernel = schedule(lowered, made.layouts, graph.constants, NATIVE, best=best)
             if isinstance(kernel, Decision):
                 raise RuntimeError(f"not scheduled: {kernel.reason}")
             others = {p.value for p in kernel.inputs} - {*graph.constants, *twin.feeds}
@@ -68,9 +69,9 @@ def planned(twin: Twin) -> tuple[Graph, Plan, Kernel]:
     raise RuntimeError(f"no group makes {twin.group} alone: {[g.outputs for g in made.groups]}")
 
 
-def rendered(name: str, twin: Twin, folder: Path = FOLDER) -> Rendered:
-    """The kernel of a twin's model, built into `folder`."""
-    graph, _, kernel = planned(twin)
+def rendered(name: str, twin: Twin, folder: Path = FOLDER, best: Best = Judge.best) -> Rendered:
+    """The kernel of a twin's model, of the ways that are `best`, built into `folder`."""
+    graph, _, kernel = planned(twin, best)
     glue = Source("glue", _GLUE)
     flags = NATIVE.compiled
     sources = (render(kernel, "kernel", name, flags), *tiles_sources([kernel], flags=flags))

@@ -190,6 +190,26 @@ def softmax(case: Case) -> Twin:
     return Twin(_model(nodes, inputs, {"y": x.shape}, weights, 13), "y", {"x": x, "mask": mask})
 
 
+def product(rows: int, depth: int, columns: int) -> Twin:
+    """MatMul, bias, Relu on normal numbers."""
+    rng = np.random.default_rng(rows * depth * columns)
+    x, w, b = (rng.normal(size=s).astype(np.float32) for s in ((rows, depth), (depth, columns), (columns,)))
+    nodes = [_node("MatMul", "x w", "h"), _node("Add", "h b", "g"), _node("Relu", "g", "y")]
+    weights = {"w": w / np.float32(depth**0.5), "b": b}
+    return Twin(_model(nodes, {"x": x.shape}, {"y": (rows, columns)}, weights, 17), "y", {"x": x})
+
+
+def convolution(side: int, channels: int, filters: int, kernel: int, stride: int) -> Twin:
+    """Conv of a square image, bias, Relu, on normal numbers, in the middle of a network."""
+    rng = np.random.default_rng(side * channels * filters)
+    shapes = ((1, channels, side, side), (filters, channels, kernel, kernel), (filters,))
+    x, w, b = (rng.normal(size=s).astype(np.float32) for s in shapes)
+    pad, weights = kernel // 2, {"w": w / np.float32((channels * kernel * kernel) ** 0.5), "b": b}
+    conv = _node("Conv", "x w b", "c", pads=[pad] * 4, kernel_shape=[kernel] * 2, strides=[stride] * 2)
+    last = (side + 2 * pad - kernel) // stride + 1
+    return _between([conv, _node("Relu", "c", "y")], {"x": x}, weights, (1, last, last, filters))
+
+
 TWINS: dict[str, Callable[[Case], Twin]] = {
     "gemm_gelu": lambda case: gemm_gelu(case, case.inputs[0].shape[0]),
     "gemm_gelu_dynamic": lambda case: gemm_gelu(case, "rows"),

@@ -77,7 +77,8 @@ class Shape:
     def __str__(self) -> str:
         rows = "packed by blocks" if self.inside else "packed" if self.packed else "where they lie"
         parts = f", {self.chunks} parts of the depth" if self.chunks > 1 else ""
-        return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {self.block} tiles a block{parts}"
+        blocks = f"blocks of {self.block} tiles" if self.block > 1 else "tile by tile"
+        return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}"
 
 
 def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:

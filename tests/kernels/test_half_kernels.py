@@ -45,8 +45,8 @@ def found(name: str, machine: str = "x86-64-v4") -> tuple[set[Product], set[str]
         ("bfloat16_gemm_14_8_32", "bf16", DOT_BF16, "packed"),
         ("bfloat16_conv3_lines", "bf16", DOT_BF16, "even"),
         ("bfloat16_conv1", "bf16", DOT_BF16, "packed"),
-        ("bfloat16_gemm_29_257_321", "bf16", SINGLE, "packed"),  # an odd depth has no pairs
-        ("float16_gemm_29_257_321", "bf16", WIDENED_F16, "packed"),
+        ("bfloat16_gemm_29_257_321", "bf16", SINGLE, "even"),  # an odd depth has no pairs
+        ("float16_gemm_29_257_321", "bf16", WIDENED_F16, "even"),
     ],
 )
 def test_the_kind_of_a_tile(name: str, machine: str, product: Product, kind: str) -> None:
