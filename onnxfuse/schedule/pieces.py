@@ -1,6 +1,6 @@
-"""Vector loops cut where guards begin and cease to hold, so that no lane is tested: padding apart from the inside, and
+"""Vector loops cut where guards begin and cease to hold, so that no lane is tested.
 
-what is joined from several tensors piece by piece.
+Padding is apart from the inside, and what is joined from several tensors is taken piece by piece.
 """
 
 from __future__ import annotations
