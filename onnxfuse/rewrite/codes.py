@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from onnxfuse.ir.graph import Node
+from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
 from onnxfuse.rewrite.steps import Step
@@ -11,17 +13,18 @@ from onnxfuse.rewrite.work import Miss, Work
 
 # Scales between which (code * scale) / scale is the code again, within far less than half a step.
 _LEAST, _MOST = 2.0**-100, 2.0**80
+_MAXIMA = {"MaxPool": 12, "ReduceMax": 12}  # operators that take the largest, and the opset from which also of codes
 
 
 def moved_codes(work: Work, at: int, trust: bool) -> Draft:
-    """Q(move(DQ(codes, s, z)), s, z) is move(codes)."""
+    """Q(move(DQ(codes, s, z)), s, z) is move(codes); the largest of some numbers has the largest of their codes."""
     coding = work.nodes[at]
     if not _is_codes(work, coding):
         raise Miss(f"{coding.op} makes no codes")
     value, moves = coding.inputs[0], list[Node]()
     while (maker := work.maker.get(value)) is not None and not _is_codes(work, work.nodes[maker]):
         definitions = work.definitions(maker)
-        load = load_of(definitions[0])
+        load = _moved(work, work.nodes[maker], definitions[0])
         if len(definitions) != 1 or load is None or load.source != work.nodes[maker].inputs[0]:
             raise Miss(f"{work.nodes[maker].op} does more than to move its input")
         moves.append(work.nodes[maker])
@@ -34,6 +37,14 @@ def moved_codes(work: Work, at: int, trust: bool) -> Draft:
     for move in reversed(moves):
         moved = draft.node(move.op, (moved, *move.inputs[1:]), move.attrs)
     return draft.replace(coding.outputs[0], moved)
+
+
+def _moved(work: Work, node: Node, d: Definition) -> Load | None:
+    """The load that a definition is, or that it takes the largest of."""
+    if isinstance(d.value, Reduce) and work.opset >= _MAXIMA.get(node.op, work.opset + 1):
+        value = d.value.body[0]
+        return value if isinstance(value, Load) else None
+    return load_of(d)
 
 
 def zeros_alone(work: Work, at: int, trust: bool) -> Draft:

@@ -38,6 +38,19 @@ def test_codes_are_moved_as_codes(move: str) -> None:
     same(before, after)
 
 
+@pytest.mark.parametrize(("opset", "fires"), [(21, True), (11, False)])
+def test_the_largest_codes_are_taken_as_codes(opset: int, fires: bool) -> None:
+    b = Build(opset)
+    x = b.input("x", 1, 3, 6, 7, dtype=I8)
+    how = b.constant(np.float32(0.5)), b.constant(np.array(-3, np.int8))
+    y = b.node("MaxPool", b.node("DequantizeLinear", x, *how), kernel_shape=(3, 3), pads=(1, 1, 1, 1), strides=(2, 2))
+    before = b.graph(b.node("Identity", b.node("QuantizeLinear", y, *how)))
+    after, fired = rewritten(before, only("moved-codes"))
+    assert fired == ({"moved-codes": 1} if fires else {})
+    assert ("QuantizeLinear" in ops(after)) is not fires
+    same(before, after)
+
+
 OTHERS = {
     "scale": {"scales": (0.5, 0.25)},
     "zero point": {"zeros": (3, 4)},
