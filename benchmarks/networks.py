@@ -157,7 +157,7 @@ def latencies(model: Path, fused: Built, unfused: Built, inputs: Path, threads: 
     """
     models = [model, fused.model, fused.model, unfused.model]
     libraries = [None, fused.library, None, unfused.library]
-    profile, spreads = _steady(models, libraries, inputs, threads, effort)
+    profile, spreads = steady(models, libraries, inputs, threads, effort)
     times = dict(zip(ENGINES, (asdict(m.latency_ms) | {"runs": m.runs} for m in profile.models), strict=True))
     speedup = {name: times["runtime"]["min"] / ms["min"] for name, ms in times.items()}
     medians = {name: times["runtime"]["median"] / ms["median"] for name, ms in times.items()}
@@ -165,7 +165,7 @@ def latencies(model: Path, fused: Built, unfused: Built, inputs: Path, threads: 
     return facts | {"spread": profile.spread, "spreads": spreads}
 
 
-def _steady(
+def steady(
     models: Sequence[Path], libraries: Sequence[str | None], inputs: Path, threads: int, effort: Effort
 ) -> tuple[Profile, list[float]]:
     """The measurement in which the first model differs least from itself, of as many as it takes, and all differences.
@@ -240,7 +240,7 @@ def symbolic(static: Path, dynamic: Path, effort: Effort) -> list[dict[str, Any]
     libraries = [str(folder / "libfused.so") for folder in (static, dynamic)]
     rows = []
     for threads in effort.threads:
-        profile, _ = _steady(models, libraries, static / "inputs.npz", threads, effort)
+        profile, _ = steady(models, libraries, static / "inputs.npz", threads, effort)
         first, second = (m.latency_ms for m in profile.models)
         rows.append({
             "threads": threads, "static": asdict(first), "dynamic": asdict(second), "spread": profile.spread,

@@ -182,6 +182,19 @@ def symbolic(rows: Mapping[str, Sequence[Row]]) -> str:
     return table(head, lines)
 
 
+def sizes(rows: Iterable[Row]) -> str:
+    """Builds with symbols at several sizes, and what they win in the mean."""
+    head = ("network", "size", "threads", "ONNX Runtime ms", "fused ms", "ratio", "of medians", "A/A")
+    lines: list[tuple[object, ...]] = []
+    found = list(rows)
+    for row in found:
+        size = " x ".join(map(str, row["sizes"].values()))
+        ratios = (_times(row["speedup"]), _times(row["of_medians"]), f"{row['spread']:.3f}")
+        lines.append((row["network"], size, row["threads"], _pair(row["runtime"]), _pair(row["fused"]), *ratios))
+    mean = math.exp(sum(math.log(row["speedup"]) for row in found) / len(found)) if found else None
+    return table(head, [*lines, ("geometric mean", "", "", "", "", _times(mean), "", "")])
+
+
 def predictions(rows: Sequence[Row]) -> str:
     """How well predicted times of kernels agree with measured ones, by the class and by calibration."""
     head = ("network", "kernels", "rank", "median error", "90 %", "of total", "calibrated: rank", "median error",

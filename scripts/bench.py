@@ -22,12 +22,12 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import costs, machine, networks, peers, rows, tables, ways  # noqa: E402
+from benchmarks import costs, machine, networks, peers, rows, sizes, tables, ways  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
 from onnxfuse.report.document import plain  # noqa: E402
 
-PARTS = ("machine", "rendered", "rows", "networks", "cost")
+PARTS = ("machine", "rendered", "rows", "networks", "sizes", "cost")
 OUT = ROOT / ".cache" / "bench"
 DIGITS = 5  # of the figures in the JSON document
 
@@ -131,6 +131,21 @@ def show_networks(found: Sequence[Any], symbolic: dict[str, Any]) -> None:
             heading(f"{row['network']}: kernels that lose most against their floors", worst)
 
 
+def measured_sizes(asked: argparse.Namespace) -> list[Any]:
+    """Networks with symbols at several sizes."""
+    effort = networks.Effort(tuple(asked.threads), *((0.3, 1, 1) if asked.quick else (2.0, 1, 3)))
+    OUT.mkdir(parents=True, exist_ok=True)
+    found: list[Any] = []
+    for name in [n for n in asked.network if n.endswith(networks.DYNAMIC)] or sizes.names_of(asked.models):
+        with tempfile.TemporaryDirectory(dir=OUT) as folder:
+            found += sizes.measure(name, Path(folder), OUT / "cache", effort, say)
+    return found
+
+
+def show_sizes(found: Sequence[Any]) -> None:
+    heading("One build at several sizes, minimum (median)", tables.sizes(found))
+
+
 def measure_costs(asked: argparse.Namespace) -> dict[str, Any]:
     """The machine as calibrated, and the cost model beside measurement."""
     names = asked.network or [name for name in networks.NETWORKS[asked.models] if "." not in name]
@@ -194,6 +209,8 @@ def show(document: dict[str, Any]) -> int:
         show_rows(document["rows"])
     if "networks" in document:
         show_networks(document["networks"], document["symbolic"])
+    if "sizes" in document:
+        show_sizes(document["sizes"])
     if "costs" in document:
         show_costs(document)
     return 0
@@ -225,6 +242,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         document["limits"] = machine.to_json(list(limits.values()))
         show_machine(document)
         show_networks(document["networks"], document["symbolic"])
+    if "sizes" in asked.parts:
+        document["sizes"] = measured_sizes(asked)
+        show_sizes(document["sizes"])
+        write(document, asked.json)
     if "cost" in asked.parts:
         document |= measure_costs(asked)
         show_costs(document)
