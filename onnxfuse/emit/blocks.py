@@ -19,6 +19,7 @@ from onnxfuse.ir.index import Index
 Dims = tuple[int, ...]
 Order = tuple[int, ...]
 _SLOW = 12  # how much longer a Transpose takes that moves more than one block
+_CUT = 4  # inputs of a Slice without steps
 _MOST_ATOMS = 6  # of one chain; the search is over their permutations
 
 
@@ -26,12 +27,11 @@ def in_blocks(spell: Spelling, inputs: Mapping[str, Dims], outputs: Iterable[str
     """Spell anew each chain of Transpose and Reshape nodes that begins at one of these inputs, where that is less work.
 
     They are weights: Transposes of what is computed when the model runs belong to the runtime, which cancels them. A
-    Cast may stand before a chain.
+    Cast may stand before a chain, or what cuts padding and sums of codes off.
     """
     kept = set(outputs)
     changed = False
-    cast = {n.outputs[0]: inputs[n.inputs[0]] for n in spell.nodes if n.op == "Cast" and n.inputs[0] in inputs}
-    for name, shape in {**inputs, **cast}.items():
+    for name, shape in {**inputs, **_prepared(spell.nodes, inputs)}.items():
         chain = _chain(spell.nodes, name, kept)
         steps = [_step(spell.nodes, n) for n in chain]
         moved = _composed(shape, steps)
@@ -42,6 +42,22 @@ def in_blocks(spell: Spelling, inputs: Mapping[str, Dims], outputs: Iterable[str
         changed = True
     if changed:
         spell.nodes[:] = _needed(sorted_nodes(spell.nodes, inputs), kept)
+
+
+def _prepared(nodes: Sequence[Node], inputs: Mapping[str, Dims]) -> dict[str, Dims]:
+    """Inputs of another type, or cut at the ends of axes, by the name of what makes them so; with their shapes."""
+    made = {n.outputs[0]: n for n in nodes if n.op == "Constant"}
+    found: dict[str, Dims] = {}
+    for n in nodes:
+        shape = inputs.get(n.inputs[0]) if n.inputs else None
+        if shape is not None and n.op == "Cast":
+            found[n.outputs[0]] = shape
+        elif shape is not None and n.op == "Slice" and len(n.inputs) == _CUT and made.keys() >= set(n.inputs[1:]):
+            starts, ends, axes = (made[v].attrs["value"].load().tolist() for v in n.inputs[1:])  # type: ignore[union-attr]  # a Constant node's value
+            less = dict(zip(axes, ends, strict=True))
+            if not any(starts) and all(e < 0 <= i for i, e in less.items()):
+                found[n.outputs[0]] = tuple(e + less.get(i, 0) for i, e in enumerate(shape))
+    return found
 
 
 def _chain(nodes: Sequence[Node], name: str, kept: set[str]) -> list[Node]:

@@ -28,6 +28,11 @@ def computed(nodes: list[Node], x: Array) -> dict[str, Array]:
             values[n.outputs[0]] = values[n.inputs[0]].transpose(n.attrs["perm"])
         elif n.op == "Reshape":
             values[n.outputs[0]] = values[n.inputs[0]].reshape(values[n.inputs[1]])
+        elif n.op == "Slice":
+            starts, ends, axes = (values[i].tolist() for i in n.inputs[1:])
+            cut = {a: slice(start, end) for a, start, end in zip(axes, starts, ends, strict=True)}
+            x = values[n.inputs[0]]
+            values[n.outputs[0]] = x[tuple(cut.get(a, slice(None)) for a in range(x.ndim))]
         else:
             values[n.outputs[0]] = -values[n.inputs[0]]
     return values
@@ -117,6 +122,18 @@ def test_what_is_read_elsewhere_stays():
     x = np.arange(24).reshape(2, 3, 4)
     for name in (last, other):
         np.testing.assert_array_equal(computed(spell.nodes, x)[name], computed(before, x)[name])
+
+
+@pytest.mark.parametrize(("start", "perms"), [(0, [(1, 0, 2), (1, 0)]), (1, [(2, 1, 0)])])
+def test_what_is_cut_off_before_a_chain(start: int, perms: list[tuple[int, ...]]):
+    spell = Spelling(17, {"x": tuple(map(Index.of, (3, 5, 8)))})
+    cut = spell.add("Slice", "x", spell.ints((start,)), spell.ints((-1,)), spell.ints((1,)))
+    last = spell.add("Neg", spell.add("Transpose", cut, perm=(2, 1, 0)))
+    x = np.arange(120).reshape(3, 5, 8)
+    expected = computed(spell.nodes, x)[last]
+    in_blocks(spell, {"x": (3, 5, 8)}, [last])
+    np.testing.assert_array_equal(computed(spell.nodes, x)[last], expected, strict=True)
+    assert transposes(spell) == perms
 
 
 def test_only_the_inputs_that_are_named():
