@@ -38,7 +38,7 @@ from onnxfuse.plan.units import Units
 
 MOST_NODES = 64
 USUAL_GROUP = 2  # operators of the smallest group that is asked for by default
-LARGE = 4 << 20  # bytes of weights: 128 rows by 9 MB take 0.75 times as long as in the runtime, by 2 MB as long
+LARGE = 1 << 20  # bytes of weights: by that and more 0.66 to 1.01 times as long as in the runtime, by 256 KB 1.05
 
 
 def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset()) -> Plan:
@@ -50,9 +50,10 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
     kinds = {i: k for i, k in kinds.items() if i not in integers}
     left: set[str] = set()
     while True:
-        made, dropped = _planned(
+        made, dropped, alone = _planned(
             graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options
         )
+        decisions.extend(alone)
         # a node that stays needs its shape inputs after all: then those values are read again
         again = {n for n in dropped if n not in left}
         if not again:
@@ -81,8 +82,10 @@ def _kinds(
     return kinds, decisions
 
 
-def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options) -> tuple[Plan, set[str]]:
-    """A plan over nodes of these kinds, and the names of those that ended up in no group."""
+def _planned(
+    graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
+) -> tuple[Plan, set[str], list[Decision]]:
+    """A plan over nodes of these kinds, the names of those that ended up in no group, and why products did."""
     graph, kinds, reads = _alive(graph, kinds, rows)
     units = Units.of(graph, reads)
     grower = _Grower(units, kinds, options)
@@ -99,7 +102,8 @@ def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
     inside = {n.name for g in kept for n in g.nodes}
     layouts = layouts_of(graph, kept, by_name)
     dropped = {graph.nodes[i].name for i in kinds if graph.nodes[i].name not in inside}
-    return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped
+    small = [g for g in groups if g not in kept and _is_product(g, by_name) and _weights(g, graph) < LARGE]
+    return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped, [_alone(g, graph) for g in small]
 
 
 def _alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
@@ -367,7 +371,24 @@ def _stays(group: Group, graph: Graph, kinds: dict[str, Kind], layouts: dict[str
     """
     if len(group.nodes) >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
+    return least <= USUAL_GROUP and _is_product(group, kinds) and _weights(group, graph) >= LARGE
+
+
+def _is_product(group: Group, kinds: dict[str, Kind]) -> bool:
+    """Whether a group multiplies rows by weights."""
     found = [kinds[n.name] for n in group.nodes]
-    product_of_rows = any(k.name == WEIGHTS and not k.spatial for k in found)
-    held = sum(graph.constants[v].bytes for v in group.inputs if v in graph.constants)
-    return least <= USUAL_GROUP and product_of_rows and held >= LARGE
+    return any(k.name == WEIGHTS and not k.spatial for k in found)
+
+
+def _weights(group: Group, graph: Graph) -> int:
+    """Bytes of the constants that a group reads."""
+    return sum(graph.constants[v].bytes for v in group.inputs if v in graph.constants)
+
+
+def _alone(group: Group, graph: Graph) -> Decision:
+    """Why a product is left alone."""
+    names, size = tuple(n.name for n in group.nodes), _weights(group, graph) >> 10
+    said = (
+        f"{group.nodes[0].op} alone with {size} KB of weights is as fast in the runtime, {LARGE >> 10} KB would not be"
+    )
+    return Decision("E-COST", names, said, "--min-group 1 makes a kernel of it")

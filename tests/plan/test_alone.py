@@ -8,6 +8,7 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse.config import Options
+from onnxfuse.ir.group import Plan
 from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
@@ -16,19 +17,21 @@ PRODUCT = """<ir_version: 8, opset_import: ["" : 17]>
 product (float[R, K] x) => (float[R, N] y) { y = MatMul (x, w) }"""
 
 
-def groups_of(rows: int, depth: int, columns: int, **options: int) -> int:
-    """How many groups a product with weights becomes."""
+def planned(rows: int, depth: int, columns: int, **options: int) -> Plan:
+    """The plan for a product with weights."""
     text = PRODUCT.replace("[R, K]", f"[{rows}, {depth}]").replace("[R, N]", f"[{rows}, {columns}]")
     proto = onnx.parser.parse_model(text)
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((depth, columns), np.float32), "w"))
-    return len(plan(load(proto.SerializeToString(), Options()), ROWS, Options(**options)).groups)
+    return plan(load(proto.SerializeToString(), Options()), ROWS, Options(**options))
 
 
-@pytest.mark.parametrize(("depth", "columns", "groups"), [(1024, 1024, 1), (1023, 1024, 0), (64, 30000, 1), (8, 8, 0)])
+@pytest.mark.parametrize(("depth", "columns", "groups"), [(512, 512, 1), (511, 512, 0), (64, 4096, 1), (8, 8, 0)])
 def test_a_product_with_weights_larger_than_a_cache(depth: int, columns: int, groups: int) -> None:
-    assert groups_of(16, depth, columns) == groups
+    made = planned(16, depth, columns)
+    assert len(made.groups) == groups
+    assert [(d.code, "KB of weights" in d.reason) for d in made.decisions] == [("E-COST", True)] * (1 - groups)
 
 
 def test_not_where_groups_are_to_be_larger() -> None:
-    assert groups_of(16, 1024, 1024, min_group=3) == 0
-    assert groups_of(16, 8, 8, min_group=1) == 1
+    assert not planned(16, 1024, 1024, min_group=3).groups
+    assert len(planned(16, 8, 8, min_group=1).groups) == 1
