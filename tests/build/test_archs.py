@@ -6,6 +6,7 @@ import platform
 import re
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from onnxfuse import config, process
 from onnxfuse.build import TILES, Toolchain, compile_flags, find_toolchain
 from onnxfuse.config import ARCHS, TARGETS, Target, targets_of, unable
 from onnxfuse.errors import ToolchainError, UsageError
+from onnxfuse.ir.dtype import BF16
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.pipeline.groups import features_of
 from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source
@@ -69,6 +72,15 @@ def test_amx_counts_where_linux_grants_it(granted: bool, monkeypatch: pytest.Mon
     monkeypatch.setattr(config, "tiles_granted", lambda: granted)
     assert config.has_features(["amx-tile", "amx-bf16"]) == granted
     assert config.has_features(["avx512bf16"]) and not config.has_features(["amx-tile", "amx-int8"])
+
+
+def test_only_a_library_with_such_tiles_asks_for_the_matrix_unit():
+    target = TARGETS["sapphirerapids"]
+    case = next(case for case in CASES if case.name == "gemm_13_300_290")
+    plain, tiled = (kernel_of(each, target) for each in (case, replace(case, half=BF16)))
+    assert isinstance(plain, Kernel) and isinstance(tiled, Kernel)
+    assert features_of(target, [plain]) == TARGETS["x86-64-v4"].features
+    assert set(features_of(target, [plain, tiled])) == {*target.features, *config.AMX_FEATURES}
 
 
 def test_no_library_is_for_two_architectures():
