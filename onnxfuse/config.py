@@ -59,7 +59,9 @@ class Options:
     )
     fast_math: bool = _option(False, "allow rewrites that assume facts about the data")
     precision: str = _option(
-        "fp32", "what float32 weights of products are rounded to; sums stay float32", choices=PRECISIONS
+        "fp32",
+        "what float32 weights of products are rounded to, by bf16 other values too; sums stay float32",
+        choices=PRECISIONS,
     )
     verify: bool | None = _option(None, "compare the result with the original (on by default)")
     rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")

@@ -8,12 +8,12 @@ behind it (its epilogue) as far as every path leads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
 from onnxfuse.ir.compose import cost, inline, loads, rebuild, sources, walk
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Decision, TensorType
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Axis, Index, Loaded
@@ -55,9 +55,26 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         known = graph.types.get(name)
         if known is None:
             return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known")
-        types[name] = known
+        types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
     inputs = tuple(i for i in group.inputs if i in read)
-    return Lowered(group, inputs, group.outputs, types, composed)
+    return Lowered(group, inputs, group.outputs, types, _held(composed, plan.held))
+
+
+def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:
+    """Definitions that read and store values in the types that these are held in."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Load) or node.source not in held:
+            return None
+        dtype = held[node.source]
+        otherwise = cast(rebuild(node.otherwise, go, lambda i: i), dtype) if node.otherwise is not None else None
+        return cast(replace(node, dtype=dtype, otherwise=otherwise), node.dtype)
+
+    def value(d: Definition) -> Scalar:
+        x = rebuild(d.value, go, lambda i: i)
+        return cast(x, held[d.name]) if d.name in held else x
+
+    return tuple(replace(d, value=value(d)) for d in made) if held else made
 
 
 def _live(made: list[Definition], outputs: tuple[str, ...]) -> list[Definition]:

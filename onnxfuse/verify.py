@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -245,6 +245,7 @@ def verify_groups(
     dims: Mapping[str, int] | None = None,
     reductions: Mapping[str, int] | None = None,
     roundings: Mapping[str, float] | None = None,
+    held: Collection[str] = (),
     skip: Sequence[str] = (),
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
@@ -254,13 +255,15 @@ def verify_groups(
 
     A result is that of the instruction set, of `isas` as `verify_models` takes them, that is furthest from the body.
     `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
-    stands for it. `roundings` tells how far kernels of an operator type round what they multiply. `skip` names nodes
-    that are left out. A kernel that brings its process down is a result like others.
+    stands for it. `roundings` tells how far kernels of an operator type round what they multiply or make, `held` whose
+    values of 16 bits stand for float32 ones, so that nothing more is rounded. `skip` names nodes that are left out. A
+    kernel that brings its process down is a result like others.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
     request = _request("groups", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
+    request["held"] = sorted(held)
     crashed: list[GroupResult] = []
     with tempfile.TemporaryDirectory() as folder:
         while True:

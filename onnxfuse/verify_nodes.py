@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ class Job:
     isas: Sequence[str]  # what the library may use, one after the other; an empty name lets it choose
     custom: Sequence[str]
     reductions: Mapping[str, int]  # operator type to the longest sum that its kernel makes
-    roundings: Mapping[str, float]  # operator type to how far its kernel rounds what it multiplies
+    roundings: Mapping[str, float]  # operator type to how far its kernel rounds what it multiplies or makes
+    held: Collection[str]  # operator types whose values of 16 bits stand for those of 32
     seed: int
 
 
@@ -53,6 +54,7 @@ def measure(
     dims: Mapping[str, int],
     reductions: Mapping[str, int],
     roundings: Mapping[str, float],
+    held: Collection[str],
     skip: Sequence[str],
 ) -> list[dict[str, Any]]:
     """One result for each fused node of the main graph, but those named in `skip`; fields as `verify.GroupResult`.
@@ -63,7 +65,7 @@ def measure(
     os.chdir(path.parent)  # where a model given as bytes looks for its external data
     proto = feed_limits.load_proto(path)
     weights = {each.name: each for each in proto.graph.initializer}
-    job = Job(proto, weights, library, isas, custom, reductions, roundings, seed)
+    job = Job(proto, weights, library, isas, custom, reductions, roundings, held, seed)
     nodes = [each for each in proto.graph.node if each.domain.startswith(DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
@@ -158,7 +160,9 @@ def _checked(
     except DeviceError as problem:
         return {"error": None, "limit": None} | _blamed(job, model, captured, problem)
     rounding = job.roundings.get(node.op_type, 0.0)
-    bound = compare.group_bound(_coarsest(captured[0], expected[0]), _reduction(job, node, captured), rounding)
+    single = np.dtype(np.float32)
+    coarsest = single if node.op_type in job.held else _coarsest(captured[0], expected[0])
+    bound = compare.group_bound(coarsest, _reduction(job, node, captured), rounding)
     exact = [not compare.is_float(out.dtype) for out in expected[0]]
     limits = [compare.limit((), bound, each) for each in exact]
     if any(each.error > limit for each, limit in zip(found, limits, strict=True)):

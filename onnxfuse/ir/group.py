@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.layout import PLAIN, Layout
 
@@ -26,12 +27,16 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Disjoint groups in topological order, the layouts of values that are not plain, and the decisions behind them."""
+    """Disjoint groups in topological order, the layouts of values that are not plain, and the decisions behind them.
+
+    Values that are `held` lie in memory in another element type than the graph's, which their readers convert.
+    """
 
     graph: Graph
     groups: tuple[Group, ...]
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
+    held: Mapping[str, DType] = field(default_factory=dict)
 
     def layout(self, value: str) -> Layout:
         """How a value lies in memory."""
@@ -39,7 +44,7 @@ class Plan:
 
     def with_groups(self, groups: tuple[Group, ...], *more: Decision) -> Plan:
         """The same plan with other groups."""
-        return Plan(self.graph, groups, self.layouts, self.decisions + more)
+        return Plan(self.graph, groups, self.layouts, self.decisions + more, self.held)
 
 
 def group_of(name: str, nodes: tuple[Node, ...], graph: Graph, wanted: Mapping[str, int]) -> Group:

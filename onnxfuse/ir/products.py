@@ -103,6 +103,11 @@ def products_for(right: DType, have: Container[str], rows: int | None = None) ->
     return tuple(p for p in PRODUCTS if p.right == right and not p.exact and _suits(p, have, rows))
 
 
+def rounds_to(half: DType, have: Container[str]) -> bool:
+    """Whether rows of products lie in this type on a machine that has these optional features."""
+    return products_for(half, have)[0].left == half
+
+
 def products_of_codes(left: DType, right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
     """The same for tiles of codes of these types."""
     return tuple(p for p in PRODUCTS if (p.left, p.right) == (left, right) and p.exact and _suits(p, have, rows))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,7 +14,7 @@ from onnxfuse.config import Options, Target
 from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.dtype import F16, F32, DType
+from onnxfuse.ir.dtype import BF16, F16, F32, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.indexing import product
@@ -28,6 +28,7 @@ from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.render.cpp import products_of
 from onnxfuse.report.result import GroupResult, WayResult
 
+ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
 BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
 MOST_ROUNDS = 12
@@ -98,9 +99,16 @@ def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
 
 
 def features_of(target: Target, kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """What a processor must have for kernels: the features of the machine class, and those of their tiles."""
-    special = (name for p in products_of(kernels) for name in p.features)
+    """What a processor must have for kernels: the features of the machine class, and those of their own."""
+    held = tuple(kernels)
+    special = [name for p in products_of(held) for name in p.features]
+    special += [ROUNDING for kernel in held if rounds(target, kernel)]
     return tuple(dict.fromkeys((*target.features, *special)))
+
+
+def rounds(target: Target, kernel: Kernel) -> bool:
+    """Whether a kernel stores numbers that an instruction of the target rounds."""
+    return ROUNDING in target.extras and any(p.dtype == BF16 for p in kernel.outputs)
 
 
 _LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16
@@ -115,10 +123,21 @@ def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
     return half
 
 
-def roundings(parts: Iterable[Part]) -> dict[str, float]:
-    """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number."""
+def held_ops(b: Build) -> frozenset[str]:
+    """Operator types that read or make values in fewer bits than the graph says."""
+    pairs = [(part, have(each.plan).held) for each in b.everywhere() for part in each.parts]
+    return frozenset(part.op for part, held in pairs if held.keys() & {*part.group.inputs, *part.group.outputs})
+
+
+def roundings(parts: Iterable[Part], held: Container[str] = ()) -> dict[str, float]:
+    """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number.
+
+    Both round what they make of a `held` type, where this says which numbers fall to different sides.
+    """
     kernels = {part.op: part.kernel for part in parts if part.kernel is not None}
     found = {op: [p.left.epsilon / 2 for p in products_of([kernel]) if p.rounds] for op, kernel in kernels.items()}
+    for op, kernel in kernels.items():
+        found[op] += [p.dtype.epsilon / 2 for p in kernel.outputs if op in held and p.dtype.floating]
     return {op: max(each) for op, each in found.items() if each}
 
 

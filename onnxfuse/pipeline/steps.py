@@ -15,7 +15,16 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import MOST_ROUNDS, attempted, checked_plan, features_of, half_for, refused
+from onnxfuse.pipeline.groups import (
+    MOST_ROUNDS,
+    ROUNDING,
+    attempted,
+    checked_plan,
+    features_of,
+    half_for,
+    refused,
+    rounds,
+)
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.render.source import Source
@@ -133,7 +142,7 @@ def _lowered(context: Context, calls: Calls, b: Build) -> Build:
 def _key(made: Plan, group: Group) -> tuple[object, ...]:
     """What decides the kernel of a group, besides the graph."""
     ends = (*group.inputs, *group.outputs)
-    return (tuple(n.outputs for n in group.nodes), ends, tuple(made.layout(v) for v in ends))
+    return (tuple(n.outputs for n in group.nodes), ends, tuple((made.layout(v), made.held.get(v)) for v in ends))
 
 
 def check_lowered(b: Build) -> None:
@@ -238,7 +247,8 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
         tail = f"_{target.identifier}" if len(context.targets) > 1 else ""
         distinct = {part.op: part.kernels[at] for part in b.all_parts}
         for op, kernel in distinct.items():
-            sources[target.name, op] = calls.render(kernel, op + tail, op, target.compiled)
+            flags = (f"-m{ROUNDING}", "-DONNXFUSE_ROUNDS") if rounds(target, kernel) else ()
+            sources[target.name, op] = calls.render(kernel, op + tail, op, (*target.compiled, *flags))
         for made in calls.tiles_sources(distinct.values(), tail, target.compiled):
             sources[target.name, f" {made.symbol}"] = made
         machines += [target.name, *target.compiled, *features_of(target, distinct.values())]

@@ -14,7 +14,7 @@ from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model, cache_of
-from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, reductions, roundings
+from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_sums, names_of, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
@@ -149,7 +149,8 @@ def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iter
     """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
     emitted, library = have(b.emitted), have(b.library).path
     settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
-    settings["roundings"] = roundings(b.all_parts)
+    held = held_ops(b)
+    settings |= {"roundings": roundings(b.all_parts, held), "held": held}
     if not _calls_in(emitted.proto.graph, b.domain) <= set(known):
         with suppress(DeviceError):
             yield from calls.verify_groups(b.files[-1], library, **settings)

@@ -20,6 +20,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.chain import chain_refusal
+from onnxfuse.plan.held import held_in
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import (
     BATCHED,
@@ -57,7 +58,8 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
         # a node that stays needs its shape inputs after all: then those values are read again
         again = {n for n in dropped if n not in left}
         if not again:
-            return Plan(made.graph, made.groups, made.layouts, tuple(decisions) + made.decisions)
+            held = held_in(made.graph, made.groups, options, targets_of(options.arch))
+            return Plan(made.graph, made.groups, made.layouts, tuple(decisions) + made.decisions, held)
         left |= again
 
 

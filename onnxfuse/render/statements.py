@@ -26,7 +26,7 @@ from onnxfuse.ir.kernel import (
     statements,
 )
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load, const
+from onnxfuse.ir.scalar import Apply, Load, Scalar, const
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
 
 EVEN = 4  # entries of one segment in a table of even rows
@@ -200,7 +200,7 @@ class Printer:
         """A store: of a vector where the offset runs with the lanes, else lane by lane."""
         name = identifier(s.buffer)
         axis = self.context.axis
-        value = scalar(s.value, self.context)
+        value = scalar(_unrounded(s.value, self.buffers[s.buffer]), self.context)
         if axis is None:
             self.put(f"put({name} + {index(s.offset, 1)}, {value});")
         elif coefficient(s.offset, axis) == Index.of(1):
@@ -300,6 +300,12 @@ class Printer:
         else:
             self.put(f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, {to}")
         self.put("}")
+
+
+def _unrounded(x: Scalar, dtype: DType) -> Scalar:
+    """x without the rounding that storing it does as well."""
+    rounds = isinstance(x, Apply) and x.fn == "cast" and x.dtype == dtype != dtype.accumulator
+    return x.args[0] if isinstance(x, Apply) and rounds and x.args[0].dtype == F32 else x
 
 
 def _piece(load: Load, at: Index, padding: str = "") -> str:

@@ -18,6 +18,7 @@ from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule import across
 from onnxfuse.schedule.align import Together
+from onnxfuse.schedule.contract import as_held
 from onnxfuse.schedule.fetch import LONG, fetched
 from onnxfuse.schedule.flat import flat_phase
 from onnxfuse.schedule.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
@@ -199,12 +200,12 @@ def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
 def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
     """A right side whose source is contiguous along the sum: panels packed by transposing, as rows of tiles are."""
     inner = inner_axes(job.nest, t)
-    load = flat_in(job.nest.value, frame)
+    load = as_held(flat_in(job.nest.value, frame))
     if (
         len(inner) != 3
         or not isinstance(load, Load)
         or coefficient(load.index[0], inner[1]) != ONE
-        or load.dtype != F32
+        or load.dtype.accumulator != F32
     ):
         return None
     panel, k, lane = inner

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, numpy_helper
 
 from onnxfuse.compare import ROUNDINGS, rounded
-from onnxfuse.config import Options
+from onnxfuse.config import Options, has_features
 from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.products import DOT_BF16
@@ -74,6 +74,51 @@ def test_weights_are_held_in_16_bits_and_the_error_is_told(
     assert (build["precision"], build["max_error"]) == (precision, result.verify.max_error)
     dots = precision == "bf16" and arch == "native" and set(DOT_BF16.features) <= set(build["features"])
     assert set(build["features"]).isdisjoint(DOT_BF16.features) or dots
+
+
+IMAGES = """
+<ir_version: 9, opset_import: ["" : 17]>
+m (float[1, 3, 25, 25] image) => (float[1, 24, 7, 7] y, float[1, 32, 13, 13] shown) {
+  a = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (image, w1)
+  stem = Relu (a)
+  pooled = MaxPool <kernel_shape = [3, 3], pads = [1, 1, 1, 1], strides = [2, 2]> (stem)
+  b = Conv <kernel_shape = [1, 1]> (pooled, w2)
+  wide = Relu (b)
+  c = Conv <group = 48, kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (wide, w3)
+  deep = Clip (c, zero, six)
+  d = Conv <kernel_shape = [1, 1]> (deep, w4)
+  narrow = Add (d, pooled)
+  both = Concat <axis = 1> (narrow, wide)
+  e = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (both, w5)
+  y = Relu (e)
+  shown = Sigmoid (stem)
+}
+"""
+
+
+@needs_compiler
+def test_images_between_kernels_are_held_in_16_bits(tmp_path: Path) -> None:
+    """Pools, depthwise and other convolutions, residuals and joined images, each compared with its body."""
+    model = onnx.parser.parse_model(IMAGES)
+    shapes = {
+        "w1": (32, 3, 3, 3),
+        "w2": (48, 32, 1, 1),
+        "w3": (48, 1, 3, 3),
+        "w4": (32, 48, 1, 1),
+        "w5": (24, 80, 3, 3),
+    }
+    tensors = {name: RNG.normal(size=s).astype(np.float32) / np.prod(s[1:]) ** 0.5 for name, s in shapes.items()}
+    tensors |= {"zero": np.float32(0), "six": np.float32(6)}
+    model.graph.initializer.extend(numpy_helper.from_array(np.asarray(t, np.float32), n) for n, t in tensors.items())
+    onnx.save(model, tmp_path / "m.onnx")
+    result = made(tmp_path / "m.onnx", "bf16", min_group=1)
+    assert result.verify is not None and result.verify.ok
+    assert not {"E-NUMERICS", "E-NO-KERNEL", "E-OPSET"} & {r.code for r in result.refusals}
+    graph = onnx.load(tmp_path / "bf16.onnx").graph
+    types = {each.name: each.type.tensor_type.elem_type for each in graph.value_info}
+    wanted = TensorProto.BFLOAT16 if has_features(DOT_BF16.features) else TensorProto.FLOAT
+    assert {"stem", "pooled", "wide", "deep"} <= types.keys() and set(types.values()) == {wanted}
+    assert {each.type.tensor_type.elem_type for each in graph.output} == {TensorProto.FLOAT}
 
 
 @needs_compiler

@@ -270,7 +270,7 @@ def test_values_that_do_not_fit_at_once_are_captured_in_turns(
         monkeypatch.setattr(verify_nodes, "_CAPTURED_BYTES", limit)
         monkeypatch.setattr(verify_nodes, "_tapped", lambda *a: (opened.append(a), tapped(*a))[1])
         made = verify_nodes.measure(
-            lambda _: None, str(files / "fused.onnx"), str(wrong), [""], (), None, 0, {}, {}, {}, []
+            lambda _: None, str(files / "fused.onnx"), str(wrong), [""], (), None, 0, {}, {}, {}, [], []
         )
         return len(opened), [(each["name"], each["error"]) for each in made]
 
@@ -298,7 +298,7 @@ def test_a_kernel_is_not_at_fault_where_its_body_does_not_run(
     onnx.save(twice.model(), tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(verify_nodes, "_run", refusing)
-    (result,) = verify_nodes.measure(lambda _: None, "m.onnx", str(good), [""], (), None, 0, {}, {}, {}, [])
+    (result,) = verify_nodes.measure(lambda _: None, "m.onnx", str(good), [""], (), None, 0, {}, {}, {}, [], [])
     assert result["ok"] is None and "the body does not run" in result["message"]
 
 

@@ -66,6 +66,9 @@ ONNXFUSE_INLINE vec<uint16_t> narrow_f16(vf v) {
 
 ONNXFUSE_INLINE vf widen_bf16(vec<uint16_t> h) { return bits_as<vf>(resize<uint32_t>(h) << 16); }
 ONNXFUSE_INLINE vec<uint16_t> narrow_bf16(vf v) {
+#if defined(ONNXFUSE_ROUNDS) && ONNXFUSE_AVX512  // subnormals become 0
+  return (vec<uint16_t>)_mm512_cvtneps_pbh((__m512)v);
+#endif
   vec<uint32_t> u = bits_as<vec<uint32_t>>(v), rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
   return resize<uint16_t>((vec<int32_t>)(v != v) ? (u >> 16 | 0x40) : rounded);
 }
