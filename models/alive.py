@@ -31,7 +31,7 @@ def dead(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[str]:
     summed = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "ReduceSum"}
     for name, value in values.items():
         terms = values[summed[name]].size // value.size if name in summed else 1
-        seen = value[value > HIDDEN]
+        seen = value[~(value <= HIDDEN)]  # what is not a number is seen
         if seen.size < value.size and not seen.any():
             continue  # a mask by itself
         size = rms(seen) / math.sqrt(terms)

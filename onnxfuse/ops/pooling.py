@@ -13,10 +13,10 @@ from onnxfuse.ops.stages import mean_of, square, total
 from onnxfuse.ops.window import Window, guarded_load, windows
 
 Lift = Callable[[View, Scalar], Scalar]
-Tap = tuple[Window, Axis, Axis]  # of one spatial axis: the window, the output's axis and the range of its taps
+Spot = tuple[Window, Axis]  # of one spatial axis: the window and the output's axis
 
 
-def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Sequence[Tap]], Scalar]) -> Row:
+def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Sequence[Spot]], Scalar]) -> Row:
     """A pooling with strides, pads, dilations and ceil_mode of any rank: `lift` each element, combine, `finish`."""
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -26,12 +26,12 @@ def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, 
         kernel = tuple(view.attr("kernel_shape", ()))
         spots = windows(view, kernel)
         axes = view.axes((*have[:2], *(s.extent for s in spots)))
-        ranges = tuple(Axis(f"{view.out()}:k{i}", Index.of(k)) for i, k in enumerate(kernel))
-        taps = tuple(zip(spots, axes[2:], ranges, strict=True))
-        at = tuple(s.index(Index.of(a), Index.of(r)) for s, a, r in taps)
+        near = tuple(s.within for s in spots)
+        ranges = tuple(Axis(f"{view.out()}:k{i}", Index.of(s.size)) for i, s in enumerate(near))
+        at = tuple(s.index(Index.of(a), Index.of(r)) for s, a, r in zip(near, axes[2:], ranges, strict=True))
         outer = (Index.of(axes[0]), Index.of(axes[1]))
-        x = guarded_load(view, 0, (*outer, *at), spots, MONOIDS[combine].init(dtype)[0])
-        value = finish(view, total(combine, ranges, lift(view, x)), taps)
+        x = guarded_load(view, 0, (*outer, *at), near, MONOIDS[combine].init(dtype)[0])
+        value = finish(view, total(combine, ranges, lift(view, x)), tuple(zip(spots, axes[2:], strict=True)))
         return (Definition(view.out(), axes, cast(value, dtype)),)
 
     return Row(op, define)
@@ -62,24 +62,24 @@ def _power(view: View, x: Scalar) -> Scalar:
     return square(x) if p == 2 else apply("abs", x) if p == 1 else apply("pow", apply("abs", x), const(p, x.dtype))
 
 
-def _root(view: View, value: Scalar, taps: object) -> Scalar:
+def _root(view: View, value: Scalar, spots: object) -> Scalar:
     """The root of that power."""
     p = view.attr("p", 2)
     return apply("sqrt", value) if p == 2 else value if p == 1 else apply("pow", value, const(1 / p, value.dtype))
 
 
-def _average(view: View, value: Scalar, taps: Sequence[Tap]) -> Scalar:
+def _average(view: View, value: Scalar, spots: Sequence[Spot]) -> Scalar:
     """A sum over the cells of the window that lie inside the (padded, when counted) input."""
     counted = bool(view.attr("count_include_pad", 0))
     size: Scalar | None = None
-    for s, a, r in taps:
-        factor = s.cells(Index.of(a), r, counted, value.dtype)
+    for i, (s, a) in enumerate(spots):
+        factor = s.cells(Index.of(a), f"{view.out()}:n{i}", counted, value.dtype)
         size = factor if size is None else apply("mul", size, factor)
     return value if size is None else apply("div", value, size)
 
 
 ROWS: tuple[Row, ...] = (
-    pool_row("MaxPool", "max", _plain, lambda view, v, taps: v),
+    pool_row("MaxPool", "max", _plain, lambda view, v, spots: v),
     pool_row("AveragePool", "sum", _plain, _average),
     pool_row("LpPool", "sum", _power, _root),
     global_pool_row("GlobalMaxPool", "max", _plain, lambda view, v, n: v),

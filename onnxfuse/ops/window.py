@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import inside, rename_ranges
+from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.index import Axis, Index, floor_div
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
@@ -34,8 +34,26 @@ class Window:
         beyond = (last - self.have + 1).constant
         return self.low > 0 or beyond is None or beyond > 0
 
-    def cells(self, out: Index, tap: Axis, counted: bool, dtype: DType) -> Scalar:
-        """How many taps count for an average: those inside the input, or inside the padded input when `counted`."""
+    @property
+    def within(self) -> Window:
+        """The window without the first and last taps that lie in the padding for every output."""
+        have, extent = self.have.constant, self.extent.constant
+        if have is None or extent is None or extent < 1:
+            return self
+        first = max(0, -(-(self.low - (extent - 1) * self.stride) // self.dilation))
+        end = min(self.size, -(-(have + self.low) // self.dilation))
+        if end <= first:
+            return self
+        return replace(self, low=self.low - first * self.dilation, size=end - first)
+
+    def cells(self, out: Index, name: str, counted: bool, dtype: DType) -> Scalar:
+        """How many taps count for an average: those inside the input, or inside the padded input when `counted`.
+
+        The sum over them, where there is one, has a range of that name.
+        """
+        if not counted and self.within != self:
+            return self.within.cells(out, name, counted, dtype)
+        tap = Axis(name, Index.of(self.size))
         at = self.index(out, Index.of(tap))
         low, extent = (self.low, self.have + self.low + self.high) if counted else (0, self.have)
         last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation
@@ -46,9 +64,8 @@ class Window:
             apply("greater_equal", FromIndex(at + low, I64), const(0, I64)),
             apply("less", FromIndex(at + low - extent, I64), const(0, I64)),
         ]
-        own = Axis(tap.name + "%n", tap.extent)
         one = apply("select", apply("and", *inside), const(1, dtype), const(0, dtype))
-        return rename_ranges(Reduce("sum", (tap,), (one,), dtype), {tap: own})
+        return Reduce("sum", (tap,), (one,), dtype)
 
 
 def windows(view: View, kernel: tuple[int, ...], data: int = 0) -> tuple[Window, ...]:

@@ -325,6 +325,8 @@ class _Grower:
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW}:
             return ("E-COST", f"{n.op} would be computed for every panel of weights")
+        if kind.joins and REDUCTION in self._kinds(group) and self._of_images(group, node):
+            return ("E-COST", f"the parts that {n.op} joins would be told apart at every place")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be computed for every head")
         return None
@@ -350,6 +352,11 @@ class _Grower:
         """Elements of the largest value of a group."""
         return max(self._size(m) for m in self.units.members[group])
 
+    def _of_images(self, group: int, node: int) -> bool:
+        """Whether a group reads the image that a node makes, and is no contraction and no window."""
+        made = self.units.graph.types[self.units.nodes[node].outputs[0]]
+        return made is not None and len(made.shape) > 3 and not self._kinds(group) - {REDUCTION, ELEMENTWISE, MOVEMENT}
+
     def _shared_mask(self, group: int, node: int) -> bool:
         """Whether a producer is much smaller than the group's largest value: then it is cheaper made once."""
         graph, largest = self.units.graph, self._largest(group)
@@ -360,10 +367,7 @@ class _Grower:
 
 def _worth(units: Units, kinds: dict[int, Kind], group: int, least: int) -> bool:
     """Whether a group may be worth a kernel: not when it only changes a shape, which costs the runtime nothing."""
-    members = units.members[group]
-    if all(kinds[m].keeps_order for m in members):
-        return least <= 1
-    return len(members) >= least or any(kinds[m].name != MOVEMENT for m in members)
+    return least <= 1 or not all(kinds[m].keeps_order for m in units.members[group])
 
 
 def _stays(group: Group, graph: Graph, kinds: dict[str, Kind], layouts: dict[str, Layout], least: int) -> bool:

@@ -31,9 +31,9 @@ SPATIAL = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", *_PO
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A node's kind and definitions; whether it keeps row-major order (movement), whether it wants channels last.
+    """A node's kind and definitions; whether it keeps row-major order or puts several tensors together (movement),
 
-    `products` are its contractions of two activations: a whole attention has two.
+    whether it wants channels last. `products` are its contractions of two activations: a whole attention has two.
     """
 
     name: str
@@ -41,6 +41,7 @@ class Kind:
     keeps_order: bool = False
     spatial: bool = False
     products: int = 0
+    joins: bool = False
 
 
 def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:
@@ -56,7 +57,9 @@ def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ())
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
         keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
-        return Kind(MOVEMENT if moves else DECODING if decodes(graph, node, rows) else ELEMENTWISE, found, keeps)
+        if moves:
+            return Kind(MOVEMENT, found, keeps, joins=len(set(node.reads)) > 1 and any(map(_joins, found)))
+        return Kind(DECODING if decodes(graph, node, rows) else ELEMENTWISE, found)
     sides = [_contraction(d, n, graph.constants, weights) for d, n in reduces]
     if sides[0] is not None and (len(sides) == 1 or set(sides) == {WEIGHTS}):
         return Kind(sides[0], found, spatial=spatial, products=int(sides[0] == BATCHED))

@@ -8,19 +8,24 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import (
     ZERO,
+    Atom,
     Axis,
+    Div,
     Entry,
     Index,
     Loaded,
+    Mod,
     atoms,
     axes_of,
     divides,
+    floor_div,
     in_range,
     lower,
+    modulo,
     nonnegative,
     upper,
 )
-from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.indexing import coefficient, transform
 from onnxfuse.ir.scalar import FromIndex, Guard, Load
 from onnxfuse.ops.spec import Definition
 
@@ -65,7 +70,19 @@ def _bounded(e: Index, g: Guard, name: str) -> Index | None:
         times = divides(part, whole) if whole is not None and part is not None and part != ZERO else None
         if times is not None and times != ZERO:
             return e - g.index * times + Index.of(Axis(name, g.extent)) * times
-    return None
+    return _bounded_within(e, g, name)
+
+
+def _bounded_within(e: Index, g: Guard, name: str) -> Index | None:
+    """The same where the guarded index is part of what e divides."""
+
+    def held(atom: Atom) -> Index | None:
+        if not isinstance(atom, (Div, Mod)) or (made := _bounded(atom.num, g, name)) is None:
+            return None
+        return floor_div(made, atom.den) if isinstance(atom, Div) else modulo(made, atom.den)
+
+    made = transform(e, held)
+    return None if made == e else made
 
 
 def _reads(d: Definition) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...]]]:

@@ -94,6 +94,12 @@ def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, tot
     return Contraction(d, left, right, batch, rows, columns, reduce.ranges, finish)
 
 
+def worth_tiles(c: Contraction) -> bool:
+    """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile."""
+    columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
+    return (columns is None or columns >= 8) and (depth is None or depth >= 8)
+
+
 def as_held(x: Scalar) -> Scalar:
     """A load of 16-bit numbers that is only widened as the load itself, anything else as it is."""
     inner = x.args[0] if isinstance(x, Apply) and x.fn == "cast" and x.dtype == F32 else x

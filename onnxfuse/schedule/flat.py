@@ -40,20 +40,14 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     signs = signs_of(g.value for g in goals)
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
-    strip = _strip(goals[0], loops, target) if vector is not None and len(goals) == 1 else None
-    within = Level(vector.axis, "vector", *map(Index.of, strip.ends)) if vector is not None and strip else vector
-    window = (
-        jammed(goals[0], [level for level in loops if level is not vector], within, target.rows + 2)
-        if within is not None and len(goals) == 1
-        else None
-    )
+    points = cut_at(vector.axis, signs) if vector is not None and len(loops) > 1 else None
+    window, strip = _window(goals, loops, points, target) if vector is not None else (None, None)
     rows = [level.axis for level in loops if level is not vector and (window is None or level.axis != window[0])]
     m = Axis("m", product([a.extent for a in rows]))
     digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
     if window is not None:
         return _window_phase(t, frame, window[1], m, digits, strip)
     goals = [g.substituted(digits) for g in goals]
-    points = cut_at(vector.axis, signs) if vector is not None and rows else None
     work = work_of(t)
     if vector is not None:
         lanes = sum(strided(vector.axis, [g.offset, *offsets_of(g.value)]) for g in goals)
@@ -101,6 +95,25 @@ def _cut_phase(work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], 
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
     return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))
+
+
+def _window(
+    goals: list[Goal], loops: list[Level], points: tuple[int, ...] | None, target: Target
+) -> tuple[tuple[Axis, tuple[Stmt, ...]] | None, Strip | None]:
+    """Jammed loops over the last row and the vector axis, cut at `points` or in strips; none where they do not fit."""
+    *rows, vector = loops
+    if len(goals) != 1:
+        return None, None
+    strip: Strip | None = None
+    if points is not None and len(points) > 2:
+        parts = [(part, Level(axis, "vector")) for axis, (part,) in cut(goals, vector.axis, points)]
+    else:
+        strip = _strip(goals[0], loops, target)
+        parts = [(goals[0], Level(vector.axis, "vector", *map(Index.of, strip.ends)) if strip else vector)]
+    found = [jammed(goal, rows, level, target.rows + 2) for goal, level in parts]
+    made = [each for each in found if each is not None]
+    whole = len(made) == len(found)
+    return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
 
 
 def _window_phase(

@@ -22,7 +22,8 @@ from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, cast, 
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
-from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise
+from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.image import image_of
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
@@ -173,12 +174,6 @@ def is_output(name: str) -> bool:
     return name.startswith("out") and "%" not in name
 
 
-def worth_tiles(c: Contraction) -> bool:
-    """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile."""
-    columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
-    return (columns is None or columns >= 8) and (depth is None or depth >= 8)
-
-
 def _tiled(
     c: Contraction, done: Prepared, constants: Container[str], target: Target, half: DType | None
 ) -> Tiled | None:
@@ -327,8 +322,12 @@ def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load:
 
 
 def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
-    """A copy of a computed operand with its ranges contiguous; the load that reads it."""
+    """A copy of a computed operand with its ranges contiguous, or of the image that windows read; the load of it."""
     name = f"{c.definition.name}%left"
+    image = image_of(name, left, c.batch, c.rows, c.ranges)
+    if image is not None:
+        _add(done, replace(image[0], value=cast(image[0].value, rows)))
+        return Load(name, image[1], rows)
     old = (*c.batch, *c.rows, *c.ranges)
     axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
     value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})

@@ -16,7 +16,7 @@ from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import Goal
 
-MOST = 6  # pieces of one loop
+MOST = 64  # pieces of one loop: those of a Concat of a dense block's outputs, in a kernel of a few KB
 SHORTEST = 8  # elements of a piece of a sum
 
 

@@ -121,6 +121,57 @@ def typed() -> list[Case]:
     return out
 
 
+def joined(
+    name: str,
+    filters: tuple[int, ...],
+    shapes: Any = ((1, 16, 9, 11), (1, 7, 9, 11)),
+    last: str = "x",
+    sizes: Any = ({},),
+    **attrs: Any,
+) -> Case:
+    """A convolution of images that are put together along their channels."""
+    b = Build()
+    x = b.node("Concat", *(b.input(f"x{i}", *shape) for i, shape in enumerate(shapes)), axis=1)
+    w = b.constant(b.rng.normal(size=filters) / np.sqrt(np.prod(filters[1:])))
+    y = b.node("Relu", b.node("Conv", x, w, kernel_shape=filters[2:], **attrs), out="y")
+    values = tuple(v for v in ("x0", "x1", "x2", "y") if v in b.types and v[0] in last)
+    return Case(name, b.graph(y), tuple(sizes), values)
+
+
+def concatenations() -> list[Case]:
+    three = {"pads": pads(1)}
+    any_image = (("N", 8, "H", "W"), ("N", 5, "H", "W"))
+    out = [
+        joined("joined3", (20, 23, 3, 3), last="xy", **three),
+        joined("joined3_plain", (20, 23, 3, 3), last="", **three),
+        joined("joined3_valid", (20, 23, 3, 3), last="xy"),
+        joined("joined3_stride", (20, 23, 3, 3), last="xy", strides=(2, 2), **three),
+        joined("joined3_dilated", (20, 23, 3, 3), last="xy", dilations=(2, 1), pads=(2, 1, 2, 1)),
+        joined("joined3_apart", (20, 23, 3, 3), strides=(2, 3), dilations=(2, 2), pads=pads(2)),
+        joined("joined3_lone", (20, 23, 3, 3), ((1, 16, 1, 5), (1, 7, 1, 5)), last="xy", **three),
+        joined("joined3_three", (33, 20, 3, 3), ((2, 3, 7, 7), (2, 16, 7, 7), (2, 1, 7, 7)), last="xy", **three),
+        joined("joined3_groups", (16, 8, 3, 3), ((1, 12, 8, 8), (1, 4, 8, 8)), last="xy", group=2, **three),
+        joined("joined3_depth", (20, 1, 3, 3), ((1, 16, 7, 7), (1, 4, 7, 7)), last="xy", group=20, **three),
+        joined("joined1_stride", (20, 23, 1, 1), last="xy", strides=(2, 2)),
+        joined("joined_tall", (20, 23, 3, 1), last="xy", pads=(1, 0, 1, 0)),
+        joined("joined_line", (20, 23, 5), ((1, 16, 13), (1, 7, 13)), pads=(2, 2)),
+        joined("joined_any", (20, 13, 3, 3), any_image, last="xy", **three,
+               sizes=({"N": 1, "H": 5, "W": 7}, {"N": 2, "H": 1, "W": 3})),
+    ]  # fmt: skip
+    for op, shapes in (("MaxPool", ((1, 16, 9, 8), (1, 5, 9, 8))), ("AveragePool", ((2, 3, 5, 9), (2, 40, 5, 9)))):
+        b = Build()
+        x = b.node("Concat", *(b.input(f"x{i}", *shape) for i, shape in enumerate(shapes)), axis=1)
+        y = b.node(op, x, out="y", kernel_shape=(3, 3), strides=(2, 1), **three)
+        out.append(Case(f"joined_{op}", b.graph(y), ({},), ("x0", "x1", "y")))
+    b = Build()
+    x, z = b.input("x", 1, 12, 4, 5), b.input("z", 1, 7, 8, 10)
+    up = b.node("Resize", x, "", b.constant([1.0, 1.0, 2.0, 2.0]), mode="nearest",
+                coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
+    w = b.constant(b.rng.normal(size=(20, 19, 3, 3)) / 13)
+    y = b.node("Conv", b.node("Concat", up, z, axis=1), w, out="y", kernel_shape=(3, 3), **three)
+    return [*out, Case("joined_enlarged", b.graph(y), ({},), ("x", "z", "y"))]
+
+
 def pool(name: str, op: str, x: tuple[int | str, ...], last: str = "xy", sizes: Any = ({},), **attrs: Any) -> Case:
     b = Build()
     return Case(name, b.graph(b.node(op, b.input("x", *x), out="y", **attrs)), tuple(sizes), tuple(last))
@@ -139,6 +190,7 @@ def poolings() -> list[Case]:
             pool(f"{tag}_line", op, (1, 5, 17), kernel_shape=(4,), strides=(3,), pads=(2, 1)),
             pool(f"{tag}_volume", op, (1, 16, 4, 5, 6), kernel_shape=(2, 2, 2), strides=(1, 2, 1)),
             pool(f"{tag}_any", op, ("N", 16, 9, 9), sizes=({"N": 1}, {"N": 3}), **three),
+            pool(f"{tag}_beyond", op, (1, 20, 5, 7), kernel_shape=(40, 40), strides=(40, 40), ceil_mode=1),
             pool(f"{tag}_wide", op, (1, 8, 12, 12), kernel_shape=(7, 7), strides=(1, 1), pads=pads(3)),
         ]
     out += [
@@ -162,4 +214,4 @@ def poolings() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*convolutions(), *typed(), *poolings())
+CASES: tuple[Case, ...] = (*convolutions(), *concatenations(), *typed(), *poolings())

@@ -124,6 +124,7 @@ def pools() -> list[Case]:
         (plane, {"kernel_shape": [3, 3], "auto_pad": "VALID", "strides": [2, 2]}),
         (plane, {"kernel_shape": [7, 9]}),
         (plane, {"kernel_shape": [1, 1]}),
+        (plane, {"kernel_shape": [12, 14], "pads": [4, 2, 1, 3]}),
         (cube, {"kernel_shape": [2, 3, 2], "strides": [1, 1, 2], "pads": [0, 1, 1, 1, 1, 0]}),
         (data(0, 2, 5, 5), {"kernel_shape": [2, 2]}),
     )
@@ -133,19 +134,22 @@ def pools() -> list[Case]:
         {"kernel_shape": [2, 2], "strides": [3, 4], "ceil_mode": 1},
         {"kernel_shape": [1, 1], "strides": [2, 2], "ceil_mode": 1},
         {"kernel_shape": [4, 4], "strides": [4, 4], "pads": [1, 1, 1, 1], "ceil_mode": 1},
+        {"kernel_shape": [40, 5], "strides": [40, 5], "ceil_mode": 1},
     )
     for op, dilated in (("MaxPool", 11), ("AveragePool", 19)):
         for x, attrs in spelled:
             length = int(np.prod(attrs["kernel_shape"]))
-            # its SAME_LOWER rounds the extent down, its averages skip NaN, its global pools are for images
-            wrong = "onnx" if attrs.get("auto_pad") == "SAME_LOWER" else ""
+            # its SAME_LOWER rounds the extent down, its averages skip NaN, its global pools are for images, and
+            # windows larger than the image are none
+            wrong = "onnx" if attrs.get("auto_pad") == "SAME_LOWER" or attrs["kernel_shape"] == [12, 14] else ""
             out.append(Case(op, (x,), attrs, 11, length=length, wrong=wrong))
             if op == "AveragePool":
                 out.append(Case(op, (x,), attrs | {"count_include_pad": 1}, 11, length=length, wrong=wrong))
         for attrs in rounded:
-            out.append(Case(op, (plane,), attrs, 12, length=16))
+            out.append(Case(op, (plane,), attrs, 12, length=35))
             if op == "AveragePool":
-                out.append(Case(op, (plane,), attrs | {"count_include_pad": 1}, 19, length=16))
+                wrong = "onnx" if attrs["kernel_shape"] == [40, 5] else ""  # it says 0
+                out.append(Case(op, (plane,), attrs | {"count_include_pad": 1}, 19, length=35, wrong=wrong))
         out.append(Case(op, (plane,), {"kernel_shape": [2, 3], "dilations": [2, 3]}, dilated, length=6))
         out.append(
             Case(op, (plane,), {"kernel_shape": [3, 2], "dilations": [2, 1], "pads": [2, 1, 1, 0]}, dilated, length=6)
@@ -157,13 +161,13 @@ def pools() -> list[Case]:
     out.append(Case("AveragePool", (special,), {"kernel_shape": [3, 3]}, 12, length=9, note="special", wrong="onnx"))
     for p in (1, 2, 3):
         for x, attrs in spelled:
-            wrong = "onnx" if attrs.get("auto_pad") == "SAME_LOWER" else ""
+            wrong = "onnx" if attrs.get("auto_pad") == "SAME_LOWER" or attrs["kernel_shape"] == [12, 14] else ""
             out.append(Case("LpPool", (x,), attrs | {"p": p}, 11, length=12, factor=STEPS, wrong=wrong))
         for x in (line, plane, cube):
             out.append(Case("GlobalLpPool", (x,), {"p": p}, 7, length=120, factor=STEPS, wrong="onnx"))
     for attrs in (*rounded, {"kernel_shape": [2, 3], "dilations": [2, 3]}):
-        wrong = "onnx" if attrs["kernel_shape"] in ([2, 2], [4, 4]) else ""  # it counts what it has not padded
-        out.append(Case("LpPool", (plane,), attrs, 18, length=16, factor=STEPS, wrong=wrong))
+        wrong = "onnx" if attrs["kernel_shape"] in ([2, 2], [4, 4], [40, 5]) else ""  # it counts what it has not padded
+        out.append(Case("LpPool", (plane,), attrs, 18, length=35, factor=STEPS, wrong=wrong))
     out += [
         Case("MaxPool", (plane.astype(t),), {"kernel_shape": [3, 3], "pads": [1] * 4}, 12, wrong="onnx")
         for t in ("int8", "uint8")

@@ -1,0 +1,61 @@
+"""What windows read, as an image of its own: each place is made once, however many windows hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from onnxfuse.ir.compose import indices_of, substitute_axes
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, atoms, axes_of, upper
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.scalar import Scalar
+from onnxfuse.ops.spec import Definition
+
+Place = tuple[Axis, Axis, Index]  # a row, a range, and where both together are: stride * row + dilation * range
+
+
+def image_of(
+    name: str, x: Scalar, batch: Sequence[Axis], rows: Sequence[Axis], ranges: Sequence[Axis]
+) -> tuple[Definition, tuple[Index, ...]] | None:
+    """The image `name` behind `x`, channels last, and the place in it that x reads; None where x reads no windows.
+
+    Windows are read where a row and a range appear together alone, as the place that both make.
+    """
+    places = _places(x, rows, ranges)
+    if not places:
+        return None
+    moved = {a for row, step, _ in places for a in (row, step)}
+    outer, inner = ([a for a in axes if a not in moved] for axes in (rows, (*batch, *ranges)))
+    read = (*map(Index.of, outer), *(at for _, _, at in places), *map(Index.of, inner))
+    limits = (upper(at) for at in read)
+    extents = [most + 1 for most in limits if most is not None]
+    if len(extents) != len(read):
+        return None
+    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
+    here = {at: Index.of(axis) for at, axis in zip(read, axes, strict=True)}
+    values = {a: here[Index.of(a)] for a in (*outer, *inner)}
+    for row, step, at in places:
+        values |= {row: here[at], step: ZERO} if coefficient(at, row) == 1 else {row: ZERO, step: here[at]}
+    made = substitute_axes(x, values)
+    if substitute_axes(made, dict(zip(axes, read, strict=True))) != x:
+        return None
+    return Definition(name, axes, made), read
+
+
+def _places(x: Scalar, rows: Sequence[Axis], ranges: Sequence[Axis]) -> tuple[Place, ...]:
+    """Every place that a row and a range make together; none where one of them makes several, or steps of several."""
+    found: dict[Place, None] = {}
+    for e in (part for whole in indices_of(x) for part in _parts(whole)):
+        for row in axes_of(e) & set(rows):
+            for step in axes_of(e) & set(ranges):
+                stride, dilation = coefficient(e, row), coefficient(e, step)
+                if stride is not None and dilation is not None and 1 in (stride.constant, dilation.constant):
+                    found[row, step, Index.of(row) * stride + Index.of(step) * dilation] = None
+    used = [a for row, step, _ in found for a in (row, step)]
+    ordered = sorted(found, key=lambda place: rows.index(place[0]))
+    return tuple(ordered) if len(set(used)) == len(used) else ()
+
+
+def _parts(e: Index) -> Iterator[Index]:
+    """An index and what it divides."""
+    yield e
+    yield from (atom.num for atom in atoms(e) if isinstance(atom, (Div, Mod)))

@@ -1,0 +1,71 @@
+"""Where tensors are put together: a kernel of its own, or part of what reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxfuse.config import Options
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.layout import channels_last
+from onnxfuse.load import load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+
+MODEL = """<ir_version: 8, opset_import: ["" : 18]>
+joined (float[1, 16, 9, 9] x) => (%s) {
+  a = Conv <kernel_shape = [1, 1]> (x, w)
+  b = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (x, v)
+  c = Concat <axis = 1> (a, b)
+  %s
+}"""
+
+
+def planned(outputs: str, text: str) -> Plan:
+    proto = onnx.parser.parse_model(MODEL % (outputs, text))
+    for name, shape in (("w", (16, 16, 1, 1)), ("v", (16, 16, 3, 3)), ("u", (16, 32, 3, 3)), ("t", (16, 32, 1, 1))):
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    return plan(load(proto.SerializeToString(), Options()), ROWS, Options())
+
+
+def ops(plan: Plan) -> list[tuple[str, ...]]:
+    return [tuple(n.op for n in g.nodes) for g in plan.groups]
+
+
+def test_what_several_operators_of_images_read_is_a_kernel_that_keeps_channels_last() -> None:
+    made = planned(
+        "float[N, 16, H, W] y, float[N, 32, P, Q] z",
+        "y = Conv <kernel_shape = [3, 3]> (c, u) z = MaxPool <kernel_shape = [3, 3]> (c)",
+    )
+    assert ops(made) == [("Conv",), ("Conv",), ("Concat",), ("Conv",), ("MaxPool",)]
+    assert made.layouts == dict.fromkeys("abc", channels_last(4))
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        "Conv <kernel_shape = [3, 3]> (c, u)",
+        "Conv <kernel_shape = [1, 1]> (c, t)",
+        "MaxPool <kernel_shape = [2, 2]> (c)",
+    ],
+)
+def test_a_lone_reader_puts_together_what_it_reads(reader: str) -> None:
+    made = planned("float[N, M, H, W] y", f"y = {reader}")
+    assert ops(made)[-1] == ("Concat", reader.split()[0])
+
+
+def test_a_reduction_of_an_image_reads_what_was_put_together() -> None:
+    made = planned(
+        "float[N, 32] y",
+        "r = Relu (c) axes = Constant <value_ints = [2, 3]> () y = ReduceMean <keepdims = 0> (r, axes)",
+    )
+    assert ops(made)[-2:] == [("Concat",), ("Relu", "ReduceMean")]
+
+
+def test_what_is_put_together_away_from_images_stays() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    apart (float[4, 6] x, float[4, 2] z) => (float[4, 8] y) { y = Concat <axis = 1> (x, z) }"""
+    made = plan(load(onnx.parser.parse_model(text).SerializeToString(), Options()), ROWS, Options())
+    assert ops(made) == []
