@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 from onnxfuse.ir.compose import folded, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import BOOL, I32, I64
@@ -56,13 +56,15 @@ def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] |
     return tuple(a for a, _ in parts), value
 
 
-def split_axes(axes: tuple[Axis, ...], indices: Iterable[Index]) -> tuple[tuple[Axis, ...], dict[Axis, Index]]:
-    """The axes with those cut by the indices split into digits, and the value of each split axis."""
+def split_axes(
+    axes: tuple[Axis, ...], indices: Iterable[Index], whole: Container[Axis] = ()
+) -> tuple[tuple[Axis, ...], dict[Axis, Index]]:
+    """The axes with those cut by the indices split into digits, and the value of each split axis; some stay `whole`."""
     where = cuts(indices)
     out: list[Axis] = []
     values: dict[Axis, Index] = {}
     for a in axes:
-        made = digits(a, where[a]) if a in where else None
+        made = digits(a, where[a]) if a in where and a not in whole else None
         if made is None or made[0] == (a,):
             out.append(a)
             continue

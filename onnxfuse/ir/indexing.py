@@ -23,9 +23,12 @@ from onnxfuse.ir.index import (
     divides,
     entry,
     floor_div,
+    in_range,
     least,
     modulo,
 )
+
+WIDEST = 16  # lanes of a vector, at most
 
 
 def transform(e: Index, replace: Callable[[Atom], Index | None]) -> Index:
@@ -79,6 +82,24 @@ def coefficient(e: Index, axis: Axis) -> Index | None:
         elif any(axis in axes_of(Index.of(a)) for a in mono if not isinstance(a, (Axis, Symbol))):
             return None
     return stride
+
+
+def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:
+    """(n, i) where e is the element i < n of the group of n that `axis` has reached; None where it is not so.
+
+    Groups are whole vectors of any machine, or equal parts of them.
+
+    >>> c = Axis("c", Index.of(32))
+    >>> grouped(4 * floor_div(Index.of(c), Index.of(4)) + 71, c)
+    (4, 3)
+    """
+    for mono, n in e.terms:
+        atom = mono[0] if len(mono) == 1 else None
+        fits = n > 0 and (n % WIDEST == 0 or WIDEST % n == 0)
+        if fits and isinstance(atom, Div) and atom.num == Index.of(axis) and atom.den == Index.of(n):
+            inner = Index(tuple((m, c if m else c % n) for m, c in e.terms if c % n))
+            return (n, inner) if axis not in axes_of(e - Index.of(atom) * n) and in_range(inner, Index.of(n)) else None
+    return None
 
 
 def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:

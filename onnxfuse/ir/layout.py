@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.ir.index import Index
+from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, divides
 from onnxfuse.ir.indexing import flatten, product, unflatten
 
 Shape = tuple[Index, ...]
@@ -105,6 +105,30 @@ class Layout:
 
 
 PLAIN = Layout()
+
+
+def contiguous_along(axis: Axis, index: Shape, shape: Shape) -> Layout | None:
+    """The layout in which what is read at `index` of a tensor lies side by side along an axis, in blocks as long as it.
+
+    None where it does already, or where the axis appears in more than one place.
+
+    >>> c, k = Axis("c", Index.of(8)), Axis("k", Index.of(3))
+    >>> contiguous_along(c, (Index.of(c), Index.of(k)), (c.extent, k.extent))
+    Layout(steps=(Permute(perm=(1, 0)),))
+    """
+    dims = [i for i, e in enumerate(index) if axis in axes_of(e)]
+    if len(dims) != 1 or dims[0] == len(index) - 1:
+        return None
+    (at,) = dims
+    steps: tuple[Step, ...] = ()
+    rank, rest = len(shape), index[at] - axis
+    if rest != ZERO:
+        blocks = divides(axis.extent, shape[at])
+        if blocks is None or divides(axis.extent, rest) is None:
+            return None
+        steps = (Reshape((*shape[:at], blocks, axis.extent, *shape[at + 1 :])),)
+        rank, at = rank + 1, at + 1
+    return Layout((*steps, Permute((*(i for i in range(rank) if i != at), at))))
 
 
 def channels_last(rank: int) -> Layout:

@@ -23,7 +23,7 @@ from onnxfuse.ir.index import (
     lower,
     nonnegative,
 )
-from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.indexing import coefficient, grouped, substitute
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
@@ -131,6 +131,7 @@ class Context:
 
     axis: Axis | None = None
     vectors: frozenset[str] = field(default_factory=frozenset)
+    aligned: bool = False  # whether the loop's vectors begin at multiples of their lanes
 
     def varies(self, e: Index) -> bool:
         """Whether an index differs between lanes."""
@@ -198,6 +199,9 @@ def _load(x: Load, c: Context) -> str:
         text = f"load_lanes({name} + {index(offset, 1)}, lanes)"
     elif stride == ZERO:
         text = _wide(f"get({name} + {index(offset, 1)})", x.dtype, c)
+    elif c.aligned and (found := grouped(offset, axis)) is not None:
+        size, inner = found
+        text = f"group_lanes<{size}>({name} + {index(offset - inner, 1)}, {index(inner)}, lanes)"
     else:
         text = f"each_lane<{t}>({identifier(axis.name)}, lanes, [&](i64 lane) HOLE {{ return {place}; }})"
     return f"({condition(x.guards)} ? {text} : {scalar(_otherwise(x), c)})" if x.guards else text

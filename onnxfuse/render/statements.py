@@ -7,7 +7,7 @@ from typing import assert_never
 
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Index, floor_div
-from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.indexing import WIDEST, coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
@@ -139,7 +139,8 @@ class Printer:
         else:
             self.put(f"for_lanes({begin}, {end}, [&](i64 {name}, auto lanes) HOLE {{")
         outer = self.context
-        self.context = replace(self.context, axis=s.axis)
+        aligned = all(c % WIDEST == 0 for _, c in s.begin.terms)
+        self.context = replace(self.context, axis=s.axis, aligned=aligned)
         self.body(s.body)
         self.context = outer
         self.put("});")

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import inside, rebuild, walk
-from onnxfuse.ir.index import ZERO, Axis, Index
-from onnxfuse.ir.indexing import product, unflatten
+from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.align import Together
@@ -39,6 +39,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         return copy
     signs = signs_of(g.value for g in goals)
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
+    loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
     points = cut_at(vector.axis, signs) if vector is not None and len(loops) > 1 else None
     window, strip = _window(goals, loops, points, target) if vector is not None else (None, None)
@@ -63,6 +64,17 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened))
+
+
+def _by_blocks(goal: Goal, axis: Axis) -> bool:
+    """Whether all that a sum reads is another for each step of an axis: what it reads of one is to stay in L1."""
+    sums = [n for n in walk(goal.value) if isinstance(n, Reduce)]
+    return bool(sums) and all(axis in axes_of(e) for n in sums for b in n.body for e in offsets_of(b))
+
+
+def _in_groups(goal: Goal, axis: Axis) -> bool:
+    """Whether something is read in groups of lanes, which are to begin with the vector."""
+    return any(grouped(e, axis) is not None for e in offsets_of(goal.value))
 
 
 def _long(axis: Axis) -> bool:
@@ -158,7 +170,7 @@ def _strip(goal: Goal, loops: list[Level], target: Target) -> Strip | None:
     if channels is None or line is None or lines is None or lines < 2:
         return None
     widest = STRIP // (4 * lines * line) // target.lanes * target.lanes
-    if widest >= channels or widest < NARROW * target.lanes:
+    if widest >= channels or widest < NARROW * target.lanes or _in_groups(goal, loops[-1].axis):
         return None
     count = -(-channels // widest)
     width = -(-channels // count // target.lanes) * target.lanes

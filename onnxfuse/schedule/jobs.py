@@ -16,13 +16,14 @@ from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last
+from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.groups import channel_blocks
 from onnxfuse.schedule.image import image_of
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
@@ -110,8 +111,9 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
-        nest = nest_of(d, done.places, heads)
-        found = recognise(Definition(d.name, nest.axes, nest.value), constants)
+        blocks = channel_blocks(d, done.places, constants, target)
+        nest = nest_of(d, done.places, heads, blocks)
+        found = recognise(Definition(d.name, nest.axes, nest.value), constants) if not blocks else None
         operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
@@ -156,10 +158,8 @@ def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
         others = [x for x in loads(nest.value) if x.source != load.source and x.source in done.places]
         if any(_runs_with(done.places[x.source].offset(x.index), load.index[-1]) for x in others):
             continue
-        dims = [i for i, e in enumerate(load.index) if e == Index.of(last)]
-        if len(dims) == 1 and dims[0] != len(load.index) - 1:
-            perm = (*(i for i in range(len(load.index)) if i != dims[0]), dims[0])
-            layout = Layout((Permute(perm),))
+        layout = contiguous_along(last, load.index, done.shapes[load.source])
+        if layout is not None:
             done.layouts[load.source] = layout
             done.places[load.source] = dense(load.source, load.dtype, done.shapes[load.source], layout)
 

@@ -57,21 +57,28 @@ class Nest:
         return found
 
 
-def nest_of(d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}) -> Nest:
+def nest_of(
+    d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}, blocks: Mapping[Axis, int] = {}
+) -> Nest:
     """A definition with unit axes dropped and the others split where indices or storage offsets cut them.
 
-    They are also split where the axes of what is read are, if its nest is one of `like`.
+    They are also split where the axes of what is read are, if its nest is one of `like`. Those of `blocks` are only
+    split into blocks of so many elements, the last axis of a block being left whole.
     """
     unit = {a: ZERO for a in d.axes if a.extent == ONE}
-    axes = tuple(a for a in d.axes if a not in unit)
-    value = substitute_axes(d.value, unit)
-    dims = tuple(unit.get(a, Index.of(a)) for a in d.axes)
+    inside = {a: (Axis(f"{a.name}.b", floor_div(a.extent, Index.of(n))), Axis(f"{a.name}.j", Index.of(n)))
+              for a, n in blocks.items() if a.extent != n}  # fmt: skip
+    first = unit | {a: Index.of(b) * j.extent + j for a, (b, j) in inside.items()}
+    axes = tuple(x for a in d.axes if a not in unit for x in inside.get(a, (a,)))
+    whole = {inside[a][1] if a in inside else a for a in blocks}
+    value = substitute_axes(d.value, first)
+    dims = tuple(first.get(a, Index.of(a)) for a in d.axes)
     for _ in range(4):
         ranges = tuple(dict.fromkeys(r for n in walk(value) if isinstance(n, Reduce) for r in n.ranges))
         indices = [*indices_of(value), *offsets_in(value, places), *_digits_in(value, like)]
         if d.name in places:
             indices.append(places[d.name].offset(dims))
-        new_axes, values = split_axes(axes, indices)
+        new_axes, values = split_axes(axes, indices, whole)
         _, range_values = split_axes(ranges, indices)
         if not values and not range_values:
             break

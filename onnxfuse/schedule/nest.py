@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import coefficient, substitute, transform
+from onnxfuse.ir.indexing import coefficient, grouped, substitute, transform
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
 WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that a vector may carry lane by lane
@@ -45,7 +45,7 @@ def offsets_of(x: Scalar) -> list[Index]:
 
 def strided(axis: Axis, offsets: Sequence[Index]) -> int:
     """How many accesses a vector along an axis would make lane by lane."""
-    return sum(coefficient(e, axis) not in (ZERO, ONE) for e in offsets)
+    return sum(coefficient(e, axis) not in (ZERO, ONE) and grouped(e, axis) is None for e in offsets)
 
 
 def _fitness(axis: Axis, offsets: Sequence[Index]) -> tuple[int, int, int]:

@@ -30,17 +30,26 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     if len(found) != 1 or not rows or goal.also or found[0].combine not in WIDE:
         return None
     reduce = found[0]
-    taps = product([r.extent for r in reduce.ranges[1:]]).constant
     x = rows[-1].axis
     width = x.extent.constant
-    if taps is None or taps > MOST_TAPS or width is None or width < 2 or vector.axis in reduce.ranges:
+    spelled = _spelled(reduce)
+    if not spelled or width is None or width < 2 or vector.axis in reduce.ranges:
         return None
     span = _inside(x, reduce, width)
     if span is None or not any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b)):
         return None
-    blocks = list(_blocks(goal, x, span, width, _outputs(width, most), vector))
+    blocks = list(_blocks(goal, x, span, width, _outputs(width, most), vector, spelled))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
+
+
+def _spelled(reduce: Reduce) -> tuple[Axis, ...]:
+    """The ranges whose taps are spelled out: all but the first, and but the longest where those are too many."""
+    made = reduce.ranges[1:]
+    while made and (product([r.extent for r in made]).constant or MOST_TAPS + 1) > MOST_TAPS:
+        longest = max(made, key=lambda r: r.extent.constant or MOST_TAPS + 1)
+        made = tuple(r for r in made if r != longest)
+    return made
 
 
 def _outputs(width: int, most: int) -> int:
@@ -51,14 +60,14 @@ def _outputs(width: int, most: int) -> int:
 
 
 def _blocks(
-    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level
+    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level, spelled: tuple[Axis, ...]
 ) -> Iterator[Stmt | None]:
     """Blocks of a row in order: those inside the image as one loop, those at its edges with guards spelled out."""
     begin = 0
     while begin < width:
         size = min(outputs, width - begin)
         inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
-        yield _block(goal, x, begin, max(inside, 1), size, vector, f"b{begin}")
+        yield _block(goal, x, begin, max(inside, 1), size, vector, spelled, f"b{begin}")
         begin += size * max(inside, 1)
 
 
@@ -86,27 +95,29 @@ def _least(e: Index) -> Index | None:
     return None if low is None else low + shift
 
 
-def _block(goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: Level, prefix: str) -> Stmt | None:
-    """The loop over blocks of outputs, all taps but the first axis spelled out; None where their guards differ."""
+def _block(
+    goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: Level, spelled: tuple[Axis, ...], prefix: str
+) -> Stmt | None:
+    """The loop over blocks of outputs, the taps of some ranges spelled out; None where their guards differ."""
     block = Axis(f"{x.name}b", Index.of(blocks))
     at = (Index.of(block) * outputs if blocks > 1 else ZERO) + first
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
-    terms = list(_terms(reduces, vector.axis))
+    terms = list(_terms(reduces, vector.axis, spelled))
     guards = terms[0][2] if terms else []
     if any(g != guards for _, _, g in terms):
         return None
     writer = Writer([vector], at=[[], []], prefix=prefix)
-    writer.fold_together(reduces, [(u, term) for u, term, _ in terms], guards)
+    looped = tuple(r for r in reduces[0].ranges if r not in spelled)
+    writer.fold_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
     return Loop(block, ZERO, block.extent, "serial", finished(writer, goals))
 
 
-def _terms(reduces: list[Reduce], vector: Axis) -> Iterator[tuple[int, Scalar, list[Guard]]]:
-    """What each reduction adds at each tap of the inner ranges, and the guards left over; idle taps are left out."""
-    inner = reduces[0].ranges[1:]
-    for taps in itertools.product(*(range(r.extent.constant or 0) for r in inner)):
-        values = {r: Index.of(t) for r, t in zip(inner, taps, strict=True)}
+def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> Iterator[tuple[int, Scalar, list[Guard]]]:
+    """What each reduction adds at each tap that is spelled out, and the guards left over; idle taps are left out."""
+    for taps in itertools.product(*(range(r.extent.constant or 0) for r in spelled)):
+        values = {r: Index.of(t) for r, t in zip(spelled, taps, strict=True)}
         for u, x in enumerate(reduces):
             term = simplify(substitute_axes(x.body[0], values))
             if not _idle(term, x.combine):

@@ -206,9 +206,13 @@ class Writer:
         return closed
 
     def fold_together(
-        self, reduces: Sequence[Reduce], spelled: Sequence[tuple[int, Scalar]], guards: list[Guard]
+        self,
+        reduces: Sequence[Reduce],
+        looped: Sequence[Axis],
+        spelled: Sequence[tuple[int, Scalar]],
+        guards: list[Guard],
     ) -> None:
-        """Reductions over the same ranges in one fold: a loop over the first range, all else spelled out.
+        """Reductions over the same ranges in one fold: loops over some, the first among them, all else spelled out.
 
         `spelled` are the terms in order, each with the number of its reduction; they share the guards and their loads.
         """
@@ -222,7 +226,7 @@ class Writer:
                 value = self.visit(term, {}, len(self.loops))
                 self.at[-1].append(Accumulate((names[number],), first.combine, (value,)))
 
-        closed = self._inside(level, [Level(first.ranges[0])], guards, accumulate)
+        closed = self._inside(level, [Level(r) for r in looped], guards, accumulate)
         self.shared = set()
         for name, x in zip(names, reduces, strict=True):
             self.known[x] = name

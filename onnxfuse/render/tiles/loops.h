@@ -54,6 +54,12 @@ template <class T, class L> ONNXFUSE_INLINE void store_lanes(T* p, vec<T> v, L l
   if constexpr (L::all) store(p, v);
   else store_n(p, v, lanes.n);
 }
+// Lane l is element i < G of the group of G lanes that it is in. A vector begins with a group, or lies within one, whose
+// first element is at p.
+template <int G, class T, class L> ONNXFUSE_INLINE vec<T> group_lanes(const T* p, i64 i, L lanes) {
+  if constexpr (G % LANES == 0) return splat<T>(get(p + i));
+  else return from_group<G>(load_lanes(p, lanes), (int)i);
+}
 // Past the caches, where the lanes are a line of memory. What was streamed is there for others after `streamed`.
 template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   if constexpr (L::all) {

@@ -15,6 +15,19 @@ template <int Distance, class V> ONNXFUSE_INLINE V swap_lanes(V v) {
 #endif
 }
 
+// Lane l becomes lane l / G * G + i; G, a power of two, divides the lanes.
+template <int G, class V> ONNXFUSE_INLINE V from_group(V v, int i) {
+#if defined(__clang__)
+  V r{};
+#pragma clang loop unroll(full)
+  for (int l = 0; l < LANES; l++) r[l] = v[l / G * G + i];
+  return r;
+#else
+  typedef int_like<elem<V>> I;
+  return __builtin_shuffle(v, (iota<I>() & (I)-G) + (I)i);
+#endif
+}
+
 // One value from all lanes in a tree that depends on LANES alone: distances LANES/2, .., 2, 1.
 template <class V, class F> ONNXFUSE_INLINE elem<V> reduce(V v, F f) {
   if constexpr (LANES > 8) v = f(v, swap_lanes<8>(v));
