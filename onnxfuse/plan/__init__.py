@@ -325,6 +325,8 @@ class _Grower:
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW}:
             return ("E-COST", f"{n.op} would be computed for every panel of weights")
+        if kind.keeps_order and self._shapes_image(group, node):
+            return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
         if kind.joins and REDUCTION in self._kinds(group) and self._of_images(group, node):
             return ("E-COST", f"the parts that {n.op} joins would be told apart at every place")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
@@ -351,6 +353,13 @@ class _Grower:
     def _largest(self, group: int) -> int:
         """Elements of the largest value of a group."""
         return max(self._size(m) for m in self.units.members[group])
+
+    def _shapes_image(self, group: int, node: int) -> bool:
+        """Whether a node makes an image for a group of a result that was reduced in another shape."""
+        reduced = any(
+            self.kinds[b].name == REDUCTION and b not in self.taken for b in self.units.before[node] if b in self.kinds
+        )
+        return reduced and any(self.kinds[m].spatial for m in self.units.members[group])
 
     def _of_images(self, group: int, node: int) -> bool:
         """Whether a group reads the image that a node makes, and is no contraction and no window."""

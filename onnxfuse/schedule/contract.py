@@ -20,6 +20,7 @@ from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
+DEEP = 64  # steps of a sum over windows that pay for columns computed in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +96,13 @@ def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, tot
 
 
 def worth_tiles(c: Contraction) -> bool:
-    """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile."""
+    """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile.
+
+    Windows with fewer columns are read again for each of their taps: a tile pays for what it computes in vain.
+    """
     columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
-    return (columns is None or columns >= 8) and (depth is None or depth >= 8)
+    windows = len(c.ranges) > 1 and (depth or 0) >= DEEP
+    return (columns is None or columns >= (2 if windows else 8)) and (depth is None or depth >= 8)
 
 
 def as_held(x: Scalar) -> Scalar:

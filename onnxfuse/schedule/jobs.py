@@ -114,6 +114,8 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         blocks = channel_blocks(d, done.places, constants, target)
         nest = nest_of(d, done.places, heads, blocks)
         found = recognise(Definition(d.name, nest.axes, nest.value), constants) if not blocks else None
+        if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
+            found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
         tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives

@@ -81,6 +81,8 @@ def convolutions() -> list[Case]:
         conv("conv1_image", (1, 40, 1, 1), (30, 40, 1, 1)),
         conv("conv_tall", (1, 8, 12, 9), (16, 8, 3, 1), pads=(1, 0, 1, 0)),
         conv("conv_few_out", (1, 16, 9, 9), (3, 16, 3, 3), **three),
+        conv("conv_few_out_deep", (1, 40, 7, 9), (2, 40, 3, 3), **three, after="residual"),
+        conv("conv_one_out", (1, 40, 7, 9), (1, 40, 3, 3), **three),
         conv("conv_one_in", (1, 1, 9, 9), (16, 1, 3, 3), **three),
         conv("conv_line", (2, 8, 21), (16, 8, 3), pads=(1, 1)),
         conv("conv_volume", (1, 4, 5, 6, 7), (8, 4, 3, 3, 3), pads=pads(1, 3)),
@@ -152,6 +154,15 @@ def joined(
     return Case(name, b.graph(y), tuple(sizes), values)
 
 
+def transposed() -> Case:
+    """A transposed convolution whose windows lie side by side: its columns are three axes of what is stored."""
+    b = Build()
+    w = b.constant(b.rng.normal(size=(12, 20, 2, 3)) / 4)
+    bias = b.constant(b.rng.normal(size=20))
+    y = b.node("ConvTranspose", b.input("x", 1, 12, 5, 4), w, bias, out="y", kernel_shape=(2, 3), strides=(2, 3))
+    return Case("transposed_side_by_side", b.graph(y), ({},), ("x", "y"))
+
+
 def concatenations() -> list[Case]:
     three = {"pads": pads(1)}
     any_image = (("N", 8, "H", "W"), ("N", 5, "H", "W"))
@@ -183,7 +194,7 @@ def concatenations() -> list[Case]:
                 coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
     w = b.constant(b.rng.normal(size=(20, 19, 3, 3)) / 13)
     y = b.node("Conv", b.node("Concat", up, z, axis=1), w, out="y", kernel_shape=(3, 3), **three)
-    return [*out, Case("joined_enlarged", b.graph(y), ({},), ("x", "z", "y"))]
+    return [*out, transposed(), Case("joined_enlarged", b.graph(y), ({},), ("x", "z", "y"))]
 
 
 def pool(name: str, op: str, x: tuple[int | str, ...], last: str = "xy", sizes: Any = ({},), **attrs: Any) -> Case:

@@ -146,9 +146,9 @@ def pools() -> list[Case]:
             if op == "AveragePool":
                 out.append(Case(op, (x,), attrs | {"count_include_pad": 1}, 11, length=length, wrong=wrong))
         for attrs in rounded:
-            out.append(Case(op, (plane,), attrs, 12, length=35))
+            wrong = "onnx" if op == "AveragePool" and attrs["kernel_shape"] == [40, 5] else ""
+            out.append(Case(op, (plane,), attrs, 12, length=35, wrong=wrong))
             if op == "AveragePool":
-                wrong = "onnx" if attrs["kernel_shape"] == [40, 5] else ""  # it says 0
                 out.append(Case(op, (plane,), attrs | {"count_include_pad": 1}, 19, length=35, wrong=wrong))
         out.append(Case(op, (plane,), {"kernel_shape": [2, 3], "dilations": [2, 3]}, dilated, length=6))
         out.append(

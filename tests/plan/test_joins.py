@@ -1,4 +1,4 @@
-"""Where tensors are put together: a kernel of its own, or part of what reads them."""
+"""Where tensors are put together or given another shape: a kernel of its own, or part of what makes or reads them."""
 
 from __future__ import annotations
 
@@ -69,3 +69,21 @@ def test_what_is_put_together_away_from_images_stays() -> None:
     apart (float[4, 6] x, float[4, 2] z) => (float[4, 8] y) { y = Concat <axis = 1> (x, z) }"""
     made = plan(load(onnx.parser.parse_model(text).SerializeToString(), Options()), ROWS, Options())
     assert ops(made) == []
+
+
+def test_an_image_that_was_normalized_as_rows_is_stored_channels_last() -> None:
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    grouped (float[1, 16, 9, 9] x) => (float[1, 16, 9, 9] y) {
+      a = Conv <kernel_shape = [1, 1]> (x, w)
+      rows = Constant <value_ints = [0, 4, -1]> () image = Constant <value_ints = [1, 16, 9, 9]> ()
+      b = Reshape (a, rows)
+      c = InstanceNormalization (b, s, o)
+      d = Reshape (c, image)
+      y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (d, v)
+    }"""
+    proto = onnx.parser.parse_model(text)
+    weights = {"w": (16, 16, 1, 1), "v": (16, 16, 3, 3), "s": (4,), "o": (4,)}
+    proto.graph.initializer.extend(numpy_helper.from_array(np.ones(s, np.float32), n) for n, s in weights.items())
+    made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
+    assert ops(made)[-1] == ("Conv",)
+    assert made.layouts["d"] == channels_last(4)
