@@ -113,7 +113,7 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
         nest = nest_of(d, done.places, heads, blocks)
-        found = recognise(Definition(d.name, nest.axes, nest.value), constants) if not blocks else None
+        found = None if blocks else recognise(Definition(d.name, nest.axes, nest.value), constants)
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)

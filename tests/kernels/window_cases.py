@@ -148,7 +148,7 @@ def joined(
     """A convolution of images that are put together along their channels."""
     b = Build()
     x = b.node("Concat", *(b.input(f"x{i}", *shape) for i, shape in enumerate(shapes)), axis=1)
-    w = b.constant(b.rng.normal(size=filters) / np.sqrt(np.prod(filters[1:])))
+    w = b.constant((b.rng.normal(size=filters) / np.sqrt(np.prod(filters[1:]))).astype(np.float32))
     y = b.node("Relu", b.node("Conv", x, w, kernel_shape=filters[2:], **attrs), out="y")
     values = tuple(v for v in ("x0", "x1", "x2", "y") if v in b.types and v[0] in last)
     return Case(name, b.graph(y), tuple(sizes), values)
@@ -157,8 +157,8 @@ def joined(
 def transposed() -> Case:
     """A transposed convolution whose windows lie side by side: its columns are three axes of what is stored."""
     b = Build()
-    w = b.constant(b.rng.normal(size=(12, 20, 2, 3)) / 4)
-    bias = b.constant(b.rng.normal(size=20))
+    w = b.constant((b.rng.normal(size=(12, 20, 2, 3)) / 4).astype(np.float32))
+    bias = b.constant(b.rng.normal(size=20).astype(np.float32))
     y = b.node("ConvTranspose", b.input("x", 1, 12, 5, 4), w, bias, out="y", kernel_shape=(2, 3), strides=(2, 3))
     return Case("transposed_side_by_side", b.graph(y), ({},), ("x", "y"))
 
@@ -192,7 +192,7 @@ def concatenations() -> list[Case]:
     x, z = b.input("x", 1, 12, 4, 5), b.input("z", 1, 7, 8, 10)
     up = b.node("Resize", x, "", b.constant([1.0, 1.0, 2.0, 2.0]), mode="nearest",
                 coordinate_transformation_mode="asymmetric", nearest_mode="floor")  # fmt: skip
-    w = b.constant(b.rng.normal(size=(20, 19, 3, 3)) / 13)
+    w = b.constant((b.rng.normal(size=(20, 19, 3, 3)) / 13).astype(np.float32))
     y = b.node("Conv", b.node("Concat", up, z, axis=1), w, out="y", kernel_shape=(3, 3), **three)
     return [*out, transposed(), Case("joined_enlarged", b.graph(y), ({},), ("x", "z", "y"))]
 
