@@ -17,8 +17,8 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.layout import Layout
 from onnxfuse.ops.spec import Table
+from onnxfuse.plan.alone import is_small_product, left_alone, stays
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.held import held_in
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
@@ -38,8 +38,6 @@ from onnxfuse.plan.layouts import channels_in, layouts_of
 from onnxfuse.plan.units import Units
 
 MOST_NODES = 64
-USUAL_GROUP = 2  # operators of the smallest group that is asked for by default
-LARGE = 1 << 20  # bytes of weights: by that and more 0.66 to 1.01 times as long as in the runtime, by 256 KB 1.05
 
 
 def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset()) -> Plan:
@@ -100,12 +98,12 @@ def _planned(
         groups.append(group_of(nodes[0].name, nodes, graph, wanted))
     by_name = {graph.nodes[i].name: k for i, k in kinds.items()}
     shared = layouts_of(graph, groups, by_name)
-    kept = [g for g in groups if _stays(g, graph, by_name, shared, options.min_group)]
+    kept = [g for g in groups if stays(g, graph, by_name, shared, options.min_group)]
     inside = {n.name for g in kept for n in g.nodes}
     layouts = layouts_of(graph, kept, by_name)
     dropped = {graph.nodes[i].name for i in kinds if graph.nodes[i].name not in inside}
-    small = [g for g in groups if g not in kept and _is_product(g, by_name) and _weights(g, graph) < LARGE]
-    return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped, [_alone(g, graph) for g in small]
+    small = [g for g in groups if g not in kept and is_small_product(g, graph, by_name)]
+    return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped, [left_alone(g, graph) for g in small]
 
 
 def _alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
@@ -377,33 +375,3 @@ class _Grower:
 def _worth(units: Units, kinds: dict[int, Kind], group: int, least: int) -> bool:
     """Whether a group may be worth a kernel: not when it only changes a shape, which costs the runtime nothing."""
     return least <= 1 or not all(kinds[m].keeps_order for m in units.members[group])
-
-
-def _stays(group: Group, graph: Graph, kinds: dict[str, Kind], layouts: dict[str, Layout], least: int) -> bool:
-    """Whether a group has as many operators as asked; fewer do in the middle of an area whose layout they share.
-
-    A product with weights that no core's cache holds is worth a kernel alone, where single operators are not forbidden.
-    """
-    if len(group.nodes) >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
-        return True
-    return least <= USUAL_GROUP and _is_product(group, kinds) and _weights(group, graph) >= LARGE
-
-
-def _is_product(group: Group, kinds: dict[str, Kind]) -> bool:
-    """Whether a group multiplies rows by weights."""
-    found = [kinds[n.name] for n in group.nodes]
-    return any(k.name == WEIGHTS and not k.spatial for k in found)
-
-
-def _weights(group: Group, graph: Graph) -> int:
-    """Bytes of the constants that a group reads."""
-    return sum(graph.constants[v].bytes for v in group.inputs if v in graph.constants)
-
-
-def _alone(group: Group, graph: Graph) -> Decision:
-    """Why a product is left alone."""
-    names, size = tuple(n.name for n in group.nodes), _weights(group, graph) >> 10
-    said = (
-        f"{group.nodes[0].op} alone with {size} KB of weights is as fast in the runtime, {LARGE >> 10} KB would not be"
-    )
-    return Decision("E-COST", names, said, "--min-group 1 makes a kernel of it")
