@@ -44,14 +44,15 @@ struct Piece {
   i64 stride;
 };
 
-template <class Way, bool Two> ONNXFUSE_INLINE void multiply(Piece a, i64 upper, const char* b) {
+// `second` is the first row of the lower registers.
+template <class Way, bool Two> ONNXFUSE_INLINE void multiply(Piece a, i64 second, const char* b) {
   load<A0>(a.from, a.stride);
   load<B0>(b, PITCH);
   Way::template add<C0, A0, B0>();
   load<B1>(b + PITCH / 2, PITCH);
   Way::template add<C1, A0, B1>();
   if constexpr (Two) {
-    load<A1>(a.from + upper * a.stride, a.stride);
+    load<A1>(a.from + second * a.stride, a.stride);
     Way::template add<C2, A1, B0>();
     Way::template add<C3, A1, B1>();
   }
@@ -59,27 +60,27 @@ template <class Way, bool Two> ONNXFUSE_INLINE void multiply(Piece a, i64 upper,
 
 // Adds the products of `bytes` of each row; at(k, n) is their piece from byte k on, of which n bytes are theirs.
 template <class Way, bool Two, class At>
-ONNXFUSE_INLINE void add_products(i64 upper, i64 bytes, const char* b, Ahead& ahead, At at) {
+ONNXFUSE_INLINE void add_products(i64 second, i64 bytes, const char* b, Ahead& ahead, At at) {
   i64 k = 0;
 #pragma GCC unroll 1
   for (; k + PIECE <= bytes; k += PIECE, b += ROUND) {
 #pragma GCC unroll 1
     for (i64 line = 0; line < HALF * ahead.step; line += 64) prefetch_l2(ahead.from + line);
     ahead.from += HALF * ahead.step;
-    multiply<Way, Two>(at(k, PIECE), upper, b);
+    multiply<Way, Two>(at(k, PIECE), second, b);
   }
   if (k < bytes) {  // what lies behind the panel may be nobody's
     alignas(64) char last[ROUND];
     const i64 there = (bytes - k + 3) / 4 * PITCH;
     memcpy(last, b, size_t(there));
     memset(last + there, 0, size_t(ROUND - there));
-    multiply<Way, Two>(at(k, bytes - k), upper, last);
+    multiply<Way, Two>(at(k, bytes - k), second, last);
   }
 }
 
 // Sums start at zero, at what is there, or at one row for all; f(Two) with whether there are lower registers.
-template <class F> ONNXFUSE_INLINE void summed(i64 tall, void* out, const void* start, i64 stride, F f) {
-  const i64 upper = upper_rows(tall);
+template <class F>
+ONNXFUSE_INLINE void summed(i64 tall, i64 second, void* out, const void* start, i64 stride, F f) {
   char* to = static_cast<char*>(out);
   const char* from = static_cast<const char*>(start);
   if (from) {
@@ -93,15 +94,15 @@ template <class F> ONNXFUSE_INLINE void summed(i64 tall, void* out, const void* 
     f(Count<0>{});
   } else {
     if (from) {
-      load<C2>(from + upper * stride, stride);
-      load<C3>(from + upper * stride + PITCH / 2, stride);
+      load<C2>(from + second * stride, stride);
+      load<C3>(from + second * stride + PITCH / 2, stride);
     } else {
       zero<C2>();
       zero<C3>();
     }
     f(Count<1>{});
-    store<C2>(to + upper * PITCH, PITCH);
-    store<C3>(to + upper * PITCH + PITCH / 2, PITCH);
+    store<C2>(to + second * PITCH, PITCH);
+    store<C3>(to + second * PITCH + PITCH / 2, PITCH);
   }
   store<C0>(to, PITCH);
   store<C1>(to + PITCH / 2, PITCH);
@@ -120,16 +121,16 @@ struct Even {
   }
 };
 
-// Where all rows lie at equal distances, and are as many as the registers have; from nowhere otherwise.
-ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows, i64 tall) {
+// Where rows lie at equal distances; from nowhere where they do not.
+ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
   const i64 stride = rows > 1 ? r.table[1] - r.table[0] : 0;
   for (i64 i = 2; i < rows; i++)
     if (r.table[i] - r.table[i - 1] != stride) return {nullptr, 0};
-  return {rows == tall ? r.table[0] : nullptr, stride};
+  return {r.table[0], stride};
 }
-ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows, i64 tall) {
+ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows) {
   const i64 stride = rows > 2 ? r.table[2] - r.table[1] : r.table[3] - r.table[0];
-  const bool all = rows == tall && r.table[3] - r.table[0] == r.last * stride && (rows < 3 || r.table[1] - r.table[0] == stride);
+  const bool all = r.table[3] - r.table[0] == r.last * stride && (rows < 3 || r.table[1] - r.table[0] == stride);
   return {all ? r.table[0] : nullptr, stride};
 }
 
@@ -152,18 +153,21 @@ template <class Rows> ONNXFUSE_INLINE Piece gathered(const Rows& r, i64 rows, i6
   return {to - rows * PIECE, PIECE};
 }
 
-// Sums over segments of `bytes` of each row; of(s) are the rows of a segment.
+// Sums over segments of `bytes` of each row; of(s) are the rows of a segment. Where there are fewer rows than registers have,
+// the lower ones begin with rows that the upper ones hold too; where there are fewer still, zeros stand for them.
 template <class Way, class Of>
 ONNXFUSE_INLINE void sum_rows(i64 rows, i64 tall, i64 segments, i64 bytes, const void* panel, void* out, const void* start,
                               Ahead ahead, Of of) {
+  const i64 upper = upper_rows(tall), second = rows < upper ? upper : rows - (tall - upper);
   Room room;
-  for (auto& each : room.bytes) memset(each + rows * PIECE, 0, size_t((tall - rows) * PIECE));
-  summed(tall, out, start, 0, [&](auto two) {
+  if (rows < upper)
+    for (auto& each : room.bytes) memset(each + rows * PIECE, 0, size_t((tall - rows) * PIECE));
+  summed(tall, second, out, start, 0, [&](auto two) {
     const char* b = static_cast<const char*>(panel);
     for (i64 s = 0; s < segments; s++, b += (bytes + 3) / 4 * PITCH) {
       const auto held = of(s);
-      const Piece lines = evenly(held, rows, tall);
-      add_products<Way, decltype(two)::value>(upper_rows(tall), bytes, b, ahead, [&](i64 k, i64 n) {
+      const Piece lines = rows < upper ? Piece{nullptr, 0} : evenly(held, rows);
+      add_products<Way, decltype(two)::value>(second, bytes, b, ahead, [&](i64 k, i64 n) {
         if (lines.from && n == PIECE) return Piece{lines.from + k, lines.stride};
         return gathered(held, rows, k, n, room.bytes[k / PIECE & 1]);
       });
@@ -209,7 +213,7 @@ void amx_end() { amx::release(); }
 void amx_packed(int tall, const bf16* a, i64 depth, const bf16* b, float* out, bool more, Ahead ahead) {
   using namespace amx;
   const char* from = reinterpret_cast<const char*>(a);
-  summed(tall, out, more ? out : nullptr, PITCH, [&](auto two) {
+  summed(tall, upper_rows(tall), out, more ? out : nullptr, PITCH, [&](auto two) {
     add_products<Pairs, decltype(two)::value>(upper_rows(tall), depth * 2, reinterpret_cast<const char*>(b), ahead,
                                               [&](i64 k, i64) { return Piece{from + k * tall, PIECE}; });
   });
