@@ -58,7 +58,7 @@ def schedule(
     phases: list[Phase] = []
     choices: list[Choice] = []
     scratch: list[Buffer] = []
-    parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs)
+    parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
     for at, part in enumerate(parts):
         if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import indices_of, walk
+from onnxfuse.ir.compose import indices_of, loads, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import Atom, Axis, Index, axes_of
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.index import ONE, Atom, Axis, Index, axes_of
+from onnxfuse.ir.indexing import WIDEST, coefficient, product
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.jobs import Job
+from onnxfuse.schedule.memory import Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +87,24 @@ def enough_parallel(t: Together) -> bool:
     return n is None or n >= 4 or len(t.jobs) == 1
 
 
-def partition(jobs: Sequence[Job]) -> list[Together]:
+def _across(t: Together, places: Mapping[str, Place]) -> bool:
+    """Whether rows with more to do in each are summed, though they lie side by side in memory, not one after the other.
+
+    Lanes then run over the rows where the sums have a phase of their own.
+    """
+    if all(set(j.nest.axes) <= set(t.shared) for j in t.jobs) or any(j.tiled is not None for j in t.jobs):
+        return False
+    sums = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
+    reads = [(places[x.source].offset(x.index), n.ranges) for n in sums for x in loads(n) if x.source in places]
+    moving = [(offset, ranges) for offset, ranges in reads if axes_of(offset) & set(ranges)]
+    side = [a for a in t.shared if (a.extent.constant or WIDEST) >= WIDEST]
+    return any(
+        any(coefficient(offset, a) == ONE for a in side) and not any(coefficient(offset, r) == ONE for r in ranges)
+        for offset, ranges in moving
+    )
+
+
+def partition(jobs: Sequence[Job], places: Mapping[str, Place]) -> list[Together]:
     """Phases in order: jobs joined to the phase before them as long as axes are shared.
 
     Contractions with weights are joined by nothing but contractions that read their rows.
@@ -97,7 +115,7 @@ def partition(jobs: Sequence[Job]) -> list[Together]:
         both = [*current, *unit]
         joins = current and (chained(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
         joined = together(both) if joins else None
-        if joined is not None and enough_parallel(joined):
+        if joined is not None and enough_parallel(joined) and not _across(joined, places):
             current.extend(unit)
             continue
         phases.extend(_closed(current))

@@ -239,4 +239,17 @@ def poolings() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*convolutions(), *concatenations(), *typed(), *poolings())
+def normalizations() -> list[Case]:
+    """Images normalized by channel: lanes run over the channels where those lie side by side."""
+    out = []
+    for name, shape, last in (("", (2, 40, 5, 7), "xy"), ("_in", (1, 33, 4, 3), "x"), ("_few", (1, 5, 9, 9), "xy")):
+        b = Build()
+        scale, bias = (b.constant(b.rng.normal(size=shape[1]).astype(np.float32)) for _ in range(2))
+        y = b.node("Relu", b.node("InstanceNormalization", b.input("x", *shape), scale, bias), out="y")
+        out.append(Case(f"normalized_by_channel{name}", b.graph(y), ({},), tuple(last)))
+    b = Build()
+    y = b.node("Softmax", b.input("x", 2, 7, 3, 40), axis=1, out="y")
+    return [*out, Case("softmax_over_channels", b.graph(y))]
+
+
+CASES: tuple[Case, ...] = (*normalizations(), *convolutions(), *concatenations(), *typed(), *poolings())
