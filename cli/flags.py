@@ -17,11 +17,11 @@ SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet":
 # Fields of Options that decide what is fused: the verbs that only plan have these flags.
 PLANNING = (
     "target", "arch", "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math",
-    "precision", "custom_ops_library", "lock",
+    "precision", "winograd", "custom_ops_library", "lock",
 )  # fmt: skip
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}
-_BOTH_WAYS = ("verify", "gain")  # flags whose `--no-` form people need
+_BOTH_WAYS = ("verify", "gain", "winograd")  # flags whose `--no-` form people need
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 

@@ -63,6 +63,9 @@ class Options:
         "what float32 weights of products are rounded to, by bf16 other values too; sums stay float32",
         choices=PRECISIONS,
     )
+    winograd: bool | None = _option(
+        None, "let 3x3 convolutions go by Winograd's algorithm where that is predicted to be faster (on by default)"
+    )
     verify: bool | None = _option(None, "compare the result with the original (on by default)")
     rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
     atol: float | None = _option(None, "absolute tolerance of verification instead of the computed one")

@@ -191,7 +191,11 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     def make() -> Part | Decision:
         half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
         held = sum(c.bytes for c in graph.constants.values())
-        found = [calls.schedule(lowered, layouts, graph.constants, target, half, held) for target in context.targets]
+        winograd = context.options.winograd is not False
+        found = [
+            calls.schedule(lowered, layouts, graph.constants, target, half, held, winograd=winograd)
+            for target in context.targets
+        ]
         kernels = _alike(found)
         if isinstance(kernels, Decision):
             return kernels

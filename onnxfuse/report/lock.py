@@ -17,7 +17,10 @@ from onnxfuse.errors import UsageError
 from onnxfuse.report.document import SCHEMA_VERSION, version
 
 # Options that decide what is fused.
-DECIDING = ("dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math", "precision")
+DECIDING = (
+    "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math", "precision",
+    "winograd",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

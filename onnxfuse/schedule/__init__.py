@@ -17,13 +17,14 @@ from onnxfuse.schedule.align import Together, chained, partition
 from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import canonical
 from onnxfuse.schedule.chain import chain_phase
+from onnxfuse.schedule.convolution import Algorithms
 from onnxfuse.schedule.gemm import gemm_ways
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
 from onnxfuse.schedule.shares import with_shares
 from onnxfuse.schedule.stream import streamed, too_large
-from onnxfuse.schedule.ways import Best, Judge
+from onnxfuse.schedule.ways import Best, Judge, Way
 
 
 def schedule(
@@ -34,12 +35,15 @@ def schedule(
     half: DType | None = None,
     round_bytes: float = 0.0,
     best: Best = Judge.best,
+    *,
+    winograd: bool = False,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
     With `half`, float32 weights of contractions are held in that type where there are tiles for it. Where there are
     several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
-    constants come round in a run of the model after `round_bytes` of others.
+    constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
+    make all their products.
     """
     c = canonical(lowered, layouts)
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
@@ -58,12 +62,20 @@ def schedule(
     phases: list[Phase] = []
     choices: list[Choice] = []
     scratch: list[Buffer] = []
+    inner = (j.nest for j in prepared.jobs if not is_output(j.nest.name))
+    values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "scratch") for nest in inner)
+    algorithms = Algorithms(replace(judge.kernel, scratch=values), prepared.places, target, constants, winograd)
+
+    def direct(part: Together) -> tuple[Way, tuple[Choice, ...]]:
+        return best(judge, gemm_ways(part, prepared.places, target), values, [a.extent for a in part.rows])
+
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
+    parts = [one for part in parts for one in (algorithms.apart(part, direct) if chained(part.jobs) else [part])]
     for at, part in enumerate(parts):
         if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            ways = gemm_ways(part, prepared.places, target)
-            way, compared = best(judge, ways, scratch, [a.extent for a in part.rows])
+            way, compared = direct(part)
+            way = algorithms.faster(part, way) or way
             phases.extend(way.phases)
             scratch.extend(way.scratch)
             choices.extend(compared)

@@ -147,10 +147,10 @@ def height(t: Tiled, offset: Index, target: Target) -> int:
         line = next((h for h in heights if width is not None and width % h == 0), None)
         if line is not None:
             return line
-    return _balanced(rows, most)
+    return balanced(rows, most)
 
 
-def _balanced(rows: int | None, most: int) -> int:
+def balanced(rows: int | None, most: int) -> int:
     """Rows of a tile, at most so many, such that the last one is not much shorter."""
     return most if rows is None else max(1, -(-rows // -(-rows // most)))
 

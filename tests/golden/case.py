@@ -99,13 +99,13 @@ def planned(case: GoldenCase) -> Plan:
     return plan(graph, ROWS, case.options)
 
 
-def kernels(made: Plan) -> Iterator[tuple[str, Kernel]]:
+def kernels(made: Plan, *, direct: bool = False) -> Iterator[tuple[str, Kernel]]:
     """The kernels of a plan by the names of their groups; none of a golden case is refused."""
     for group in made.groups:
         lowered = lower(group, made, ROWS)
         assert not isinstance(lowered, Decision), lowered
         layouts = {v: made.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in made.layouts}
-        kernel = schedule(lowered, layouts, made.graph.constants, TARGET)
+        kernel = schedule(lowered, layouts, made.graph.constants, TARGET, winograd=not direct)
         assert not isinstance(kernel, Decision), kernel
         yield group.name, kernel
 
@@ -113,7 +113,7 @@ def kernels(made: Plan) -> Iterator[tuple[str, Kernel]]:
 def current(case: GoldenCase) -> dict[str, str]:
     """The sections of a case as they are now."""
     made = planned(case)
-    found = list(kernels(made))
+    found = list(kernels(made, direct=case.options.winograd is False))
     shown = {
         "plan": [text(made)],
         "kernel": [line for name, k in found for line in (f"kernel of {name}", *(f"  {e}" for e in kernel_lines(k)))],

@@ -11,11 +11,12 @@ import fcntl
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -31,8 +32,9 @@ from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render, tiles_sources
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule import convolution, schedule
 from onnxfuse.schedule.ways import Judge, Way
+from onnxfuse.schedule.winograd import Division
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
 from tests.kernels.rounding import check, reference
@@ -81,6 +83,7 @@ class Case:
     feeds: Feeds = draw
     half: DType | None = None
     way: int | None = None
+    winograd: Division | None = None  # by which convolutions go by Winograd's algorithm, where they can
 
     @property
     def layouts(self) -> dict[str, Layout]:
@@ -100,7 +103,19 @@ def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     if isinstance(lowered, Decision):
         return lowered
-    return schedule(lowered, case.layouts, case.graph.constants, target, case.half, best=partial(_best, case.way))
+    best, winograd = partial(_best, case.way), case.winograd is not None
+    with by(case.winograd):
+        return schedule(lowered, case.layouts, case.graph.constants, target, case.half, best=best, winograd=winograd)
+
+
+@contextmanager
+def by(division: Division | None) -> Iterator[None]:
+    """Convolutions that can go by Winograd's algorithm do, and divide their work so."""
+    with ExitStack() as patched:
+        if division is not None:
+            patched.enter_context(patch.object(convolution, "divisions_of", lambda *_: [division]))
+            patched.enter_context(patch.object(convolution, "GAIN", float("inf")))
+        yield
 
 
 def _best(number: int | None, judge: Judge, ways: Sequence[Way], *others: Any) -> tuple[Way, tuple[Choice, ...]]:
@@ -178,7 +193,17 @@ def inputs_of(case: Case, number: int) -> dict[str, Array]:
 @cache
 def expected(case: Case, number: int) -> dict[str, tuple[Array, Array]]:
     """What the rows of a case make of its inputs for one of its sizes, and the bounds."""
-    return reference(case.graph, inputs_of(case, number), case.sizes[number])
+    found = reference(case.graph, inputs_of(case, number), case.sizes[number])
+    if case.winograd is None:
+        return found
+    reach = case.winograd.transform.outputs - 1
+    return {name: (values, over_tiles(bound, reach)) for name, (values, bound) in found.items()}
+
+
+def over_tiles(bound: Array, reach: int) -> Array:
+    """Of each pixel the largest bound of those in its reach: tiles round all their results as the largest of them."""
+    wide = np.pad(bound, ((0, 0), (0, 0), (reach, reach), (reach, reach)))
+    return np.lib.stride_tricks.sliding_window_view(wide, (2 * reach + 1,) * 2, (2, 3)).max((-2, -1))
 
 
 def fed(kernel: Kernel, case: Case, number: int) -> list[Array]:

@@ -29,12 +29,13 @@ from tests.kernels import (
     movement_cases,
     row_cases,
     window_cases,
+    winograd_cases,
 )
 from tests.kernels.compiled import MACHINES, MODEL, Case, fed, scheduled, unit_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import ROOT
 
-TABLES = (contraction_cases, window_cases, half_cases, row_cases, elementwise_cases, movement_cases)
+TABLES = (contraction_cases, window_cases, winograd_cases, half_cases, row_cases, elementwise_cases, movement_cases)
 HERE = Path(__file__).resolve().parent
 SOME = 8  # of how many cases one is run where time counts
 # Sanitizers do not see masked loads and stores: vectors are of the baseline, short or long.

@@ -1,0 +1,97 @@
+"""Which algorithm a contraction goes by: the direct one, or for 3x3 convolutions Winograd's, by predicted times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from onnxfuse.config import Target
+from onnxfuse.cost import cost_of
+from onnxfuse.ir.index import Index, floor_div, symbols_of
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.schedule.align import Together, partition, together
+from onnxfuse.schedule.gemm import balanced
+from onnxfuse.schedule.memory import Place
+from onnxfuse.schedule.tiled import Tiled
+from onnxfuse.schedule.toom import FOUR, TWO, Transform
+from onnxfuse.schedule.ways import Way
+from onnxfuse.schedule.winograd import Division, Windows, windows_of, winograd_phase
+
+TRANSFORMS = (TWO, FOUR)
+GAIN = 0.9  # share of the direct algorithm's predicted time that another one may take at most
+KEPT = 0.6  # share of L2 that the right sides of all panels may take
+BLOCKS = (0.4, 0.8)  # shares of L2 that the left sides of a block may take
+MANY = 16  # register tiles, where their number is not known
+LINE = 64  # elements of a line of an image, and lines, where nothing is known of them
+
+
+@dataclass(frozen=True, slots=True)
+class Algorithms:
+    """What decides: the kernel that phases are for, with all its values, where these lie, and what it runs on.
+
+    Without `winograd` there is nothing to decide.
+    """
+
+    around: Kernel
+    places: dict[str, Place]
+    target: Target
+    constants: Container[str]
+    winograd: bool
+
+    def faster(self, t: Together, direct: Way) -> Way | None:
+        """Winograd's algorithm where it is predicted to be faster than the direct one by enough."""
+        (job,) = t.jobs
+        windows = windows_of(job.tiled, self.places) if job.tiled is not None and self.winograd else None
+        if job.tiled is None or windows is None:
+            return None
+        sizes = _guesses(job.tiled, windows)
+        divisions = divisions_of(job.tiled, windows, self.target)
+        found = [winograd_phase(job, windows, each, self.places, self.target) for each in divisions]
+        ways = [Way(f"Winograd, {each}", (phase,)) for each, phase in zip(divisions, found, strict=True)]
+        seconds, best = min(((self._seconds(each, sizes), each) for each in ways), key=lambda pair: pair[0])
+        return best if seconds < GAIN * self._seconds(direct, sizes) else None
+
+    def apart(self, t: Together, direct: Callable[[Together], tuple[Way, object]]) -> list[Together]:
+        """Contractions that follow each other in one phase, less those that are faster by themselves."""
+        for at, job in enumerate(t.jobs if self.winograd else ()):
+            alone = together([job])
+            if alone is not None and self.faster(alone, direct(alone)[0]):
+                return [*partition(t.jobs[:at]), alone, *partition(t.jobs[at + 1 :])]
+        return [t]
+
+    def _seconds(self, way: Way, sizes: Mapping[str, int]) -> float:
+        kernel = replace(self.around, phases=way.phases, scratch=(*self.around.scratch, *way.scratch))
+        cost = cost_of(kernel, self.target, self.constants, symbols=sizes)
+        return cost.seconds if cost is not None else float("inf")
+
+
+def _guesses(t: Tiled, w: Windows) -> dict[str, int]:
+    """Values of the symbols in a convolution's extents: images are of a usual size, and everything else is 1."""
+    images = {s for a in w.place for s in symbols_of(a.extent)}
+    others = {s for a in t.rows for s in symbols_of(a.extent)}
+    return {s.name: LINE if s in images else 1 for s in others | images}
+
+
+def divisions_of(t: Tiled, w: Windows, target: Target) -> list[Division]:
+    """The divisions of the work that are worth a prediction."""
+    return list(_divisions(t, w, target))
+
+
+def _divisions(t: Tiled, w: Windows, target: Target) -> Iterator[Division]:
+    columns, depth = product([a.extent for a in t.columns]).constant or 0, w.channel.extent.constant or 0
+    for transform in TRANSFORMS:
+        matrices = 4 * transform.size**2
+        rows = product([*(a.extent for a in w.images), *(_tiles(a.extent, transform) for a in w.place)])
+        tall = balanced(rows.constant, target.rows)
+        if matrices * depth * columns <= KEPT * target.l2_bytes:
+            yield Division(transform, 1, by_panels=False, keep=True)
+        tile = matrices * tall * depth
+        most = -(-(rows.constant or MANY * tall) // tall)
+        for block in sorted({min(most, max(1, int(share * target.l2_bytes) // tile)) for share in BLOCKS}):
+            yield Division(transform, block, by_panels=False, keep=False)
+            yield Division(transform, block, by_panels=True, keep=False)
+
+
+def _tiles(extent: Index, transform: Transform) -> Index:
+    return floor_div(extent + (transform.outputs - 1), Index.of(transform.outputs))

@@ -1,0 +1,128 @@
+"""Winograd's algorithm: its matrices filter exactly, it is taken where it pays, and what one NaN does to a result."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from onnxfuse.config import TARGETS, runs_here
+from onnxfuse.ir.dtype import BF16, F32
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
+from onnxfuse.lower import lower
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.schedule import schedule
+from onnxfuse.schedule.toom import FOUR, TAPS, TWO, Transform, combined
+from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of
+from tests.kernels.pool_host import Pool, compiler
+from tests.kernels.window_cases import conv, pads
+from tests.kernels.winograd_cases import CASES, WAYS
+
+PADDED = {"pads": pads(1)}
+LEFT = [Load(f"%{i}", (), F32) for i in range(8)]
+
+
+def value(x: Scalar, of: dict[Scalar, float]) -> float:
+    """An expression in float64."""
+    if x in of:
+        return of[x]
+    if isinstance(x, Const):
+        return float(x.value)
+    assert isinstance(x, Apply)
+    args = [value(a, of) for a in x.args]
+    return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": lambda a: -a}[x.fn](*args)
+
+
+def transformed(rows: tuple[tuple[float, ...], ...], values: Array) -> Array:
+    """The rows on values, as kernels compute them."""
+    loads = LEFT[: len(values)]
+    of = dict(zip(loads, values, strict=True))
+    return np.array([value(x, of) for x in combined(rows, loads)])
+
+
+@pytest.mark.parametrize("t", [TWO, FOUR], ids=["two", "four"])
+def test_products_of_transforms_are_the_filtered_values(t: Transform) -> None:
+    rng = np.random.default_rng(3)
+    d, g = rng.integers(-9, 10, t.size).astype(float), rng.integers(-9, 10, TAPS).astype(float)
+    found = transformed(t.results, transformed(t.filters, g) * transformed(t.inputs, d))
+    assert np.allclose(found, np.convolve(d, g[::-1], "valid"), rtol=0, atol=1e-5)  # constants are of float32
+
+
+@pytest.mark.parametrize(("t", "most"), [(TWO, 4.0), (FOUR, 12.0)], ids=["two", "four"])
+def test_errors_are_a_small_multiple_of_those_of_direct_sums(t: Transform, most: float) -> None:
+    """Relative L2 errors of lines of sums over 256 channels."""
+    rng = np.random.default_rng(5)
+    d = np.maximum(rng.normal(size=(40, 256, t.size)), 0).astype(np.float32)
+    g = rng.normal(size=(256, TAPS)).astype(np.float32)
+    left, right, back = (np.array(m, np.float32) for m in (t.inputs, t.filters, t.results))
+    sums = np.einsum("ncp,cp->np", d @ left.T, g @ right.T, dtype=np.float32, casting="same_kind")
+    want = np.stack([np.einsum("nck,ck->n", d[..., i : i + TAPS], g, dtype=np.float64) for i in range(t.outputs)], -1)
+    plain = np.stack([d[..., i : i + TAPS].reshape(40, -1) @ g.reshape(-1) for i in range(t.outputs)], -1)
+    off, own = (np.sqrt(((x - want) ** 2).sum() / (want**2).sum()) for x in (sums @ back.T, plain))
+    assert off < most * max(own, 1e-7)
+
+
+def by_winograd(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> bool:
+    """Whether a case's kernel makes fewer products than taps."""
+    group = group_of_all(case.graph)
+    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    assert not isinstance(lowered, Decision)
+    made = schedule(lowered, case.layouts, case.graph.constants, TARGETS[target], case.half, winograd=winograd)
+    assert isinstance(made, Kernel), made
+    return any(b.name == "filters" for p in made.phases for b in p.locals)
+
+
+SHAPES = {  # of ResNets and others: image, filters, whether it pays
+    "56x56x64": ((1, 64, 56, 56), (64, 64, 3, 3), True),
+    "28x28x128": ((1, 128, 28, 28), (128, 128, 3, 3), True),
+    "14x14x256": ((1, 256, 14, 14), (256, 256, 3, 3), True),
+    "any batch": (("N", 256, 14, 14), (256, 256, 3, 3), True),
+    "any image": ((1, 64, "H", "W"), (64, 64, 3, 3), True),
+    "8x8x64": ((1, 64, 8, 8), (64, 64, 3, 3), False),
+    "1x1": ((1, 64, 56, 56), (64, 64, 1, 1), False),
+    "5x5": ((1, 64, 56, 56), (64, 64, 5, 5), False),
+    "few channels": ((1, 3, 56, 56), (64, 3, 3, 3), False),
+    "few filters": ((1, 64, 56, 56), (4, 64, 3, 3), False),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_is_taken_where_it_is_predicted_to_pay(name: str) -> None:
+    x, filters, pays = SHAPES[name]
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
+    assert by_winograd(case) is pays
+    assert not by_winograd(case, winograd=False)
+
+
+def test_other_convolutions_are_direct() -> None:
+    x, filters = (1, 64, 56, 56), (64, 64, 3, 3)
+    for attrs in ({"strides": (2, 2)}, {"dilations": (2, 2)}, {"strides": (1, 2)}):
+        assert not by_winograd(conv("c", x, filters, **PADDED, **attrs))
+    assert not by_winograd(conv("c", x, (64, 32, 3, 3), group=2, **PADDED))
+    assert not by_winograd(replace(conv("c", x, filters, **PADDED), half=BF16))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+def test_a_nan_and_an_infinity_reach_the_tiles_that_read_them_and_no_others() -> None:
+    """Direct sums confine them to the windows around them; here they are NaN in every result of these tiles."""
+    case = next(c for c in CASES if c.name == "winograd_fours_four")
+    kernel = kernel_of(case, TARGETS["x86-64-v4"])
+    assert isinstance(kernel, Kernel) and case.winograd == WAYS["four"]
+    if not runs_here(TARGETS["x86-64-v4"]):
+        pytest.skip("this machine cannot run x86-64-v4")
+    inputs = fed(kernel, case, 0)
+    image = next(i for i, p in enumerate(kernel.inputs) if p.value == "x")
+    with Pool(2) as pool:
+        loaded = pool.load(library_of(CASES, case, "x86-64-v4"), f"onnxfuse_{case.name}")
+        clean = loaded.run(*inputs)[0].copy()
+        for odd in (np.nan, np.inf):
+            inputs[image] = inputs[image].copy()
+            inputs[image][0, 1, 5] = odd  # read by the first two tiles of the first line of tiles
+            got = loaded.run(*inputs)[0]
+            assert not np.isfinite(got[0, 0:3, 4:7]).any(), "what reads it directly"
+            assert np.array_equal(got[0, 4:], clean[0, 4:])
+            assert np.array_equal(got[0, :4, 8:], clean[0, :4, 8:])
