@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.config import Target
@@ -66,15 +66,15 @@ def schedule(
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "scratch") for nest in inner)
     algorithms = Algorithms(replace(judge.kernel, scratch=values), prepared.places, target, constants, winograd)
 
-    def direct(part: Together) -> tuple[Way, tuple[Choice, ...]]:
-        return best(judge, gemm_ways(part, prepared.places, target), values, [a.extent for a in part.rows])
+    def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
+        return best(judge, gemm_ways(part, prepared.places, target), beside, [a.extent for a in part.rows])
 
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
     parts = [one for part in parts for one in (algorithms.apart(part, direct) if chained(part.jobs) else [part])]
     for at, part in enumerate(parts):
         if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            way, compared = direct(part)
+            way, compared = direct(part, scratch)
             way = algorithms.faster(part, way) or way
             phases.extend(way.phases)
             scratch.extend(way.scratch)
