@@ -15,11 +15,13 @@ from onnxfuse.schedule.gemm import balanced
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.tiled import Tiled
 from onnxfuse.schedule.toom import FOUR, TWO, Transform
+from onnxfuse.schedule.ways import MANY as MANY_CORES
 from onnxfuse.schedule.ways import Way
 from onnxfuse.schedule.winograd import Division, Windows, windows_of, winograd_phase
 
 TRANSFORMS = (TWO, FOUR)
 GAIN = 0.9  # share of the direct algorithm's predicted time that another one may take at most
+LOSS = 1.75  # the same on many cores: blocks and panels may be fewer than they, but what is saved on few is more
 KEPT = 0.6  # share of L2 that the right sides of all panels may take
 BLOCKS = (0.4, 0.8)  # shares of L2 that the left sides of a block may take
 MANY = 16  # register tiles, where their number is not known
@@ -49,20 +51,27 @@ class Algorithms:
         divisions = divisions_of(job.tiled, windows, self.target)
         found = [winograd_phase(job, windows, each, self.places, self.target) for each in divisions]
         ways = [Way(f"Winograd, {each}", (phase,)) for each, phase in zip(divisions, found, strict=True)]
-        seconds, best = min(((self._seconds(each, sizes), each) for each in ways), key=lambda pair: pair[0])
-        return best if seconds < GAIN * self._seconds(direct, sizes) else None
+        limits = [share * self._seconds(direct, sizes, times) for share, times in ((GAIN, 1), (LOSS, MANY_CORES))]
+        good: list[tuple[float, int]] = []
+        for at, way in enumerate(ways):
+            few, many = (self._seconds(way, sizes, times) for times in (1, MANY_CORES))
+            if few < limits[0] and many < limits[1]:
+                good.append((few * many, at))
+        return ways[min(good)[1]] if good else None
 
     def apart(self, t: Together, direct: Callable[[Together], tuple[Way, object]]) -> list[Together]:
         """Contractions that follow each other in one phase, less those that are faster by themselves."""
         for at, job in enumerate(t.jobs if self.winograd else ()):
             alone = together([job])
             if alone is not None and self.faster(alone, direct(alone)[0]):
-                return [*partition(t.jobs[:at]), alone, *partition(t.jobs[at + 1 :])]
+                return [*partition(t.jobs[:at], self.places), alone, *partition(t.jobs[at + 1 :], self.places)]
         return [t]
 
-    def _seconds(self, way: Way, sizes: Mapping[str, int]) -> float:
+    def _seconds(self, way: Way, sizes: Mapping[str, int], times: int) -> float:
+        """The predicted time on so many times the cores of the machine class."""
         kernel = replace(self.around, phases=way.phases, scratch=(*self.around.scratch, *way.scratch))
-        cost = cost_of(kernel, self.target, self.constants, symbols=sizes)
+        target = replace(self.target, cores=self.target.cores * times)
+        cost = cost_of(kernel, target, self.constants, symbols=sizes)
         return cost.seconds if cost is not None else float("inf")
 
 
