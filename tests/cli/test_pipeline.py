@@ -101,7 +101,7 @@ def test_a_plan_that_ignores_what_is_forbidden_is_a_bug(built: Callable[..., Res
 
 
 def test_a_bug_in_one_group_leaves_it_to_the_runtime_and_says_so(built: Callable[..., Result]):
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise IndexError("list index out of range")
 
     result = built(Calls(schedule=broken), dry_run=True)
@@ -112,7 +112,7 @@ def test_a_bug_in_one_group_leaves_it_to_the_runtime_and_says_so(built: Callable
 
 
 def test_an_error_of_ours_is_no_bug_of_a_group(built: Callable[..., Result]):
-    def broken(*_: Any) -> Any:
+    def broken(*_: Any, **__: Any) -> Any:
         raise OnnxFuseError("schedule: no")
 
     with pytest.raises(OnnxFuseError, match="schedule: no"):

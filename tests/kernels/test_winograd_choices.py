@@ -86,7 +86,8 @@ SHAPES = {  # of ResNets and others: image, filters, whether it pays
     "1x1": ((1, 64, 56, 56), (64, 64, 1, 1), False),
     "5x5": ((1, 64, 56, 56), (64, 64, 5, 5), False),
     "few channels": ((1, 3, 56, 56), (64, 3, 3, 3), False),
-    "few filters": ((1, 64, 56, 56), (4, 64, 3, 3), False),
+    "few filters": ((1, 64, 56, 56), (4, 64, 3, 3), True),
+    "one filter": ((1, 64, 56, 56), (1, 64, 3, 3), False),
 }
 
 

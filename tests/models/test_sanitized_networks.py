@@ -44,9 +44,9 @@ def gcc() -> Toolchain:
         pytest.skip(problem.message)
 
 
-def short(lowered: Any, layouts: Any, constants: Any, _: Target, *others: Any) -> Kernel | Decision:
+def short(lowered: Any, layouts: Any, constants: Any, _: Target, *others: Any, **named: Any) -> Kernel | Decision:
     """Kernels for the baseline: sanitizers do not see the masked loads and stores of wider machines."""
-    return schedule(lowered, layouts, constants, GENERIC, *others)
+    return schedule(lowered, layouts, constants, GENERIC, *others, **named)
 
 
 def sanitized(sources: Any, *others: Any) -> Library:
