@@ -48,9 +48,10 @@ class Algorithms:
         if job.tiled is None or windows is None:
             return None
         sizes = _guesses(job.tiled, windows)
-        divisions = divisions_of(job.tiled, windows, self.target)
-        found = [winograd_phase(job, windows, each, self.places, self.target) for each in divisions]
-        ways = [Way(f"Winograd, {each}", (phase,)) for each, phase in zip(divisions, found, strict=True)]
+        ways = [
+            Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, self.target),))
+            for each in divisions_of(job.tiled, windows, self.target)
+        ]
         limits = [share * self._seconds(direct, sizes, times) for share, times in ((GAIN, 1), (LOSS, MANY_CORES))]
         good: list[tuple[float, int]] = []
         for at, way in enumerate(ways):
@@ -82,12 +83,8 @@ def _guesses(t: Tiled, w: Windows) -> dict[str, int]:
     return {s.name: LINE if s in images else 1 for s in others | images}
 
 
-def divisions_of(t: Tiled, w: Windows, target: Target) -> list[Division]:
+def divisions_of(t: Tiled, w: Windows, target: Target) -> Iterator[Division]:
     """The divisions of the work that are worth a prediction."""
-    return list(_divisions(t, w, target))
-
-
-def _divisions(t: Tiled, w: Windows, target: Target) -> Iterator[Division]:
     columns, depth = product([a.extent for a in t.columns]).constant or 0, w.channel.extent.constant or 0
     for transform in TRANSFORMS:
         matrices = 4 * transform.size**2
