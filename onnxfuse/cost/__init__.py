@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
-from math import ceil
+from math import ceil, inf
 
 from onnxfuse.config import Target
 from onnxfuse.cost.count import Counter, SymbolUnknown
@@ -23,6 +23,7 @@ OVERLAP = 0.3  # share of what is not the slowest that is waited for all the sam
 ROUND = 0.5  # share of a cache that holds what comes round again
 SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
 STORED = 2.0  # ways of a line that is stored to: it is fetched first
+TWICE = 2.0  # times that a byte comes from memory at most: threads that read the same do so at almost the same time
 TASK = 10e-6  # seconds of work for which a task is started
 TASKS = 16  # of a core, at most
 EVEN = 2  # of a core, where it does not matter which of them are short
@@ -159,13 +160,14 @@ def _phase(
     threads = min(target.cores, tasks)
     counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes)
     compute = counter.cycles() * target.cycle
-    near, beyond = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes)
+    near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     moved = _moved(beyond, levels, (L3, MEMORY))
     reached = min(threads * target.bandwidth, target.memory_gbps)
-    own = {name: sizes[name] / threads for name in sizes}  # no byte comes from memory twice
+    loads = {name: min(size, once.loads[name], TWICE * sizes[name] / threads) for name, size in beyond.loads.items()}
+    stores = {name: min(size, sizes[name] / threads) for name, size in beyond.stores.items()}
     l2 = _moved(near, {}, (LOCAL,)) / target.l2_gbps * 1e-9
     l3 = moved / target.l3_gbps * 1e-9
-    memory = _moved(beyond, levels, (MEMORY,), own) * threads / reached * 1e-9
+    memory = _moved(Fetched(loads, stores), levels, (MEMORY,)) * threads / reached * 1e-9
     ways = (compute, l2, l3, memory)
     most = max(ways)
     waiting = target.barrier_us * 1e-6 if tasks > 1 else 0.0
@@ -173,17 +175,10 @@ def _phase(
     return PhaseCost(compute, l2, l3, memory, int(moved * threads), tasks, waiting, seconds)
 
 
-def _moved(
-    f: Fetched, levels: Mapping[str, str], wanted: tuple[str, ...], most: Mapping[str, float] | None = None
-) -> float:
+def _moved(f: Fetched, levels: Mapping[str, str], wanted: tuple[str, ...]) -> float:
     """Bytes that move between a cache and buffers that lie in these levels; lines that are stored to come first."""
-    found = [(name, size) for name, size in f.loads.items()]
-    found += [(name, STORED * size) for name, size in f.stores.items()]
-    return sum(
-        min(size, STORED * most[name]) if most is not None else size
-        for name, size in found
-        if levels.get(name, LOCAL) in wanted
-    )
+    found = [*f.loads.items(), *((name, STORED * size) for name, size in f.stores.items())]
+    return sum(size for name, size in found if levels.get(name, LOCAL) in wanted)
 
 
 def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int, int]:

@@ -28,15 +28,15 @@ from onnxfuse.ir.kernel import (
     Tile,
     Touch,
     When,
+    statements,
 )
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
-SET = 4096  # bytes between addresses that compete for the same lines of L1
+SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
-WAYS = 8  # lines of a set
-CONFLICT = 0.25  # cycles of a row and step of a tile that has more rows in one set
+CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
 LOOKED_UP = 2.5  # cycles of an element whose index is looked up
 HORIZONTAL = 12.0  # cycles to sum the lanes of one vector
 STEP = 1.0  # cycles of a loop's own instructions
@@ -90,7 +90,22 @@ class Counter:
         """Cycles of one thread. The accesses are there afterwards."""
         for s in self.phase.splits:
             self.values[s.first], self.values[s.last] = 0, self.number(s.extent)
+        self._tasks()
         return self._block(self.phase.body).cycles * _product(self.parts)
+
+    def _tasks(self) -> None:
+        """The tasks of a thread as loops around all others: what stands outside of the loop over a split is done anew."""
+        over = {self._split(s): s for s in statements(self.phase.body) if isinstance(s, Loop)}
+        for split, parts in enumerate(self.parts):
+            if parts > 1 and split in over:
+                loop = over[split]
+                each = (self.number(loop.end) - self.number(loop.begin)) * self.shares[split] / parts
+                self.loops.append(Run(self.loop_count, loop.axis, parts, max(int(each), 1)))
+                self.loop_count += 1
+
+    def _split(self, s: Loop) -> int | None:
+        """Which split of the phase a loop runs over."""
+        return next((i for i, each in enumerate(self.phase.splits) if s.begin == Index.of(each.first)), None)
 
     def number(self, e: Index) -> float:
         """An index at the mean of all axes in it."""
@@ -190,13 +205,13 @@ class Counter:
 
     def _loop(self, s: Loop, ways: float) -> float:
         """Cycles of a whole loop."""
-        extent = whole = max(self.number(s.end) - self.number(s.begin), 0)
-        split = next((i for i, each in enumerate(self.phase.splits) if s.begin == Index.of(each.first)), None)
-        if split is not None:
-            extent = extent * self.shares[split]
+        whole = max(self.number(s.end) - self.number(s.begin), 0)
+        split = self._split(s)
+        mine = whole * self.shares[split] if split is not None else whole
+        extent = mine / self.parts[split] if split is not None else mine  # of one task
         step = self.target.lanes if s.kind == "vector" else 1
         trips = ceil(extent / step) if step > 1 else extent
-        run = Run(self.loop_count, s.axis, trips, step, whole if self.even else extent)
+        run = Run(self.loop_count, s.axis, trips, step, whole if self.even else mine)
         self.loop_count += 1
         saved = self.vector
         self.loops.append(run)
@@ -208,8 +223,7 @@ class Counter:
             self._statement(inner, block, ways)
         self.loops.pop()
         self.vector = saved
-        parts = self.parts[split] if split is not None else 1.0
-        return trips / parts * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
+        return trips * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
 
     def _fold(self, s: Fold, block: _Block) -> None:
         inside = _Block()
@@ -252,16 +266,17 @@ class Counter:
         short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
         widened = 0.0 if short or s.product.right == s.product.sums else vectors
         step = max((rows * vectors + widened) / 2, loads, LATENCY) / (s.product.step if short else 1)
-        step += self._in_one_set(s) * rows
+        step += self._in_one_set(s)
         if s.product.unit is not None:
             step = rows * vectors / 2 / s.product.step / s.product.unit.speed
         self._touch_tile(s, rows, depth)
         return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _in_one_set(self, s: Tile) -> float:
-        """Cycles of a row and step of a tile whose rows push each other out of L1."""
+        """Cycles of a step of a tile whose rows push each other out of L1."""
         point = self.tables.get(s.a)
-        if point is None or s.kind == "packed" or s.most <= WAYS:
+        over = s.most - self.target.l1_bytes // SET
+        if point is None or s.kind == "packed" or over <= 0:
             return 0.0
         saved = self.values.get(point.row)
         at = []
@@ -273,7 +288,7 @@ class Counter:
         else:
             del self.values[point.row]
         apart = abs(at[1] - at[0]) * point.load.dtype.bytes
-        return CONFLICT if apart and apart % SET == 0 else 0.0
+        return CONFLICT * over**2 if apart and apart % SET == 0 else 0.0
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
         left, right, sums = (t.bytes for t in (s.product.left, s.product.right, s.product.sums))

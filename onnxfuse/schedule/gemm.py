@@ -86,7 +86,7 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
 
     Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
     blocks, or columns: then blocks are of as many rows as stay in L2, or the depth is taken in parts of which all rows
-    stay there. Where rows have to be packed, each task may do that for itself.
+    stay there. Where rows have to be packed, each task may do that for itself. The first are those that touch the least.
     """
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
@@ -114,7 +114,8 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
     by_columns = replace(by_rows, columns_first=panel_count > 1)
     ways = [replace(by_columns, block=fitting(6, lines, here))] if panel_count > 1 or count == 1 else []
     if count > 1:
-        ways = [by_rows, *ways, replace(by_rows, block=fitting(6, lines, min(here, share)))]
+        all_rows = [by_rows, replace(by_rows, block=fitting(6, lines, min(here, share)))]
+        ways = [*ways, *all_rows] if streams else [all_rows[0], *ways, all_rows[1]]
         if must and None not in (m, depth.constant):
             ways.append(replace(by_rows, inside=True, block=fitting(4, tile, share)))
     if may:

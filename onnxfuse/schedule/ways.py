@@ -1,4 +1,4 @@
-"""Ways to compute the same: the one whose predicted time is least is taken, of equal ones the first.
+"""Ways to compute the same: the one whose predicted time is least is taken, of those that are near to it the first.
 
 Nobody knows on how many threads a kernel will run. What is best on two cores can have too few tasks for many, so that
 times on few and on many count the same: their product is compared.
@@ -17,6 +17,7 @@ from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
 
 USUAL = 128  # rows, where nothing is known of them
 MANY = 8  # times the cores of the machine class
+NEAR = 1.03  # times the least product of two times: what is not above it may be the best as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,11 @@ class Judge:
         values = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
         kernels = [replace(self.kernel, scratch=(*scratch, *way.scratch), phases=way.phases) for way in ways]
         few, many = ([self._seconds(k, values, cores) for k in kernels] for cores in (1, MANY))
-        order = sorted(range(len(ways)), key=lambda i: few[i] * many[i])
-        return ways[order[0]], (Choice(tuple((ways[i].name, few[i]) for i in order)),)
+        both = [one * other for one, other in zip(few, many, strict=True)]
+        order = sorted(range(len(ways)), key=lambda i: both[i])
+        taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
+        order = [taken, *(i for i in order if i != taken)]
+        return ways[taken], (Choice(tuple((ways[i].name, few[i]) for i in order)),)
 
     def _seconds(self, kernel: Kernel, values: dict[str, int], times: int) -> float:
         """The predicted time on so many times the cores of the machine class."""
