@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.rewrite import affine, cleanup, codes, masks, merge, movement, padding, scale
+from onnxfuse.rewrite import affine, cleanup, codes, linear, masks, merge, movement, padding, scale
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
@@ -22,7 +22,7 @@ from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
-_ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *(r.step() for r in RULES))
+_ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *linear.STEPS, *(r.step() for r in RULES))
 _LOCAL: tuple[tuple[Step, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     movement.STEPS,
