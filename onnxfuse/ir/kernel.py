@@ -155,7 +155,7 @@ class Tile:
     `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
     `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
     distances from the zero points, in the first `columns` columns. In the last panel (number, of how many), `after` is
-    fetched instead of `ahead`: the first panel of another buffer.
+    fetched instead of `ahead`: the first panel of another buffer. `ahead_in` is the buffer that `ahead` is in, if not b.
     """
 
     out: str
@@ -178,6 +178,7 @@ class Tile:
     codes: Coding | None = None
     columns: Index = ZERO
     after: tuple[Index, Index, str] | None = None
+    ahead_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -112,7 +112,8 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             to = f"{s.table}[{s.at!r} + segment * {s.pitch} + {s.row!r} - ({s.begin!r})]"
             return f"{to} = address of {s.length!r} at {s.load!r}{over} for {s.row!r} from {s.begin!r} to {s.end!r}"
         case Tile():
-            ahead = f" ahead {_piece(s.ahead, s.turn, s.turns)}" if s.ahead is not None else ""
+            there = f" in {s.ahead_in}" if s.ahead_in else ""
+            ahead = f" ahead {_piece(s.ahead, s.turn, s.turns)}{there}" if s.ahead is not None else ""
             left = f"{s.kind} {s.a}[{s.a_at!r}]"
             right = f"{s.b}[{s.b_at!r}]"
             size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"

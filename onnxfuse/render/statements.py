@@ -251,7 +251,7 @@ class Printer:
         depth = s.length * s.segments if s.codes is None else floor_div(s.length + 3, Index.of(4)) * 4 * s.segments
         ahead = "Ahead{nullptr, 0}"
         if s.ahead is not None:
-            following = f"{b} + {index(s.ahead, 1)}"
+            following = f"{identifier(s.ahead_in or s.b)} + {index(s.ahead, 1)}"
             if s.after is not None:
                 here, panels, other = s.after
                 following = f"{index(here + 1)} < {index(panels)} ? {following} : {identifier(other)}"

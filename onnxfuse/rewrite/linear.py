@@ -266,7 +266,9 @@ def _moved(draft: Draft, move: Node, y: str, channels: int, rows: int) -> str:
         return draft.node(move.op, (y, *move.inputs[1:]), move.attrs)
     have, want = draft.work.type(move.inputs[0]).shape, draft.work.type(move.outputs[0]).shape
     mine = next(k for k, (a, b) in enumerate(zip(have, draft.type(y).shape, strict=True)) if a != b)
-    at = next(k for k in range(len(want)) if want[k] == have[mine] and product(list(want[:k])) == product(list(have[:mine])))
+    at = next(
+        k for k in range(len(want)) if want[k] == have[mine] and product(list(want[:k])) == product(list(have[:mine]))
+    )
     return reshaped(draft, y, tuple(Index.of(rows) if k == at else e for k, e in enumerate(want)))
 
 

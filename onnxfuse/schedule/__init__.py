@@ -64,7 +64,7 @@ def schedule(
     scratch: list[Buffer] = []
     inner = (j.nest for j in prepared.jobs if not is_output(j.nest.name))
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "scratch") for nest in inner)
-    algorithms = Algorithms(replace(judge.kernel, scratch=values), prepared.places, target, constants, winograd)
+    algorithms = Algorithms(judge, values, prepared.places, winograd)
 
     def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
         return best(judge, gemm_ways(part, prepared.places, target), beside, [a.extent for a in part.rows])

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
 from onnxfuse.config import Target
-from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, floor_div, symbols_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Buffer
 from onnxfuse.schedule.align import Together, partition, together
 from onnxfuse.schedule.gemm import balanced
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.tiled import Tiled
 from onnxfuse.schedule.toom import FOUR, TWO, Transform
 from onnxfuse.schedule.ways import MANY as MANY_CORES
-from onnxfuse.schedule.ways import Way
+from onnxfuse.schedule.ways import Judge, Way
 from onnxfuse.schedule.winograd import Division, Windows, windows_of, winograd_phase
 
 TRANSFORMS = (TWO, FOUR)
-GAIN = 0.9  # share of the direct algorithm's predicted time that another one may take at most
-LOSS = 1.75  # the same on many cores: blocks and panels may be fewer than they, but what is saved on few is more
+GAIN = 0.9  # share of the direct algorithm's predicted time on few cores that another one may take at most
 KEPT = 0.6  # share of L2 that the right sides of all panels may take
 BLOCKS = (0.4, 0.8)  # shares of L2 that the left sides of a block may take
 MANY = 16  # register tiles, where their number is not known
@@ -30,15 +28,14 @@ LINE = 64  # elements of a line of an image, and lines, where nothing is known o
 
 @dataclass(frozen=True, slots=True)
 class Algorithms:
-    """What decides: the kernel that phases are for, with all its values, where these lie, and what it runs on.
+    """What decides: who predicts times, the kernel's values besides its parameters, and where all of them lie.
 
     Without `winograd` there is nothing to decide.
     """
 
-    around: Kernel
+    judge: Judge
+    values: tuple[Buffer, ...]
     places: dict[str, Place]
-    target: Target
-    constants: Container[str]
     winograd: bool
 
     def faster(self, t: Together, direct: Way) -> Way | None:
@@ -49,16 +46,21 @@ class Algorithms:
             return None
         sizes = _guesses(job.tiled, windows)
         ways = [
-            Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, self.target),))
-            for each in divisions_of(job.tiled, windows, self.target)
+            Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, self.judge.target),))
+            for each in divisions_of(job.tiled, windows, self.judge.target)
         ]
-        limits = [share * self._seconds(direct, sizes, times) for share, times in ((GAIN, 1), (LOSS, MANY_CORES))]
+        few, many = self._seconds(direct, sizes)
         good: list[tuple[float, int]] = []
         for at, way in enumerate(ways):
-            few, many = (self._seconds(way, sizes, times) for times in (1, MANY_CORES))
-            if few < limits[0] and many < limits[1]:
-                good.append((few * many, at))
+            here, there = self._seconds(way, sizes)
+            if here < GAIN * few and here * there < few * many:
+                good.append((here * there, at))
         return ways[min(good)[1]] if good else None
+
+    def _seconds(self, way: Way, sizes: Mapping[str, int]) -> tuple[float, float]:
+        """The predicted times on few cores and on many."""
+        one, other = (self.judge.seconds(way, self.values, sizes, times) for times in (1, MANY_CORES))
+        return one, other
 
     def apart(self, t: Together, direct: Callable[[Together], tuple[Way, object]]) -> list[Together]:
         """Contractions that follow each other in one phase, less those that are faster by themselves."""
@@ -67,13 +69,6 @@ class Algorithms:
             if alone is not None and self.faster(alone, direct(alone)[0]):
                 return [*partition(t.jobs[:at], self.places), alone, *partition(t.jobs[at + 1 :], self.places)]
         return [t]
-
-    def _seconds(self, way: Way, sizes: Mapping[str, int], times: int) -> float:
-        """The predicted time on so many times the cores of the machine class."""
-        kernel = replace(self.around, phases=way.phases, scratch=(*self.around.scratch, *way.scratch))
-        target = replace(self.target, cores=self.target.cores * times)
-        cost = cost_of(kernel, target, self.constants, symbols=sizes)
-        return cost.seconds if cost is not None else float("inf")
 
 
 def _guesses(t: Tiled, w: Windows) -> dict[str, int]:

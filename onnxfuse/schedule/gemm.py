@@ -86,7 +86,7 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
 
     Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
     blocks, or columns: then blocks are of as many rows as stay in L2, or the depth is taken in parts of which all rows
-    stay there. Where rows have to be packed, each task may do that for itself. The first are those that touch the least.
+    stay there. Where rows have to be packed, each task may do that for itself. What touches least comes first.
     """
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])

@@ -6,8 +6,9 @@ times on few and on many count the same: their product is compared.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import inf
 
 from onnxfuse.config import Target
 from onnxfuse.cost import cost_of
@@ -52,20 +53,22 @@ class Judge:
         if len(ways) == 1:
             return ways[0], ()
         values = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
-        kernels = [replace(self.kernel, scratch=(*scratch, *way.scratch), phases=way.phases) for way in ways]
-        few, many = ([self._seconds(k, values, cores) for k in kernels] for cores in (1, MANY))
+        few, many = ([self.seconds(way, scratch, values, cores) for way in ways] for cores in (1, MANY))
         both = [one * other for one, other in zip(few, many, strict=True)]
         order = sorted(range(len(ways)), key=lambda i: both[i])
         taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
         order = [taken, *(i for i in order if i != taken)]
         return ways[taken], (Choice(tuple((ways[i].name, few[i]) for i in order)),)
 
-    def _seconds(self, kernel: Kernel, values: dict[str, int], times: int) -> float:
-        """The predicted time on so many times the cores of the machine class."""
+    def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], times: int) -> float:
+        """The predicted time on so many times the cores of the machine class; infinite where a symbol has no value.
+
+        Buffers `beside` are the scratch of other phases.
+        """
+        kernel = replace(self.kernel, scratch=(*beside, *way.scratch), phases=way.phases)
         target = replace(self.target, cores=self.target.cores * times)
         cost = cost_of(kernel, target, self.weights, self.round_bytes, values)
-        assert cost is not None, "ways: an extent has a symbol that is none of the kernel's"
-        return cost.seconds
+        return cost.seconds if cost is not None else inf
 
 
 Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple[Way, tuple[Choice, ...]]]

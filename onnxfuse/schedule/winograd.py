@@ -255,6 +255,8 @@ class _Winograd:
             RIGHT,
             (right + p) * self.right,
             self.width,
+            *self._ahead(k * n + p),
+            ahead_in=self.places[self.tiled.right.source].buffer,
         )
         window = tile_window(self.at, self.tiles, self.rows, self.first)
         made = Loop(self.at, Index.of(self.t0), Index.of(self.t1), "serial", (*window, table, tile))
@@ -266,6 +268,17 @@ class _Winograd:
             Loop(p, ZERO, p.extent, "serial", (made,)),
             *self._written(goals, [rows, Level(chunk), Level(lane, "vector")]),
         )
+
+    def _ahead(self, number: Index) -> tuple[Index | None, Index, Index]:
+        """The weights of the next panel that a product fetches, and how much of as many as it multiplies itself."""
+        if self.division.keep:
+            return None, ZERO, ZERO
+        n, taps = self.size, TAPS * TAPS
+        share = -(-taps * self.depth * self.width // (n * n))
+        turns = max(n * n // taps, 1)
+        begin = Index.of(self.at) - self.t0
+        tiles = Index.of(self.t1) - self.t0
+        return self._tap(0, 0) + taps * self.depth * self.width + number * share, begin, tiles * turns
 
     def _columns(self) -> tuple[Axis, Axis, Index]:
         """Axes over the columns of a panel, and where they are in a matrix of sums."""
