@@ -94,7 +94,7 @@ class Counter:
         return self._block(self.phase.body).cycles * _product(self.parts)
 
     def _tasks(self) -> None:
-        """The tasks of a thread as loops around all others: what stands outside of the loop over a split is done anew."""
+        """The tasks of a thread as loops around all others: what is outside of the loop over a split is done anew."""
         over = {self._split(s): s for s in statements(self.phase.body) if isinstance(s, Loop)}
         for split, parts in enumerate(self.parts):
             if parts > 1 and split in over:
