@@ -13,7 +13,7 @@ from heapq import heappop, heappush
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.rewrite import affine, cleanup, codes, linear, masks, merge, movement, padding, scale
+from onnxfuse.rewrite import affine, cleanup, codes, linear, masks, merge, movement, padding, scale, selection
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
@@ -26,6 +26,7 @@ _ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *line
 _LOCAL: tuple[tuple[Step, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     movement.STEPS,
+    selection.STEPS,
     codes.STEPS,
     masks.STEPS,
     _ALGEBRA,

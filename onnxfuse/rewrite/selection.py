@@ -1,0 +1,145 @@
+"""Selections before what is computed: an operator that treats each place of an axis alike computes only what is read.
+
+A Slice or Gather behind it moves in front of it, to all operands that run along the axis. So of the last layer of a
+classifier that reads one token, only the keys and values are computed for all of them. Which operators those are follows
+from their rows: every load has the axis as one plain index of its own, or not at all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.graph import Node
+from onnxfuse.ir.index import Axis, Index, axes_of
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import FromIndex, Load
+from onnxfuse.ops.spec import Definition
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.movement import reshaped
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Definitions, Miss, Work
+
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
+LAST = 2**63 - 1  # an end behind every element
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """What a Slice or Gather reads along one axis of its input; `place` is that of a Gather with one index."""
+
+    node: Node
+    axis: int
+    place: int | None
+
+    def of(self, draft: Draft, value: str, axis: int) -> str:
+        """The same selected from another value along an axis of it, which stays."""
+        if self.place is not None:
+            end = self.place + 1 if self.place != -1 else LAST
+            return draft.node("Slice", (value, *(draft.ints((n,)) for n in (self.place, end, axis))))
+        if self.node.op == "Gather":
+            return draft.node("Gather", (value, self.node.inputs[1]), {"axis": axis})
+        starts, ends = self.node.inputs[1:3]
+        return draft.node("Slice", (value, starts, ends, draft.ints((axis,)), *self.node.inputs[4:5]))
+
+
+def selection_of(work: Work, node: Node) -> Selection:
+    """A node as a selection along one axis. Raises Miss."""
+    view, rank = work.view(node), len(work.type(node.inputs[0]).shape)
+    if work.opset < 10:
+        raise Miss("the ends of a Slice are attributes")
+    if node.op == "Gather":
+        indices = work.type(node.inputs[1]).shape
+        axis = view.attr("axis", 0) % rank
+        if len(indices) == 1:
+            return Selection(node, axis, None)
+        number = work.number(node.inputs[1])
+        if indices or number is None:
+            raise Miss("the indices are no vector and no constant")
+        return Selection(node, axis, int(number))
+    ends = work.constants.get(node.inputs[2])
+    if len(node.inputs) < 4 or not node.inputs[3]:
+        raise Miss("the axes of the Slice are left out")
+    axes = work.array(node.inputs[3]).reshape(-1)
+    if len(axes) != 1 or ends is None:
+        raise Miss("the Slice is along several axes, or its ends are computed")
+    return Selection(node, int(axes[0]) % rank, None)
+
+
+def selection_first(work: Work, at: int, trust: bool) -> Draft:
+    """f(x)[i] as f(x[i]), where f treats each place of the axis by itself."""
+    node = work.nodes[at]
+    chosen = selection_of(work, node)
+    value = node.inputs[0]
+    if value not in work.maker or not work.single_use(value):
+        raise Miss(f"{value} is an input, or also used elsewhere")
+    above = work.nodes[work.maker[value]]
+    if any(above.outputs[1:]) or above.op in ("Slice", "Gather"):
+        raise Miss(f"{above.op} selects itself, or makes several values")
+    draft = Draft(work, at)
+    y = _view(draft, above, chosen) if above.op in VIEWS else _operator(draft, above, chosen)
+    want = work.type(node.outputs[0]).shape
+    if chosen.place is not None:
+        y = reshaped(draft, y, want)
+    return draft.replace(node.outputs[0], y)
+
+
+def _operator(draft: Draft, above: Node, chosen: Selection) -> str:
+    """The operator on what is selected of its operands."""
+    meaning = draft.work.definitions(draft.work.maker[above.outputs[0]])
+    found = next(d for d in meaning if d.name == above.outputs[0])
+    dims: dict[str, int | None] = {}
+    _trace(meaning, found, found.axes[chosen.axis], dims)
+    inputs = []
+    for i in above.inputs:
+        dim = dims.get(i)
+        inputs.append(chosen.of(draft, i, dim) if dim is not None else i)
+    y = draft.node(above.op, inputs, above.attrs)
+    have, whole = draft.type(y).shape, found.shape
+    if len(have) != len(whole) or any(a != b for k, (a, b) in enumerate(zip(have, whole, strict=True)) if k != chosen.axis):
+        raise Miss(f"{above.op} does not run along the axis")
+    return y
+
+
+def _trace(meaning: Definitions, d: Definition, axis: Axis, dims: dict[str, int | None]) -> None:
+    """The axis of each operand that an axis of a definition runs along, None for those that do not. Raises Miss."""
+    for x in walk(d.value):
+        if isinstance(x, FromIndex) and axis in axes_of(x.index):
+            raise Miss("values depend on their place along the axis")
+        if not isinstance(x, Load):
+            continue
+        where = [k for k, e in enumerate(x.index) if axis in axes_of(e)]
+        if any(axis in axes_of(g.index) for g in x.guards) or any(x.index[k] != Index.of(axis) for k in where[:1]):
+            raise Miss("the axis is read at other places than its own")
+        if len(where) > 1:
+            raise Miss("the axis is read along a diagonal")
+        dim = where[0] if where else None
+        if dims.setdefault(x.source, dim) != dim:
+            raise Miss("an operand is read along the axis and across it")
+        inner = next((i for i in meaning if i.name == x.source), None)
+        if inner is not None and dim is not None:
+            _trace(meaning, inner, inner.axes[dim], dims)
+
+
+def _view(draft: Draft, above: Node, chosen: Selection) -> str:
+    """A Reshape or the like that leaves the axis whole, of what is selected."""
+    have, want = (draft.work.type(v).shape for v in (above.inputs[0], above.outputs[0]))
+    before = product(list(want[: chosen.axis]))
+    dims = [k for k, e in enumerate(have) if e == want[chosen.axis] and product(list(have[:k])) == before]
+    if not dims or want[chosen.axis] == Index.of(1):
+        raise Miss("the axis is made of others, or part of one")
+    y = chosen.of(draft, above.inputs[0], dims[0])
+    extent = draft.type(y).shape[dims[0]]
+    return reshaped(draft, y, tuple(extent if k == chosen.axis else e for k, e in enumerate(want)))
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "selection-first",
+        "f(x)[i] => f(x[i])",
+        "exact",
+        selection_first,
+        frozenset({"Slice", "Gather"}),
+        ("f treats each place of the axis by itself", "only the selection reads f(x)"),
+    ),
+)
