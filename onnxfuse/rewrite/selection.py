@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Node
-from onnxfuse.ir.index import Axis, Index, axes_of
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import FromIndex, Load
 from onnxfuse.ops.spec import Definition
@@ -70,33 +70,37 @@ def selection_first(work: Work, at: int, trust: bool) -> Draft:
     """f(x)[i] as f(x[i]), where f treats each place of the axis by itself."""
     node = work.nodes[at]
     chosen = selection_of(work, node)
-    value = node.inputs[0]
-    if value not in work.maker or not work.single_use(value):
-        raise Miss(f"{value} is an input, or also used elsewhere")
-    above = work.nodes[work.maker[value]]
-    if any(above.outputs[1:]) or above.op in ("Slice", "Gather"):
-        raise Miss(f"{above.op} selects itself, or makes several values")
     draft = Draft(work, at)
-    y = _view(draft, above, chosen) if above.op in VIEWS else _operator(draft, above, chosen)
-    want = work.type(node.outputs[0]).shape
+    y = _selected(draft, node.inputs[0], chosen, chosen.axis)
     if chosen.place is not None:
-        y = reshaped(draft, y, want)
+        y = reshaped(draft, y, work.type(node.outputs[0]).shape)
     return draft.replace(node.outputs[0], y)
 
 
-def _operator(draft: Draft, above: Node, chosen: Selection) -> str:
+def _selected(draft: Draft, value: str, chosen: Selection, axis: int) -> str:
+    """What is selected of a value along an axis, computed from what is selected of its maker's operands."""
+    work = draft.work
+    above = work.node(value)
+    if above is None or not work.single_use(value):
+        raise Miss(f"{value} is an input, or also used elsewhere")
+    if any(above.outputs[1:]) or above.op in ("Slice", "Gather"):
+        raise Miss(f"{above.op} selects itself, or makes several values")
+    return (_view if above.op in VIEWS else _operator)(draft, above, chosen, axis)
+
+
+def _operator(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     """The operator on what is selected of its operands."""
     meaning = draft.work.definitions(draft.work.maker[above.outputs[0]])
     found = next(d for d in meaning if d.name == above.outputs[0])
     dims: dict[str, int | None] = {}
-    _trace(meaning, found, found.axes[chosen.axis], dims)
+    _trace(meaning, found, found.axes[axis], dims)
     inputs = []
     for i in above.inputs:
         dim = dims.get(i)
         inputs.append(chosen.of(draft, i, dim) if dim is not None else i)
     y = draft.node(above.op, inputs, above.attrs)
     have, whole = draft.type(y).shape, found.shape
-    if len(have) != len(whole) or any(a != b for k, (a, b) in enumerate(zip(have, whole, strict=True)) if k != chosen.axis):
+    if len(have) != len(whole) or any(a != b for k, (a, b) in enumerate(zip(have, whole, strict=True)) if k != axis):
         raise Miss(f"{above.op} does not run along the axis")
     return y
 
@@ -121,16 +125,16 @@ def _trace(meaning: Definitions, d: Definition, axis: Axis, dims: dict[str, int 
             _trace(meaning, inner, inner.axes[dim], dims)
 
 
-def _view(draft: Draft, above: Node, chosen: Selection) -> str:
-    """A Reshape or the like that leaves the axis whole, of what is selected."""
+def _view(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
+    """A Reshape or the like that leaves the axis whole, of what is selected further up."""
     have, want = (draft.work.type(v).shape for v in (above.inputs[0], above.outputs[0]))
-    before = product(list(want[: chosen.axis]))
-    dims = [k for k, e in enumerate(have) if e == want[chosen.axis] and product(list(have[:k])) == before]
-    if not dims or want[chosen.axis] == Index.of(1):
+    before = product(list(want[:axis]))
+    dims = [k for k, e in enumerate(have) if e == want[axis] and product(list(have[:k])) == before]
+    if not dims or want[axis] == ONE:
         raise Miss("the axis is made of others, or part of one")
-    y = chosen.of(draft, above.inputs[0], dims[0])
+    y = _selected(draft, above.inputs[0], chosen, dims[0])
     extent = draft.type(y).shape[dims[0]]
-    return reshaped(draft, y, tuple(extent if k == chosen.axis else e for k, e in enumerate(want)))
+    return reshaped(draft, y, tuple(extent if k == axis else e for k, e in enumerate(want)))
 
 
 STEPS: tuple[Step, ...] = (
