@@ -1,8 +1,8 @@
 """Selections before what is computed: an operator that treats each place of an axis alike computes only what is read.
 
 A Slice or Gather behind it moves in front of it, to all operands that run along the axis. So of the last layer of a
-classifier that reads one token, only the keys and values are computed for all of them. Which operators those are follows
-from their rows: every load has the axis as one plain index of its own, or not at all.
+classifier that reads one token, only the keys and values are computed for all of them. Which operators those are
+follows from their rows: every load has the axis as one plain index of its own, or not at all.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ class Selection:
     def of(self, draft: Draft, value: str, axis: int) -> str:
         """The same selected from another value along an axis of it, which stays."""
         if self.place is not None:
+            if self.place not in (0, -1) and draft.type(value).shape[axis].constant is None:
+                return draft.node("Gather", (value, draft.ints((self.place,))), {"axis": axis})
             end = self.place + 1 if self.place != -1 else LAST
             return draft.node("Slice", (value, *(draft.ints((n,)) for n in (self.place, end, axis))))
         if self.node.op == "Gather":
@@ -105,15 +107,18 @@ def _operator(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     return y
 
 
-def _trace(meaning: Definitions, d: Definition, axis: Axis, dims: dict[str, int | None]) -> None:
-    """The axis of each operand that an axis of a definition runs along, None for those that do not. Raises Miss."""
+def _trace(meaning: Definitions, d: Definition, axis: Axis | None, dims: dict[str, int | None]) -> None:
+    """The axis of each operand that an axis of a definition runs along, None for those that do not. Raises Miss.
+
+    What a definition without the axis reads, it reads as a whole.
+    """
     for x in walk(d.value):
         if isinstance(x, FromIndex) and axis in axes_of(x.index):
             raise Miss("values depend on their place along the axis")
         if not isinstance(x, Load):
             continue
         where = [k for k, e in enumerate(x.index) if axis in axes_of(e)]
-        if any(axis in axes_of(g.index) for g in x.guards) or any(x.index[k] != Index.of(axis) for k in where[:1]):
+        if any(axis in axes_of(g.index) for g in x.guards) or any(x.index[k] != Index.of(axis) for k in where if axis):
             raise Miss("the axis is read at other places than its own")
         if len(where) > 1:
             raise Miss("the axis is read along a diagonal")
@@ -121,8 +126,8 @@ def _trace(meaning: Definitions, d: Definition, axis: Axis, dims: dict[str, int 
         if dims.setdefault(x.source, dim) != dim:
             raise Miss("an operand is read along the axis and across it")
         inner = next((i for i in meaning if i.name == x.source), None)
-        if inner is not None and dim is not None:
-            _trace(meaning, inner, inner.axes[dim], dims)
+        if inner is not None:
+            _trace(meaning, inner, inner.axes[dim] if dim is not None else None, dims)
 
 
 def _view(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
