@@ -100,13 +100,18 @@ def weight_of(work: Work, node: Node) -> Constant:
     return found
 
 
+def unshared(work: Work, name: str) -> None:
+    """Raise Miss for a large constant that others read too: with another in its place, both would be kept."""
+    if work.constants[name].size > SMALL and not work.single_use(name):
+        raise Miss(f"{name} is also used elsewhere")
+
+
 def scaled_weight(draft: Draft, name: str, scale: Array) -> str:
     """The weight `name` times a scale that broadcasts to it; itself when the scale is 1."""
     weight = draft.work.constants[name]
     if (scale == 1).all():
         return name
-    if weight.size > SMALL and not draft.work.single_use(name):
-        raise Miss(f"{name} is also used elsewhere")
+    unshared(draft.work, name)
     digest = np.ascontiguousarray(scale).tobytes().hex()
     load = scaled(weight, scale)
     if weight.dtype.bits < 32 and not np.isfinite(load()).all():

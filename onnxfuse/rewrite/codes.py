@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.draft import Draft
@@ -83,7 +84,7 @@ STEPS: tuple[Step, ...] = (
         "Q(move(DQ(codes, s, z)), s, z) => move(codes)",
         "exact",
         moved_codes,
-        frozenset({"QuantizeLinear"}),
+        frozenset({"QuantizeLinear", MICROSOFT + "QuantizeLinear"}),
         ("the scale is one constant", "the codes have one type"),
     ),
     Step(

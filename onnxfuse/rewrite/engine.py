@@ -95,7 +95,7 @@ def explain(graph: Graph, node: str, options: Options) -> tuple[tuple[str, str],
     found: list[tuple[str, str]] = []
     for at in [k for k, n in work.nodes.items() if n.name == node]:
         for step in (s for tier in (*chosen.local, *chosen.late) for s in tier):
-            if not step.ops or work.nodes[at].op in step.ops:
+            if not step.ops or work.nodes[at].key in step.ops:
                 try:
                     propose(work, step, at, step.name in chosen.trusted)
                     found.append((step.name, ""))
@@ -153,7 +153,7 @@ def _label(node: Node) -> str:
 def _best(
     work: Work, at: int, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str]
 ) -> tuple[str, Draft] | None:
-    op = work.nodes[at].op
+    op = work.nodes[at].key
     for tier in tiers:
         found: list[tuple[Measure, str, Draft]] = []
         for step in tier:

@@ -22,8 +22,9 @@ Attempt = Callable[[Work, int, bool], Draft]
 class Step:
     """A way to rewrite at one node: `attempt(work, node, trust)` proposes it or raises Miss with the reason why not.
 
-    `ops` names the operators it looks at (none: all). `trust` lets it assume what it cannot prove. `when` and `assume`
-    are its conditions in words. A step of numerics "assumes" whose assumptions are all proven counts as "reassociates".
+    `ops` are keys of the operators it looks at (none: all). `trust` lets it assume what it cannot prove. `when` and
+    `assume` are its conditions in words. A step of numerics "assumes" whose assumptions are all proven counts as
+    "reassociates".
     """
 
     name: str
