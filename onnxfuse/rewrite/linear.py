@@ -128,18 +128,19 @@ def _resize(work: Work, value: str) -> Node | None:
 
 
 def _targets(draft: Draft, resize: Node, channels: int) -> tuple[str, ...]:
-    """The other inputs of a Resize of so many channels."""
+    """The other inputs of a Resize of so many channels; sizes that are computed become the scales that they come to."""
     work, inputs = draft.work, resize.inputs[1:]
     rank = len(work.type(resize.outputs[0]).shape)
     named = [a % rank for a in work.view(resize).attr("axes", range(rank))]
-    sizes = list(work.known.get(inputs[2], ())) if len(inputs) > 2 else []
-    if not sizes or CHANNELS not in named or sizes[named.index(CHANNELS)].constant == channels:
+    sizes = work.known.get(inputs[2], ()) if len(inputs) > 2 else ()
+    if not sizes:
         return inputs
-    sizes[named.index(CHANNELS)] = Index.of(channels)
-    numbers = [e.constant for e in sizes if e.constant is not None]
-    if len(numbers) < len(sizes):
-        raise Miss("the sizes are known only when the model runs")
-    return (*inputs[:2], draft.ints(numbers))
+    numbers = [channels if a == CHANNELS else e.constant for a, e in zip(named, sizes, strict=True)]
+    whole = [n for n in numbers if n is not None]
+    if len(whole) == len(numbers):
+        return (*inputs[:2], draft.ints(whole))
+    axes = stretches(work.view(resize))
+    return inputs[0], draft.array(np.asarray([axes[a].scale for a in named]), F32, "scales", resize.outputs[0])
 
 
 def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) -> str:

@@ -92,6 +92,14 @@ class Build:
         y: str = self.node("MatMul", x, self.weights(have.shape[-1].constant or 0, columns))
         return str(self.node("Add", y, self.weights(columns))) if bias else y
 
+    def pointwise(self, x: str, rows: int, *, bias: bool = True, **attrs: Any) -> str:
+        """A convolution of single positions with random weights."""
+        have = self.types[x]
+        assert have is not None
+        depth = (have.shape[1].constant or 0) // int(attrs.get("group", 1))
+        w = self.weights(rows, depth, *(1,) * (len(have.shape) - 2))
+        return str(self.node("Conv", x, w, *([self.weights(rows)] if bias else []), **attrs))
+
     def graph(self, *outputs: str) -> Graph:
         """The finished graph."""
         made = Graph(tuple(self.nodes), tuple(self.inputs), outputs, self.types, self.constants, self.known, self.opset)
