@@ -1,4 +1,4 @@
-"""Other engines in the same race: OpenVINO in fp32 and in bf16 (extra `[peers]`), where it is installed."""
+"""Other engines in the same race, where they are installed (extra `[peers]`): OpenVINO, torch.compile."""
 
 from __future__ import annotations
 
@@ -10,17 +10,28 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.networks import Built, Effort
+from models.networks import NETWORKS
 from onnxfuse import turns
 from onnxfuse.profile import latency
 
 _CHILD = "benchmarks.peers_child"
+_TORCH = "benchmarks.peers_torch"
 _OURS = "onnxfuse.profile_child"
-PEERS = {"OpenVINO fp32": "f32", "OpenVINO bf16": "bf16"}
+OPENVINO = {"OpenVINO fp32": "f32", "OpenVINO bf16": "bf16"}
+COMPILED = "torch.compile"
 
 
 def installed() -> bool:
     """Whether there is a peer to race with."""
     return find_spec("openvino") is not None
+
+
+def _has_module(name: str) -> bool:
+    """Whether torch has the module that a network was exported from as it is."""
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        return False
+    row = next((row for row in NETWORKS if row.name == name), None)
+    return row is not None and row.full and row.arguments["form"] == "modern"
 
 
 def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) -> dict[str, Any]:
@@ -29,17 +40,18 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     `speedup` is that of ours over each, by minima.
     """
     common = {"threads": threads, "inputs": str(inputs)}
-    engines = [
-        turns.Engine(_OURS, {"do": "engine", "model": str(model), "libraries": [], **common}),
-        turns.Engine(_OURS, {"do": "engine", "model": str(fused.model), "libraries": [fused.library], **common}),
-        *(
-            turns.Engine(_CHILD, {"model": str(model), "precision": precision, **common})
-            for precision in PEERS.values()
-        ),
-    ]
+    libraries = {"runtime": (model, []), "fused": (fused.model, [fused.library])}
+    engines = {
+        name: turns.Engine(_OURS, {"do": "engine", "model": str(file), "libraries": loaded, **common})
+        for name, (file, loaded) in libraries.items()
+    }
+    for name, precision in OPENVINO.items():
+        engines[name] = turns.Engine(_CHILD, {"model": str(model), "precision": precision, **common})
+    if _has_module(model.stem):
+        engines[COMPILED] = turns.Engine(_TORCH, {"model": str(model), "network": model.stem, **common})
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
-        raced = turns.race(engines, Path(folder), warmup=3, duration=effort.seconds)
-    names = ("runtime", "fused", *PEERS)
+        raced = turns.race([*engines.values()], Path(folder), warmup=3, duration=effort.seconds)
+    names = tuple(engines)
     ms = {name: asdict(latency(each.times)) for name, each in zip(names, raced, strict=True)}
     least = ms["fused"]["min"]
     return {

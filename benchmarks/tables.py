@@ -82,17 +82,19 @@ def latency(rows: Sequence[Row]) -> str:
 def peers(rows: Sequence[Row]) -> str:
     """Every engine of a race with other engines; the last line has geometric means of what was won."""
     raced = [(row["network"], each) for row in rows for each in row.get("peers", ())]
-    names = list(raced[0][1]["ms"])
+    names = list(dict.fromkeys(name for _, each in raced for name in each["ms"]))
+    wrong = list(dict.fromkeys(name for _, each in raced for name in each["error"]))
     others = [name for name in names if name != "fused"]
     lines = []
     for network, each in raced:
-        cells = (f"{_pair(each['ms'][name])}" + _won(each, name) for name in names)
-        lines.append((network, each["threads"], *cells, *(f"{each['error'][name]:.1e}" for name in each["error"])))
-    means = (geometric_mean([each["speedup"][name] for _, each in raced]) for name in others)
-    blank = ("",) * len(raced[0][1]["error"])
+        cells = (f"{_pair(each['ms'][name])}" + _won(each, name) if name in each["ms"] else "-" for name in names)
+        errors = (f"{each['error'][name]:.1e}" if name in each["error"] else "-" for name in wrong)
+        lines.append((network, each["threads"], *cells, *errors))
+    means = (geometric_mean([e["speedup"][name] for _, e in raced if name in e["speedup"]]) for name in others)
+    blank = ("",) * len(wrong)
     last = dict(zip(others, map(_times, means), strict=True))
     lines.append(("geometric mean", "", *(last.get(name, "") for name in names), *blank))
-    return table(("network", "threads", *names, *(f"error of {name}" for name in raced[0][1]["error"])), lines)
+    return table(("network", "threads", *names, *(f"error of {name}" for name in wrong)), lines)
 
 
 def _won(each: Row, name: str) -> str:
