@@ -104,7 +104,7 @@ def test_other_gathers_stay(index: list[int]) -> None:
     x = b.node("Transpose", b.input("x", 4, 3))
     before = b.graph(b.node("Neg", b.node("Gather", x, b.constant(np.array(index)))))
     after, _ = rewritten(before)
-    assert ops(after) == ["Transpose", "Gather", "Neg"]
+    assert sorted(ops(after)) == ["Gather", "Neg", "Transpose"]
     same(before, after)
 
 
