@@ -297,7 +297,7 @@ def _object(site: _Site, unit: Source) -> bool:
     # Names are relative and the headers' folder is hidden, so no path of this machine gets into the object.
     # -iquote: our math.h is not found by <math.h>.
     where = (f"-iquote{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={key[:16]}")
-    _call(site, (*flags, *where, "-c", source, "-o", made.name), f"{source} does not compile")
+    _call(site, (*flags, *where, "-c", source, "-o", made.name), made, f"{source} does not compile")
     if site.cache is not None:
         site.cache.put(key, made)
     return True
@@ -312,14 +312,17 @@ def _link(site: _Site, names: Sequence[str]) -> Path:
     made = site.folder / "library.so"
     if not _from_cache(site.cache, key, made):
         (site.folder / "exports.map").write_text(f"{{ global: {EXPORTED}; local: *; }};\n", encoding="ascii")
-        _call(site, (*before, *objects, "-o", made.name, *after), "the library does not link")
+        _call(site, (*before, *objects, "-o", made.name, *after), made, "the library does not link")
         if site.cache is not None:
             site.cache.put(key, made)
     return made
 
 
-def _call(site: _Site, arguments: Sequence[str], what: str) -> None:
-    """Run the compiler in the site's folder; raises CompileError with `what` went wrong and its first complaint."""
+def _call(site: _Site, arguments: Sequence[str], made: Path, what: str) -> None:
+    """Run the compiler in the site's folder; raises CompileError with `what` went wrong and its first complaint.
+
+    A compiler that reports success has to have `made` its file.
+    """
     command = (*site.recipe.toolchain.command, *arguments)
     left = None if site.time_limit is None else max(0.0, site.start + site.time_limit - time.monotonic())
     env = {**site.recipe.env, "ZIG_LOCAL_CACHE_DIR": str(site.folder / "zig")}
@@ -328,11 +331,13 @@ def _call(site: _Site, arguments: Sequence[str], what: str) -> None:
     except BudgetError:
         late = f"build: compiling takes longer than the {site.time_limit:.3g} s allowed"
         raise BudgetError(late, hint="raise --time-budget") from None
-    if done.code == 0:
+    if done.code == 0 and made.is_file():
         return
     said = done.err + done.out
     first = _FIRST_ERROR.search(said)
     reason = first[0].strip() if first else (said.strip().splitlines() or [f"exit code {done.code}"])[0]
+    if done.code == 0:
+        reason = f"the compiler reports success and has written no {made.name}"
     raise CompileError(
         f"build: {what}: {reason}",
         hint="a bug of onnxfuse or the compiler; --toolchain takes another one, --skip-node leaves nodes out",

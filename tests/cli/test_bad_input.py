@@ -198,6 +198,13 @@ def test_a_compiler_that_fails(onnxfuse: Onnxfuse, model: Path, here: Path, monk
     assert files(here) == {"m.onnx", "bin"}
 
 
+def test_a_compiler_that_writes_nothing(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
+    compiler(here, "echo 'x.cpp:1: warning: unused' >&2; exit 0", monkeypatch)
+    said = onnxfuse("optimize", model)
+    is_one_line(said, 4, "does not compile", "the compiler reports success and has written no ", ".o")
+    assert files(here) == {"m.onnx", "bin"}
+
+
 def test_a_compiler_that_takes_too_long(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
     compiler(here, "sleep 60", monkeypatch)
     start = time.monotonic()
@@ -214,7 +221,10 @@ def test_too_little_memory(onnxfuse: Onnxfuse, model: Path, here: Path):
 def test_an_interruption(model: Path, here: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals):
     compiler(here, "sleep 60", monkeypatch)
     command = [sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as child:
+    handler = signal.signal(number, signal.SIG_DFL)  # one that is ignored, as in the background, stays so in a child
+    child = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    signal.signal(number, handler)
+    with child:
         assert child.stderr is not None
         before = [child.stderr.readline() for _ in range(3)]
         time.sleep(0.3)
