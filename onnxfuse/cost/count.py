@@ -171,8 +171,12 @@ class Counter:
             case Accumulate():
                 self._accumulate(s, block, ways)
             case Store():
-                self._scalar(s.value, block)
-                self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
+                for value in s.values:
+                    self._scalar(value, block)
+                if s.behind:
+                    self._weave(s, block)
+                else:
+                    self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
             case Point() | Tile() | Pack() | Across() | Touch():
                 block.other += self._call(s)
             case _:
@@ -369,6 +373,13 @@ class Counter:
         apart = abs(stride.constant or 1) if stride is not None else 1
         elements = float(self.target.lanes) if alone else 1.0
         self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
+
+    def _weave(self, s: Store, block: _Block) -> None:
+        """Count vectors whose lanes are stored side by side: each is put together from all of them."""
+        count = len(s.values)
+        block.ops += count * (count - 1)
+        block.stores += count
+        self._access(s.buffer, s.offset, float(count * self.target.lanes), self.dtypes[s.buffer].bytes, stores=True)
 
     def _access(
         self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, apart: int = 1

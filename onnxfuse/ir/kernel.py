@@ -96,12 +96,18 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[offset] = value; past the caches where it is streamed."""
+    """buffer[offset] = value, and `behind` it more for each lane; past the caches where it is streamed."""
 
     buffer: str
     offset: Index
     value: Scalar
     stream: bool = False
+    behind: tuple[Scalar, ...] = ()
+
+    @property
+    def values(self) -> tuple[Scalar, ...]:
+        """All that is stored, in the order of the elements."""
+        return (self.value, *self.behind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,7 +96,7 @@ def _statement(s: Stmt) -> Iterator[str]:
         case Let():
             yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
         case Store():
-            yield f"{s.buffer}[{s.offset!r}] = {s.value!r}{' past the caches' if s.stream else ''}"
+            yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{' past the caches' if s.stream else ''}"
         case Point() | Tile() | Pack() | Across() | Touch():
             yield _call(s)
         case _:

@@ -43,9 +43,9 @@ def _vector_loops(stmts: tuple[Stmt, ...]) -> Iterator[Loop]:
 def _loads(stmts: tuple[Stmt, ...]) -> Iterator[Load]:
     for s in stmts:
         values: tuple[Scalar, ...] = ()
-        if isinstance(s, (Store, Let)):
+        if isinstance(s, Let):
             values = (s.value,)
-        elif isinstance(s, Accumulate):
+        elif isinstance(s, (Store, Accumulate)):
             values = s.values
         yield from (x for v in values for x in loads(v) if x.index and not x.guards)
 

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import inside, rebuild, walk
-from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import grouped, product, unflatten
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.align import Together
@@ -23,6 +24,7 @@ from onnxfuse.schedule.writer import written
 NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
+RECORDS = (2, 3, 4)  # elements side by side that vectors of them are woven into
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
@@ -41,6 +43,10 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
+    record = _record(goals, loops)
+    if record is not None:
+        goals = [goals[0].substituted({record: Index.of(k)}) for k in range(record.extent.constant or 0)]
+        loops = [level for level in loops if level.axis != record]
     points = cut_at(vector.axis, signs) if vector is not None and len(loops) > 1 else None
     window, strip = _window(goals, loops, points, target) if vector is not None else (None, None)
     rows = [level.axis for level in loops if level is not vector and (window is None or level.axis != window[0])]
@@ -50,11 +56,11 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         return _window_phase(t, frame, window[1], m, digits, strip)
     goals = [g.substituted(digits) for g in goals]
     work = work_of(t)
-    if vector is not None:
+    if vector is not None and record is None:
         lanes = sum(strided(vector.axis, [g.offset, *offsets_of(g.value)]) for g in goals)
         work = work + product([a.extent for a in axes]) * LANE * lanes
     if vector is not None and points is not None and len(points) > 2:
-        return _cut_phase(work, frame, cut(goals, vector.axis, points), m)
+        return _cut_phase(work, frame, cut(goals, vector.axis, points), m, woven=record is not None)
     opened: list[Level] = []
     splits: list[Split] = []
     for axis, kind, letter in ((m, "serial", "r"), (vector.axis if vector else None, "vector", "c")):
@@ -63,7 +69,18 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
         splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
-    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened))
+    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, woven=record is not None))
+
+
+def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
+    """An axis of a few elements that lie side by side in the result, and behind them those of the next vector lane."""
+    if len(goals) != 1 or not loops or loops[-1].kind != "vector" or goals[0].also:
+        return None
+    (goal,), pitch = goals, coefficient(goals[0].offset, loops[-1].axis)
+    if goal.value.dtype != F32 or any(isinstance(n, Reduce) for n in walk(goal.value)):
+        return None
+    few = (level.axis for level in loops[:-1] if coefficient(goal.offset, level.axis) == ONE)
+    return next((a for a in few if pitch == a.extent and a.extent.constant in RECORDS), None)
 
 
 def _by_blocks(goal: Goal, axis: Axis) -> bool:
@@ -99,11 +116,13 @@ def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
     return goals
 
 
-def _cut_phase(work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis) -> Phase:
+def _cut_phase(
+    work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, *, woven: bool = False
+) -> Phase:
     """Rows whose vector loop is cut into parts: with and without padding."""
     body: list[Stmt] = []
     for number, (axis, goals) in enumerate(parts):
-        body += written(goals, [Level(axis, "vector")], f"p{number}")
+        body += written(goals, [Level(axis, "vector")], f"p{number}", woven=woven)
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
     return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))

@@ -28,9 +28,9 @@ def streamed(phase: Phase, large: frozenset[str]) -> Phase:
 
 def _values(body: tuple[Stmt, ...]) -> Iterator[Scalar]:
     for s in statements(body):
-        if isinstance(s, (Store, Let)):
+        if isinstance(s, Let):
             yield s.value
-        elif isinstance(s, Accumulate):
+        elif isinstance(s, (Store, Accumulate)):
             yield from s.values
 
 

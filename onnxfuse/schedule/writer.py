@@ -317,20 +317,28 @@ def use_counts(values: Sequence[Scalar]) -> dict[Scalar, int]:
     return counts
 
 
-def written(goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "") -> tuple[Stmt, ...]:
+def written(
+    goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "", *, woven: bool = False
+) -> tuple[Stmt, ...]:
     """Statements that compute the goals' values over the loops and store them in the innermost one.
 
-    Their variables begin with `prefix`, so that stages that follow each other do not share names.
+    Their variables begin with `prefix`, so that stages that follow each other do not share names. Woven goals are
+    elements side by side, which one statement stores.
     """
-    return finished(Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix), goals)
+    return finished(Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix), goals, woven=woven)
 
 
-def finished(writer: Writer, goals: Sequence[Goal]) -> tuple[Stmt, ...]:
+def finished(writer: Writer, goals: Sequence[Goal], *, woven: bool = False) -> tuple[Stmt, ...]:
     """All statements of a writer, once the goals' values are written and stored."""
     for t in goals:
         writer.also |= t.also
     uses = use_counts([t.value for t in goals])
+    values = []
     for t in goals:
-        value = writer.visit(t.value, uses, len(writer.loops))
-        writer.at[-1].append(Store(t.buffer, writer.index(t.offset), value))
+        values.append(writer.visit(t.value, uses, len(writer.loops)))
+        if not woven:
+            writer.at[-1].append(Store(t.buffer, writer.index(t.offset), values[-1]))
+    if woven:
+        offset = writer.index(goals[0].offset)
+        writer.at[-1].append(Store(goals[0].buffer, offset, values[0], behind=tuple(values[1:])))
     return (*writer.at[0], *_closed(writer.at[1:], writer.loops, {}))

@@ -34,6 +34,13 @@ def order() -> list[Case]:
         out.append(Case(f"turn_{name}", one("Transpose", 7, 19, 33, perm=perm)))
     out += [
         Case("turn_four", one("Transpose", 2, 6, 5, 16, perm=(0, 3, 1, 2))),
+        *(
+            Case(f"woven_{n}_{w}", one("Transpose", 2, n, 3, w, perm=(0, 2, 3, 1)))
+            for n in (2, 3, 4)
+            for w in (1, 16, 37)
+        ),
+        Case("woven_any", one("Transpose", 3, "A", perm=(1, 0)), ANY),
+        Case("woven_none", one("Transpose", 3, 0, perm=(1, 0))),
         Case("turn_alone", one("Transpose", 3, 50, 19, perm=(0, 2, 1), after="")),
         Case("turn_alone_long", one("Transpose", 2, 9, 1040, perm=(2, 0, 1), after="")),
         Case("turn_alone_prime", one("Transpose", 31, 521, perm=(1, 0), after="")),

@@ -68,6 +68,19 @@ template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   store_lanes(p, v, lanes);
 }
 
+// Lanes of several vectors side by side: p[S * i + k] is lane i of the k-th.
+template <class L, class... V> ONNXFUSE_INLINE void weave_lanes(float* p, L lanes, V... vs) {
+  constexpr int S = sizeof...(vs);
+  const vf all[S] = {vs...};
+  if constexpr (L::all) {
+#pragma GCC unroll 4
+    for (int k = 0; k < S; k++) store(p + k * LANES, woven(all, k));
+  } else {
+    for (int i = 0; i < lanes.n; i++)
+      for (int k = 0; k < S; k++) p[S * i + k] = all[k][i];
+  }
+}
+
 // Lane by lane: value(j) for the lanes that are alive, 0 beyond.
 template <class T, class L, class F> ONNXFUSE_INLINE vec<T> each_lane(i64 j, L lanes, F value) {
   vec<T> r{};

@@ -79,6 +79,34 @@ template <class F> ONNXFUSE_INLINE vf reduce_each(const vf (&rows)[LANES], F f) 
 ONNXFUSE_INLINE vf reduce_add_each(const vf (&rows)[LANES]) { return reduce_each(rows, [](vf a, vf b) { return a + b; }); }
 ONNXFUSE_INLINE vf reduce_max_each(const vf (&rows)[LANES]) { return reduce_each(rows, [](vf a, vf b) { return max_(a, b); }); }
 
+// The S * LANES lanes of S vectors, first those of all first lanes: where lane l of the k-th vector of them comes from, as
+// the j-th of S - 1 shuffles picks it, which take in one vector more each.
+template <int S> struct Weave {
+  alignas(sizeof(vf)) int32_t from[S][S - 1][LANES] = {};
+  constexpr Weave() {
+    for (int k = 0; k < S; k++)
+      for (int l = 0; l < LANES; l++) {
+        const int place = k * LANES + l, lane = place / S, vector = place % S;
+        for (int j = 1; j < S; j++)
+          from[k][j - 1][l] = vector == j ? LANES + lane : j > 1 ? l : vector == 0 ? lane : 0;
+      }
+  }
+};
+template <int S> constexpr Weave<S> WEAVE{};
+template <int S> ONNXFUSE_INLINE vf woven(const vf (&vs)[S], int k) {
+#if defined(__clang__)
+  vf r{};
+#pragma clang loop unroll(full)
+  for (int l = 0; l < LANES; l++) r[l] = vs[(k * LANES + l) % S][(k * LANES + l) / S];
+  return r;
+#else
+  vf r = vs[0];
+#pragma GCC unroll 4
+  for (int j = 1; j < S; j++) r = __builtin_shuffle(r, vs[j], load(WEAVE<S>.from[k][j - 1]));
+  return r;
+#endif
+}
+
 // rows[i][j] becomes rows[j][i]: log2(LANES) perfect shuffles.
 ONNXFUSE_INLINE void transpose(vf (&rows)[LANES]) {
 #pragma GCC unroll 4
