@@ -17,24 +17,24 @@ import numpy as np
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import Index
-from onnxfuse.ir.indexing import product
 from onnxfuse.ops.resize import stretches
 from onnxfuse.rewrite.affine import along, unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.measure import elements
-from onnxfuse.rewrite.movement import reshaped
+from onnxfuse.rewrite.movement import VIEWS, reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Array, Miss, Work
 
 CHANNELS = 1  # the axis of a convolution
-VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten")
+_MOVES = VIEWS | {"Transpose"}
+_LINEAR = ("MatMul", "Conv")
 
 
 def matrix_of(work: Work, node: Node) -> Constant:
-    """The constant float32 weight of a linear map. Raises Miss."""
+    """The constant float32 weight of a linear map, one for all elements of a batch. Raises Miss."""
     found = work.constants.get(node.inputs[1])
-    if found is None or found.dtype != F32 or len(found.shape) < 2:
-        raise Miss(f"{node.inputs[1]} is not a constant matrix of float32")
+    if found is None or found.dtype != F32 or len(found.shape) < 2 or (node.op == "MatMul" and len(found.shape) > 2):
+        raise Miss(f"{node.inputs[1]} is not one constant matrix of float32")
     return found
 
 
@@ -198,8 +198,6 @@ def of_linear(work: Work, at: int, trust: bool) -> Draft:
     """A linear map of the channels that another one makes is one linear map."""
     node = work.nodes[at]
     weight = pointwise(work, node) if node.op == "Conv" else matrix_of(work, node)
-    if node.op == "MatMul" and len(weight.shape) > 2:
-        raise Miss("there is a matrix for each element of a batch")
     head = _head(work, node.inputs[0], _axis(work, node, node.inputs[0]))
     rows = weight.shape[0 if node.op == "Conv" else 1]
     for name in (head.node.inputs[1], node.inputs[1]):
@@ -225,38 +223,33 @@ def _axis(work: Work, node: Node, value: str) -> int:
 def _head(work: Work, value: str, axis: int) -> Head:
     """The linear map that makes the channels which a value has at an axis. Raises Miss."""
     moves: list[tuple[Node, int]] = []
-    node = sole(work, value, "Transpose", *VIEWS, "Add", "MatMul", "Conv")
-    while node.op == "Transpose" or node.op in VIEWS:
+    node = sole(work, value, *_MOVES, "Add", *_LINEAR)
+    while node.op in _MOVES:
         moves.insert(0, (node, axis))
         axis = _axis_before(work, node, axis)
-        node = sole(work, node.inputs[0], "Transpose", *VIEWS, "Add", "MatMul", "Conv")
+        node = sole(work, node.inputs[0], *_MOVES, "Add", *_LINEAR)
     bias = ""
     if node.op == "Add":
         x, bias = sorted(node.inputs, key=lambda i: i in work.constants)
         if bias not in work.constants or work.type(x) != work.type(node.outputs[0]):
             raise Miss(f"{node.op} does not add a constant bias")
-        node = sole(work, x, "MatMul", "Conv")
+        node = sole(work, x, *_LINEAR)
     weight = matrix_of(work, node)
     if node.inputs[0] in work.constants:
         raise Miss(f"{node.outputs[0]} is constant")
     if node.op == "Conv" and work.view(node).attr("group", 1) != 1:
         raise Miss("the convolution is grouped")
-    if node.op == "MatMul" and len(weight.shape) > 2:
-        raise Miss("there is a matrix for each element of a batch")
     if axis != _axis(work, node, node.outputs[0]):
         raise Miss("channels are mixed with positions in between")
     return Head(node, weight, bias, tuple(moves))
 
 
 def _axis_before(work: Work, move: Node, axis: int) -> int:
-    """Where a move finds what it leaves as a whole axis."""
+    """Where a move finds what it leaves as a whole axis. Raises Miss."""
     have, want = work.type(move.inputs[0]).shape, work.type(move.outputs[0]).shape
     if move.op == "Transpose":
         return int(work.view(move).attr("perm", range(len(have))[::-1])[axis])
-    for k in reversed(range(len(have))):  # among axes of one element, which do not differ, MatMul's is the last
-        if have[k] == want[axis] and product(have[:k]) == product(want[:axis]):
-            return k
-    raise Miss("channels are mixed with positions in between")
+    return whole_axis(have, want, axis)
 
 
 def _moved(draft: Draft, move: Node, axis: int, y: str, rows: int) -> str:

@@ -15,6 +15,7 @@ from onnxfuse.rewrite.positions import located
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Definitions, Miss, Work
 
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 _GATHERS = frozenset({"Gather", "GatherND", "GatherElements"})
 _REPLACED = _GATHERS | {"Transpose"}  # by a Reshape, even where they stand alone
 _OPS = MOVES | _GATHERS | {"Concat", "Tile"}
@@ -108,6 +109,17 @@ def reshaped(draft: Draft, source: str, want: Shape) -> str:
     if root.op == "Reshape" and all(e != 0 for e in draft.work.known.get(root.inputs[1], (Index.of(0),))):
         return draft.node("Reshape", (source, root.inputs[1]))
     raise Miss(f"{want!r} cannot be spelled as a constant")
+
+
+def whole_axis(have: Shape, want: Shape, axis: int) -> int:
+    """The axis of `have` that is the named one of `want`, another shape of the same elements.
+
+    Among axes of one element, which do not differ, it is the last. Raises Miss where there is none.
+    """
+    for k in reversed(range(len(have))):
+        if have[k] == want[axis] and product(have[:k]) == product(want[:axis]):
+            return k
+    raise Miss("the axis is made of others, or part of one")
 
 
 def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:

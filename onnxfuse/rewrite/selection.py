@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
-from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import FromIndex, Load
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.movement import reshaped
+from onnxfuse.rewrite.movement import VIEWS, reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Definitions, Miss, Work
 
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
 LAST = 2**63 - 1  # an end behind every element
 
 
@@ -85,8 +83,8 @@ def _selected(draft: Draft, value: str, chosen: Selection, axis: int) -> str:
     above = work.node(value)
     if above is None or not work.single_use(value):
         raise Miss(f"{value} is an input, or also used elsewhere")
-    if any(above.outputs[1:]) or above.op in ("Slice", "Gather"):
-        raise Miss(f"{above.op} selects itself, or makes several values")
+    if any(above.outputs[1:]) or above.op in ("Slice", "Gather") or not above.standard:
+        raise Miss(f"{above.key} selects itself, makes several values, or is of another domain")
     return (_view if above.op in VIEWS else _operator)(draft, above, chosen, axis)
 
 
@@ -133,12 +131,11 @@ def _trace(meaning: Definitions, d: Definition, axis: Axis | None, dims: dict[st
 def _view(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     """A Reshape or the like that leaves the axis whole, of what is selected further up."""
     have, want = (draft.work.type(v).shape for v in (above.inputs[0], above.outputs[0]))
-    before = product(list(want[:axis]))
-    dims = [k for k, e in enumerate(have) if e == want[axis] and product(list(have[:k])) == before]
-    if not dims or want[axis] == ONE:
-        raise Miss("the axis is made of others, or part of one")
-    y = _selected(draft, above.inputs[0], chosen, dims[0])
-    extent = draft.type(y).shape[dims[0]]
+    if want[axis] == ONE:
+        raise Miss("the axis has one element")
+    dim = whole_axis(have, want, axis)
+    y = _selected(draft, above.inputs[0], chosen, dim)
+    extent = draft.type(y).shape[dim]
     return reshaped(draft, y, tuple(extent if k == axis else e for k, e in enumerate(want)))
 
 

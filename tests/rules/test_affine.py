@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -189,6 +190,13 @@ def test_a_map_that_is_also_read_elsewhere_stays() -> None:
     x = b.node("Mul", b.input("x", 3, 6), positive(b, 6))
     before = b.graph(b.dense(x, 4), b.node("Exp", x))
     assert rewritten(before, only(BEFORE))[1] == {}
+
+
+def test_a_contraction_of_another_domain_stays() -> None:
+    b = Build()
+    y = b.node("Conv", b.node("Mul", b.input("x", 2, 6, 5, 5), positive(b, 6, 1, 1)), b.weights(4, 6, 3, 3))
+    b.nodes[-1] = replace(b.nodes[-1], domain="com.microsoft.nchwc")
+    stays(b, y, BEFORE)
 
 
 # Scales ---------------------------------------------------------------------------------------------------------------

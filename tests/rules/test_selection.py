@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -161,3 +162,10 @@ def test_nothing_is_gained_where_everything_is_read() -> None:
     b = Build()
     y = b.node("Exp", b.input("x", 2, 6, 8))
     stays(b, b.node("Gather", y, b.constant(np.arange(6).repeat(2)), axis=1))
+
+
+def test_an_operator_of_another_domain_is_not_spelled_as_one_of_the_default() -> None:
+    b = Build(20)
+    y = b.node("Gelu", b.input("x", 2, 5, 8))
+    b.nodes[-1] = replace(b.nodes[-1], domain="com.microsoft")
+    stays(b, first(b, y, 1))
