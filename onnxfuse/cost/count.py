@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from math import ceil, sqrt
+from math import ceil, prod, sqrt
 from typing import assert_never
 
 from onnxfuse.config import Target
@@ -91,7 +91,7 @@ class Counter:
         for s in self.phase.splits:
             self.values[s.first], self.values[s.last] = 0, self.number(s.extent)
         self._tasks()
-        return self._block(self.phase.body).cycles * _product(self.parts)
+        return self._block(self.phase.body).cycles * prod(self.parts)
 
     def _tasks(self) -> None:
         """The tasks of a thread as loops around all others: what is outside of the loop over a split is done anew."""
@@ -195,7 +195,7 @@ class Counter:
             case Point():
                 self.tables[s.table] = s
                 entries = EVEN_ROWS if s.even else max(self.number(s.end) - self.number(s.begin), 1)
-                return POINTER * entries * _product([self.number(a.extent) for a in s.segments])
+                return POINTER * entries * prod([self.number(a.extent) for a in s.segments])
             case Tile():
                 return self._tile(s)
             case Pack():
@@ -398,10 +398,3 @@ def _cost(x: Apply) -> float:
 def _index_ops(e: Index) -> float:
     """Slots of computing an index."""
     return 1.0 + 4.0 * sum(isinstance(a, (Div, Mod)) for a in atoms(e))
-
-
-def _product(values: Sequence[float]) -> float:
-    total = 1.0
-    for v in values:
-        total *= v
-    return total

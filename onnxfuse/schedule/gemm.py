@@ -117,7 +117,7 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
         all_rows = [by_rows, replace(by_rows, block=fitting(6, lines, min(here, share)))]
         ways = [*ways, *all_rows] if streams else [all_rows[0], *ways, all_rows[1]]
         if must and None not in (m, depth.constant):
-            ways.append(replace(by_rows, inside=True, block=fitting(4, tile, share)))
+            ways.insert(0, replace(by_rows, inside=True, block=fitting(4, tile, share)))
     if may:
         ways.append(replace(by_columns, packed=True, block=fitting(6, tile, count)))
         chunks = _chunks(k, how, tall * count, target) if depth.constant is not None else 1
