@@ -321,7 +321,7 @@ class _Grower:
                 return ("E-FANOUT", f"the result of {n.op} is an output of the model")
         if self._follows_contraction(node):
             return ("E-COST", f"{n.op} belongs to the contraction before it")
-        if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW}:
+        if kind.name == ELEMENTWISE and self._multiplied(group, node):
             return ("E-COST", f"{n.op} would be computed for every panel of weights")
         if kind.keeps_order and self._shapes_image(group, node):
             return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
@@ -330,6 +330,17 @@ class _Grower:
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be computed for every head")
         return None
+
+    def _multiplied(self, group: int, node: int) -> bool:
+        """Whether what a node makes goes into a product or a window of a group, and not only to what follows those."""
+        pending, seen = [node], {node}
+        while pending:
+            inside = [a for a in self.units.after[pending.pop()] if self.units.group[a] == group and a not in seen]
+            if any(self.kinds[a].name in (WEIGHTS, WINDOW) for a in inside):
+                return True
+            seen.update(inside)
+            pending.extend(inside)
+        return False
 
     def _follows_contraction(self, node: int) -> bool:
         """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of."""
