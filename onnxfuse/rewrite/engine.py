@@ -185,7 +185,7 @@ def commit(work: Work, draft: Draft) -> list[int]:
         touched.extend(work.users.get(name, ()))
     for node in draft.nodes:
         # what makes the root's value takes its name, the nodes before it derived ones
-        name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{root.name}/{node.op}")
+        name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{_label(root)}/{node.op}")
         made = Node(node.op, node.inputs, node.outputs, node.attrs, name, origin=first)
         for o in made.outputs:
             work.types[o] = work.types.get(o) or draft.types.get(o)
