@@ -141,6 +141,7 @@ class _Grower:
         self.target = targets_of(options.arch)[0]  # the best: others do as it does
         self.single = options.precision == "fp32"
         self.taken: set[int] = set()
+        self.made = {o for i in kinds for o in units.nodes[i].outputs}
         self.decisions: list[Decision] = []
         self.seen: set[tuple[str, str]] = set()
 
@@ -323,6 +324,8 @@ class _Grower:
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._multiplied(group, node):
             return ("E-COST", f"{n.op} would be computed for every panel of weights")
+        if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW} and self._reads_plain(group, node):
+            return ("E-COST", f"the image that {n.op} reads would be read channel by channel")
         if kind.keeps_order and self._shapes_image(group, node):
             return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
         if kind.joins and REDUCTION in self._kinds(group) and self._of_images(group, node):
@@ -341,6 +344,14 @@ class _Grower:
             seen.update(inside)
             pending.extend(inside)
         return False
+
+    def _reads_plain(self, group: int, node: int) -> bool:
+        """Whether a node would read for a group of images what no kernel lays out: inputs, what the runtime makes."""
+        graph, n = self.units.graph, self.units.nodes[node]
+        if not any(self.kinds[m].spatial for m in self.units.members[group]):
+            return False
+        others = [v for v in n.inputs if v and v not in graph.constants and v not in self.made]
+        return any((t := graph.types.get(v)) is None or len(t.shape) > 2 for v in others)
 
     def _follows_contraction(self, node: int) -> bool:
         """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of."""

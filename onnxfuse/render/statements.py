@@ -201,11 +201,13 @@ class Printer:
         """A store: of a vector where the offset runs with the lanes, else lane by lane."""
         name = identifier(s.buffer)
         axis = self.context.axis
-        value = scalar(_unrounded(s.value, self.buffers[s.buffer]), self.context)
         if s.behind:
+            assert self.buffers[s.buffer] == F32, "vectors of float32 are woven"
             values = ", ".join(scalar(v, self.context) for v in s.values)
             self.put(f"weave_lanes({name} + {index(s.offset, 1)}, lanes, {values});")
-        elif axis is None:
+            return
+        value = scalar(_unrounded(s.value, self.buffers[s.buffer]), self.context)
+        if axis is None:
             self.put(f"put({name} + {index(s.offset, 1)}, {value});")
         elif coefficient(s.offset, axis) == Index.of(1):
             self.put(f"{'stream' if s.stream else 'store'}_lanes({name} + {index(s.offset, 1)}, {value}, lanes);")

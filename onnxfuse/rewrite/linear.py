@@ -18,9 +18,9 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import Index
 from onnxfuse.ops.resize import stretches
-from onnxfuse.rewrite.affine import along, unshared
+from onnxfuse.rewrite.affine import after, along, unshared
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.measure import elements
+from onnxfuse.rewrite.measure import Measure, elements
 from onnxfuse.rewrite.movement import VIEWS, reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Array, Miss, Work
@@ -76,6 +76,8 @@ def before_resize(work: Work, at: int, trust: bool) -> Draft:
     """A pointwise convolution of what is enlarged, or of a Concat in which something is, goes before the Resize."""
     conv = work.nodes[at]
     weight, bias, draft = pointwise(work, conv), _bias(conv), Draft(work, at)
+    if _takes_reader(work, conv):
+        raise Miss("what follows joins the convolution first")
     parts = _parts(work, conv.inputs[0])
     plain = [p for p in parts if p.resize is None]
     if len(plain) == len(parts):
@@ -94,6 +96,15 @@ def before_resize(work: Work, at: int, trust: bool) -> Draft:
     for term in terms[1:]:
         total = draft.node("Add", (total, term))
     return draft.replace(conv.outputs[0], total)
+
+
+def _takes_reader(work: Work, conv: Node) -> bool:
+    """Whether an affine map follows that moves into the convolution, which a sum would keep from it."""
+    readers = work.users.get(conv.outputs[0], {})
+    try:
+        return len(readers) == 1 and after(work, next(iter(readers)), False).settled().gain() > Measure()
+    except Miss:
+        return False
 
 
 def _parts(work: Work, value: str) -> list[Part]:
@@ -120,7 +131,10 @@ def _resize(work: Work, value: str) -> Node | None:
     node = work.node(value)
     if node is None or node.key not in ("Resize", "Upsample") or not work.single_use(value):
         return None
-    work.definitions(work.maker[value])  # refuses what stretches nothing by a known scale
+    try:
+        work.definitions(work.maker[value])  # refuses what stretches nothing by a known scale
+    except Miss:
+        return None
     axes = stretches(work.view(node))
     crops = work.view(node).attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"
     alone = all(s.idle for s in axes[: CHANNELS + 1]) and not crops and node.inputs[0] not in work.constants

@@ -9,15 +9,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from onnxfuse.ir.compose import walk
+from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.scalar import FromIndex, Load
 from onnxfuse.ops.spec import Definition
+from onnxfuse.rewrite.affine import unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.movement import VIEWS, reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
-from onnxfuse.rewrite.work import Definitions, Miss, Work
+from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
 
 LAST = 2**63 - 1  # an end behind every element
 
@@ -40,7 +44,10 @@ class Selection:
         if self.node.op == "Gather":
             return draft.node("Gather", (value, self.node.inputs[1]), {"axis": axis})
         starts, ends = self.node.inputs[1:3]
-        return draft.node("Slice", (value, starts, ends, draft.ints((axis,)), *self.node.inputs[4:5]))
+        axes, kind = draft.ints((axis,)), draft.type(starts).dtype
+        if kind != I64:  # as the ends are
+            axes = draft.array(np.asarray([axis]), kind, "axis", starts)
+        return draft.node("Slice", (value, starts, ends, axes, *self.node.inputs[4:5]))
 
 
 def selection_of(work: Work, node: Node) -> Selection:
@@ -94,15 +101,23 @@ def _operator(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:
     found = next(d for d in meaning if d.name == above.outputs[0])
     dims: dict[str, int | None] = {}
     _trace(meaning, found, found.axes[axis], dims)
-    inputs = []
-    for i in above.inputs:
-        dim = dims.get(i)
-        inputs.append(chosen.of(draft, i, dim) if dim is not None else i)
+    inputs = [i if (dim := dims.get(i)) is None else _operand(draft, i, chosen, dim) for i in above.inputs]
     y = draft.node(above.op, inputs, above.attrs)
     have, whole = draft.type(y).shape, found.shape
     if len(have) != len(whole) or any(a != b for k, (a, b) in enumerate(zip(have, whole, strict=True)) if k != axis):
         raise Miss(f"{above.op} does not run along the axis")
     return y
+
+
+def _operand(draft: Draft, value: str, chosen: Selection, dim: int) -> str:
+    """What is selected of an operand; a large constant stays one, and is held once."""
+    made = chosen.of(draft, value, dim)
+    constant = draft.work.constants.get(value)
+    if constant is not None:
+        unshared(draft.work, value)
+        if constant.size > SMALL and draft.constant_of(made) is None:
+            raise Miss(f"{value} would no longer be constant")
+    return made
 
 
 def _trace(meaning: Definitions, d: Definition, axis: Axis | None, dims: dict[str, int | None]) -> None:

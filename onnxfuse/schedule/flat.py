@@ -42,6 +42,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     signs = signs_of(g.value for g in goals)
     loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
     loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
+    loops = _behind_records(goals, loops)
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
     record = _record(goals, loops)
     if record is not None:
@@ -70,6 +71,19 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, woven=record is not None))
+
+
+def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
+    """The loops with vectors of records instead of a vector along a record, where that would be woven."""
+    if not loops or loops[-1].kind != "vector" or loops[-1].axis.extent.constant not in RECORDS:
+        return loops
+    *rest, along = loops
+    lane = next((x for x in rest if coefficient(goals[0].offset, x.axis) == along.axis.extent), None)
+    if lane is None:
+        return loops
+    others = [x for x in rest if x is not lane]
+    woven = [*others, Level(along.axis), Level(lane.axis, "vector", lane.begin, lane.end)]
+    return woven if _record(goals, woven) == along.axis else loops
 
 
 def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:

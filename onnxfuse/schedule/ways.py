@@ -54,6 +54,7 @@ class Judge:
             return ways[0], ()
         values = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
         few, many = ([self.seconds(way, scratch, values, cores) for way in ways] for cores in (1, MANY))
+        assert inf not in few, "an extent has a symbol that is none of the kernel's"
         both = [one * other for one, other in zip(few, many, strict=True)]
         order = sorted(range(len(ways)), key=lambda i: both[i])
         taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))

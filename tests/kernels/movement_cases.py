@@ -25,6 +25,13 @@ def one(op: str, *shape: int | str, after: str = "Neg", dtype: DType = F32, coun
     return b.graph(*(b.node(after, v) if after else v for v in ys))
 
 
+def scaled_image() -> Graph:
+    """An image whose channels are scaled one by one and then lie side by side."""
+    b = Build()
+    x = b.node("Sub", b.input("x", 2, 3, 5, 37), b.weights(1, 3, 1, 1))
+    return b.graph(b.node("Transpose", b.node("Mul", x, b.weights(3, 1, 1)), perm=(0, 2, 3, 1)))
+
+
 def order() -> list[Case]:
     out = []
     for shape in ((19, 33), (33, 1), (5, 70)):
@@ -39,6 +46,7 @@ def order() -> list[Case]:
             for n in (2, 3, 4)
             for w in (1, 16, 37)
         ),
+        Case("woven_scaled", scaled_image()),
         Case("woven_any", one("Transpose", 3, "A", perm=(1, 0)), ANY),
         Case("woven_none", one("Transpose", 3, 0, perm=(1, 0))),
         Case("turn_alone", one("Transpose", 3, 50, 19, perm=(0, 2, 1), after="")),

@@ -169,3 +169,25 @@ def test_an_operator_of_another_domain_is_not_spelled_as_one_of_the_default() ->
     y = b.node("Gelu", b.input("x", 2, 5, 8))
     b.nodes[-1] = replace(b.nodes[-1], domain="com.microsoft")
     stays(b, first(b, y, 1))
+
+
+def test_ends_of_another_type_keep_it() -> None:
+    b = Build()
+    y = b.node("Exp", b.input("x", 2, 60, 80))
+    places = [b.constant(np.asarray([n], np.int32)) for n in (0, 1, 1)]
+    after = check(b.graph(b.node("Slice", y, *places)), ["Slice", "Exp"])
+    types = [after.types[i] for i in after.nodes[0].inputs[1:]]
+    assert {t.dtype.name for t in types if t is not None} == {"int32"}
+
+
+def test_a_large_weight_stays_constant_and_is_held_once() -> None:
+    b = Build()
+    y = b.node("MatMul", b.input("x", 4, 300), b.weights(300, 500))
+    stays(b, b.node("Gather", y, b.input("i", 7, dtype=I64), axis=1))
+    b = Build()
+    w = b.weights(500, 300)
+    y = b.node("Gemm", b.input("x", 4, 300), w, transB=1)
+    stays(b, first(b, y, 1, end=100), b.node("Gather", w, b.input("i", 7, dtype=I64)))
+    b = Build()
+    y = b.node("MatMul", b.input("x", 4, 300), b.weights(300, 500))
+    check(b.graph(first(b, y, 1, end=100)), ["MatMul"])
