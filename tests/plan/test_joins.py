@@ -87,3 +87,26 @@ def test_an_image_that_was_normalized_as_rows_is_stored_channels_last() -> None:
     made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
     assert ops(made)[-1] == ("Conv",)
     assert made.layouts["d"] == channels_last(4)
+
+
+def test_what_is_added_behind_a_product_is_computed_there() -> None:
+    """Enlarged maps are added as they are made; an input that no kernel lays out would be read channel by channel."""
+    text = """<ir_version: 8, opset_import: ["" : 18]>
+    added (float[1, 16, 9, 9] x, float[1, 16, 18, 18] z) => (float[1, 16, 18, 18] y) {
+      small = Conv <kernel_shape = [1, 1]> (x, w)
+      ends = Constant <value_ints = [1, 16, 18, 18]> ()
+      large = Resize <mode = "linear"> (small, , , ends)
+      other = %s
+      wide = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (z, v)
+      y = Add (wide, other)
+    }"""
+
+    def grouped(other: str) -> list[tuple[str, ...]]:
+        proto = onnx.parser.parse_model(text % other)
+        for name, shape in (("w", (16, 16, 1, 1)), ("v", (16, 16, 3, 3))):
+            proto.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+        return ops(plan(load(proto.SerializeToString(), Options()), ROWS, Options()))
+
+    assert ("Resize", "Relu", "Conv", "Add") in grouped("Relu (large)")
+    apart = grouped("Relu (z)")
+    assert ("Conv", "Add") in apart and not any("Relu" in g and "Conv" in g for g in apart)
