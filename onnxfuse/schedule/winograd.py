@@ -270,15 +270,16 @@ class _Winograd:
         )
 
     def _ahead(self, number: Index) -> tuple[Index | None, Index, Index]:
-        """The weights of the next panel that a product fetches, and how much of as many as it multiplies itself."""
-        if self.division.keep:
+        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps.
+
+        The offset, and which part of how many as long as what the tile reads itself.
+        """
+        per_tap, rest = divmod(self.size * self.size, TAPS * TAPS)
+        if self.division.keep or rest:
             return None, ZERO, ZERO
-        n, taps = self.size, TAPS * TAPS
-        share = -(-taps * self.depth * self.width // (n * n))
-        turns = max(n * n // taps, 1)
-        begin = Index.of(self.at) - self.t0
-        tiles = Index.of(self.t1) - self.t0
-        return self._tap(0, 0) + taps * self.depth * self.width + number * share, begin, tiles * turns
+        weights = self.depth * self.width  # of a tap
+        begin, tiles = Index.of(self.at) - self.t0, Index.of(self.t1) - self.t0
+        return self._tap(0, 0) + TAPS * TAPS * weights + number * (weights // per_tap), begin, tiles * per_tap
 
     def _columns(self) -> tuple[Axis, Axis, Index]:
         """Axes over the columns of a panel, and where they are in a matrix of sums."""
