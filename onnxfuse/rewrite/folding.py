@@ -113,11 +113,17 @@ def load_of(d: Definition) -> Load | None:
 
 
 def _permute(perm: tuple[int, ...], dtype: np.dtype[np.generic], array: Array) -> Array:
-    return array.transpose(perm).astype(dtype, copy=False)
+    return _cast(array.transpose(perm), dtype)
 
 
 def _reshape(shape: tuple[int, ...], dtype: np.dtype[np.generic], array: Array) -> Array:
-    return array.reshape(shape).astype(dtype, copy=False)
+    return _cast(array.reshape(shape), dtype)
+
+
+def _cast(array: Array, dtype: np.dtype[np.generic]) -> Array:
+    """The elements as another type; what it cannot hold becomes what the processor makes of it, as in the runtime."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        return array.astype(dtype, copy=False)
 
 
 def plain(index: tuple[Index, ...], d: Definition) -> tuple[Index, ...]:
