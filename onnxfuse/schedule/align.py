@@ -104,6 +104,18 @@ def _across(t: Together, places: Mapping[str, Place]) -> bool:
     )
 
 
+def _copied(t: Together, places: Mapping[str, Place]) -> bool:
+    """Whether elements of rows that lie side by side would each be stored several times, as copies of the row.
+
+    Each copy is a row, stored by vectors, where the copies have a phase of their own. Sums are worth a loop over rows.
+    """
+    if any(j.tiled is not None or any(isinstance(n, Reduce) for n in walk(j.nest.value)) for j in t.jobs):
+        return False
+    made = [j.nest for j in t.jobs if not set(j.nest.axes) <= set(t.shared) and j.nest.name in places]
+    side = [a for a in t.shared if (a.extent.constant or WIDEST) >= WIDEST]
+    return any(coefficient(places[n.name].offset(n.dims), a) == ONE for n in made for a in side)
+
+
 def partition(jobs: Sequence[Job], places: Mapping[str, Place]) -> list[Together]:
     """Phases in order: jobs joined to the phase before them as long as axes are shared.
 
@@ -115,7 +127,12 @@ def partition(jobs: Sequence[Job], places: Mapping[str, Place]) -> list[Together
         both = [*current, *unit]
         joins = current and (chained(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
         joined = together(both) if joins else None
-        if joined is not None and enough_parallel(joined) and not _across(joined, places):
+        if (
+            joined is not None
+            and enough_parallel(joined)
+            and not _across(joined, places)
+            and not _copied(joined, places)
+        ):
             current.extend(unit)
             continue
         phases.extend(_closed(current))

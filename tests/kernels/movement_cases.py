@@ -32,6 +32,14 @@ def scaled_image() -> Graph:
     return b.graph(b.node("Transpose", b.node("Mul", x, b.weights(3, 1, 1)), perm=(0, 2, 3, 1)))
 
 
+def kept_and_copied() -> Graph:
+    """Rows that are joined, stored, and stored again for each of several readers, as caches of keys and values are."""
+    b = Build()
+    x = b.node("Concat", b.input("past", 2, "A", 19), b.input("new", 2, 1, 19), axis=1)
+    copies = b.node("Expand", b.node("Unsqueeze", x, b.ints(1)), b.ints(1, 3, 1, 1))
+    return b.graph(x, copies)
+
+
 def order() -> list[Case]:
     out = []
     for shape in ((19, 33), (33, 1), (5, 70)):
@@ -47,6 +55,7 @@ def order() -> list[Case]:
             for w in (1, 16, 37)
         ),
         Case("woven_scaled", scaled_image()),
+        Case("kept_and_copied", kept_and_copied(), ({"A": 5}, {"A": 1}, {"A": 0})),
         Case("woven_any", one("Transpose", 3, "A", perm=(1, 0)), ANY),
         Case("woven_none", one("Transpose", 3, 0, perm=(1, 0))),
         Case("turn_alone", one("Transpose", 3, 50, 19, perm=(0, 2, 1), after="")),
