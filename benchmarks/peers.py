@@ -40,10 +40,11 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     `speedup` is that of ours over each, by minima.
     """
     common = {"threads": threads, "inputs": str(inputs)}
-    libraries = {"runtime": (model, []), "fused": (fused.model, [fused.library])}
     engines = {
-        name: turns.Engine(_OURS, {"do": "engine", "model": str(file), "libraries": loaded, **common})
-        for name, (file, loaded) in libraries.items()
+        "runtime": turns.Engine(_OURS, {"do": "engine", "model": str(model), "libraries": [], **common}),
+        "fused": turns.Engine(
+            _OURS, {"do": "engine", "model": str(fused.model), "libraries": [fused.library], **common}
+        ),
     }
     for name, precision in OPENVINO.items():
         engines[name] = turns.Engine(_CHILD, {"model": str(model), "precision": precision, **common})
@@ -51,15 +52,16 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
         engines[COMPILED] = turns.Engine(_TORCH, {"model": str(model), "network": model.stem, **common})
     with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
         raced = turns.race([*engines.values()], Path(folder), warmup=3, duration=effort.seconds)
-    names = tuple(engines)
-    ms = {name: asdict(latency(each.times)) for name, each in zip(names, raced, strict=True)}
+    ms = {name: asdict(latency(each.times)) for name, each in zip(engines, raced, strict=True)}
     least = ms["fused"]["min"]
     return {
         "threads": threads,
         "ms": ms,
         "speedup": {name: each["min"] / least for name, each in ms.items()},
         "of_medians": {name: each["median"] / ms["fused"]["median"] for name, each in ms.items()},
-        "error": {name: each.facts["error"] for name, each in zip(names, raced, strict=True) if "error" in each.facts},
+        "error": {
+            name: each.facts["error"] for name, each in zip(engines, raced, strict=True) if "error" in each.facts
+        },
         "versions": versions(raced),
     }
 

@@ -76,12 +76,12 @@ def before_resize(work: Work, at: int, trust: bool) -> Draft:
     """A pointwise convolution of what is enlarged, or of a Concat in which something is, goes before the Resize."""
     conv = work.nodes[at]
     weight, bias, draft = pointwise(work, conv), _bias(conv), Draft(work, at)
-    if _takes_reader(work, conv):
-        raise Miss("what follows joins the convolution first")
     parts = _parts(work, conv.inputs[0])
     plain = [p for p in parts if p.resize is None]
     if len(plain) == len(parts):
         raise Miss(f"{conv.inputs[0]} is not enlarged")
+    if _takes_reader(work, conv):
+        raise Miss("what follows joins the convolution first")
     terms: list[str] = []
     if plain:
         values = [p.value for p in plain]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from onnxfuse.config import Target
@@ -14,7 +14,6 @@ from onnxfuse.schedule.gemm import balanced
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.tiled import Tiled
 from onnxfuse.schedule.toom import FOUR, TWO, Transform
-from onnxfuse.schedule.ways import MANY as MANY_CORES
 from onnxfuse.schedule.ways import Judge, Way
 from onnxfuse.schedule.winograd import Division, Windows, windows_of, winograd_phase
 
@@ -49,18 +48,13 @@ class Algorithms:
             Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, self.judge.target),))
             for each in divisions_of(job.tiled, windows, self.judge.target)
         ]
-        few, many = self._seconds(direct, sizes)
+        few, many = self.judge.seconds(direct, self.values, sizes)
         good: list[tuple[float, int]] = []
         for at, way in enumerate(ways):
-            here, there = self._seconds(way, sizes)
+            here, there = self.judge.seconds(way, self.values, sizes)
             if here < GAIN * few and here * there < few * many:
                 good.append((here * there, at))
         return ways[min(good)[1]] if good else None
-
-    def _seconds(self, way: Way, sizes: Mapping[str, int]) -> tuple[float, float]:
-        """The predicted times on few cores and on many."""
-        one, other = (self.judge.seconds(way, self.values, sizes, times) for times in (1, MANY_CORES))
-        return one, other
 
     def apart(self, t: Together, direct: Callable[[Together], tuple[Way, object]]) -> list[Together]:
         """Contractions that follow each other in one phase, less those that are faster by themselves."""

@@ -53,23 +53,23 @@ class Judge:
         if len(ways) == 1:
             return ways[0], ()
         values = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
-        few, many = ([self.seconds(way, scratch, values, cores) for way in ways] for cores in (1, MANY))
-        assert inf not in few, "an extent has a symbol that is none of the kernel's"
-        both = [one * other for one, other in zip(few, many, strict=True)]
+        times = [self.seconds(way, scratch, values) for way in ways]
+        assert (inf, inf) not in times, "an extent has a symbol that is none of the kernel's"
+        both = [few * many for few, many in times]
         order = sorted(range(len(ways)), key=lambda i: both[i])
         taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
         order = [taken, *(i for i in order if i != taken)]
-        return ways[taken], (Choice(tuple((ways[i].name, few[i]) for i in order)),)
+        return ways[taken], (Choice(tuple((ways[i].name, times[i][0]) for i in order)),)
 
-    def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], times: int) -> float:
-        """The predicted time on so many times the cores of the machine class; infinite where a symbol has no value.
+    def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int]) -> tuple[float, float]:
+        """The predicted times on the cores of the machine class and on many; infinite where a symbol has no value.
 
         Buffers `beside` are the scratch of other phases.
         """
         kernel = replace(self.kernel, scratch=(*beside, *way.scratch), phases=way.phases)
-        target = replace(self.target, cores=self.target.cores * times)
-        cost = cost_of(kernel, target, self.weights, self.round_bytes, values)
-        return cost.seconds if cost is not None else inf
+        targets = (replace(self.target, cores=self.target.cores * times) for times in (1, MANY))
+        few, many = (cost_of(kernel, target, self.weights, self.round_bytes, values) for target in targets)
+        return few.seconds if few is not None else inf, many.seconds if many is not None else inf
 
 
 Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple[Way, tuple[Choice, ...]]]
