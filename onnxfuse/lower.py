@@ -19,20 +19,24 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Axis, Index, Loaded
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
-from onnxfuse.ops.spec import Definition, Table, define, view_of
+from onnxfuse.ops.spec import Definition, Demand, Table, define, view_of
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
 
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A group as definitions in order. `outputs` are those of them that the group hands on, the others stay inside."""
+    """A group as definitions in order. `outputs` are those of them that the group hands on, the others stay inside.
+
+    `demands` are those of its operators.
+    """
 
     group: Group
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     types: Mapping[str, TensorType]
     definitions: tuple[Definition, ...]
+    demands: tuple[Demand, ...] = ()
 
 
 def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
@@ -45,6 +49,7 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
             return found
         made.extend(found)
     live = _live(made, group.outputs)
+    demands = tuple(dict.fromkeys(demand for d in made for demand in d.demands))
     composed = _compose(live, group.outputs)
     if isinstance(composed, Decision):
         return composed
@@ -57,7 +62,7 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
             return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known")
         types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
     inputs = tuple(i for i in group.inputs if i in read)
-    return Lowered(group, inputs, group.outputs, types, _held(composed, plan.held))
+    return Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)
 
 
 def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:

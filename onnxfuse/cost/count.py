@@ -11,7 +11,7 @@ from onnxfuse.config import Target
 from onnxfuse.cost.traffic import Access, Run
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import ZERO, Atom, Axis, Div, Entry, Index, Least, Loaded, Mod, Symbol, atoms, axes_of
+from onnxfuse.ir.index import ZERO, Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -130,8 +130,8 @@ class Counter:
         if isinstance(atom, Mod):
             num, den = self.number(atom.num), self.number(atom.den)
             return num % den if isinstance(num, int) and isinstance(den, int) else den / 2
-        if isinstance(atom, Least):
-            return min(self.number(atom.one), self.number(atom.two))
+        if isinstance(atom, (Least, Common)):
+            return (min if isinstance(atom, Least) else max)(self.number(atom.one), self.number(atom.two))
         if isinstance(atom, Entry):
             return sum(atom.table.values) / max(len(atom.table.values), 1)
         return self.number(atom.extent) / 2

@@ -14,6 +14,7 @@ from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.proto import node_proto, rename, set_metadata, value_info, without
 from onnxfuse.emit.weights import Weights
 from onnxfuse.ir.graph import Graph, Node, sorted_nodes
+from onnxfuse.ir.layout import Shape
 from onnxfuse.load.inline import defined, free_names, graphs
 from onnxfuse.load.source import Source
 
@@ -76,7 +77,7 @@ def fill(proto: onnx.GraphProto, planned: Planned, weights: Weights, room: Room,
     weights.plain(graph.outputs, graph)
     weights.store(proto)
     room.used.extend(used)
-    _add_types(proto, used, graph, source)
+    _add_types(proto, used, planned)
 
 
 # Nodes ----------------------------------------------------------------------------------------------------------------
@@ -136,8 +137,16 @@ def _call(f: Fused, graph: Graph, weights: Weights, room: Room) -> onnx.NodeProt
     return node
 
 
-def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], graph: Graph, source: Source) -> None:
+def _stored(planned: Planned, value: str) -> Shape:
+    """The shape of a value in storage over the symbols of the model: those of kernels are each kernel's own."""
+    have = planned.plan.graph.types[value]
+    assert have is not None, f"emit: a kernel makes {value} of an unknown shape"
+    return planned.plan.layout(value).shape(have.shape)
+
+
+def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) -> None:
     """Types of what kernels make, in storage, and those that the model had for what is still there."""
+    graph, source = planned.plan.graph, planned.source
     ends = {*graph.inputs, *graph.outputs}
     ours = {p.value: p for f in used for p in f.kernel.outputs}
     made = {o for n in proto.node for o in n.output if o}
@@ -145,7 +154,7 @@ def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], graph: Graph, sour
         if info.name in made - ours.keys() - ends:
             proto.value_info.append(info)
             fix_extents(proto.value_info[-1], graph, source)
-    infos = [value_info(p.value, p.dtype, p.storage) for p in ours.values() if p.value not in ends]
+    infos = [value_info(v, p.dtype, _stored(planned, v)) for v, p in ours.items() if v not in ends]
     proto.value_info.extend(infos)
     there = made | {*graph.inputs} | {t.name for t in proto.initializer}
     kept = [a for a in proto.quantization_annotation if a.tensor_name in there]

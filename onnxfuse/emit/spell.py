@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import F64, I64, DType
+from onnxfuse.ir.extents import follows, solved
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, Refused
-from onnxfuse.ir.index import ONE, Atom, Div, Index, Mod, Symbol, exact_quotient, nonnegative, symbols_of
+from onnxfuse.ir.index import ONE, Atom, Common, Div, Index, Least, Mod, Symbol, nonnegative
 from onnxfuse.ir.layout import Layout, PadHigh, Permute, Reshape, Shape
 
 LIMIT = 1024  # bytes of a constant inside a body: larger ones would be copied wherever the body is inlined
@@ -32,7 +33,7 @@ class Spelling:
         self._count = 0
         self._made: dict[object, str] = {}
         self._dims = _read_from(inputs)
-        self._symbols = _solved(self._dims)
+        self._symbols = solved(self._dims)
 
     def name(self) -> str:
         """A value name that was not used before."""
@@ -92,13 +93,7 @@ class Spelling:
 
     def _atom(self, atom: Atom) -> str:
         if isinstance(atom, Symbol):
-            if atom not in self._symbols:
-                raise refused(f"no input of the group has {atom.name} as an extent")
-            dim, rest, factor = self._symbols[atom]
-            value = self.extent(dim)
-            if rest.terms:
-                value = self.add("Sub", value, self.extent(rest))
-            return value if factor == ONE else self.add("Div", value, self.extent(factor))
+            return self._symbol(atom)
         if isinstance(atom, Div):
             return self._floor_div(atom.num, atom.den)
         if isinstance(atom, Mod):
@@ -106,7 +101,23 @@ class Spelling:
                 return self.add("Mod", self.extent(atom.num), self.extent(atom.den))
             whole = self.add("Mul", self._floor_div(atom.num, atom.den), self.extent(atom.den))
             return self.add("Sub", self.extent(atom.num), whole)
+        if isinstance(atom, (Least, Common)):
+            one, two = self.extent(atom.one), self.extent(atom.two)
+            first = self.add("Equal", two, self.ints((1,))) if isinstance(atom, Common) else self.add("Less", one, two)
+            return self.add("Where", first, one, two)
         raise refused(f"{atom!r} is not known from the shapes of the group's inputs")
+
+    def _symbol(self, symbol: Symbol) -> str:
+        if symbol in self._symbols:
+            dim, rest, factor = self._symbols[symbol]
+            value = self.extent(dim)
+            if rest.terms:
+                value = self.add("Sub", value, self.extent(rest))
+            return value if factor == ONE else self.add("Div", value, self.extent(factor))
+        made = follows(symbol, self._symbols.keys())
+        if made is None:
+            raise refused(f"no input of the group has {symbol.name} as an extent")
+        return self.extent(made)
 
     def _floor_div(self, num: Index, den: Index) -> str:
         above, below = self.extent(num), self.extent(den)
@@ -221,36 +232,6 @@ def _read_from(inputs: Mapping[str, Shape]) -> Dims:
             if e.constant is None:
                 dims.setdefault(e, (source, axis))
     return dims
-
-
-def _solved(dims: Dims) -> dict[Symbol, tuple[Index, Index, Index]]:
-    """Symbols that extents determine: s = (dim - rest) / factor, where rest and factor hold solved symbols only."""
-    found: dict[Symbol, tuple[Index, Index, Index]] = {}
-    simple = sorted(dims, key=lambda e: len(e.terms[0][0]) if len(e.terms) == 1 and e.terms[0][1] == 1 else 99)
-    for _ in simple:
-        before = len(found)
-        for e in simple:
-            unknown = symbols_of(e) - found.keys()
-            linear = _linear(e, next(iter(unknown))) if len(unknown) == 1 else None
-            if linear is not None:
-                found[next(iter(unknown))] = (e, *linear)
-        if len(found) == before:
-            break
-    return found
-
-
-def _linear(e: Index, symbol: Symbol) -> tuple[Index, Index] | None:
-    """(rest, factor) with e = factor * symbol + rest and neither mentioning it, None where e is not of that form."""
-    inside = tuple((m, c) for m, c in e.terms if symbol in m)
-    rest = Index(tuple(t for t in e.terms if t not in inside))
-    factor = Index.of(0)
-    for mono, c in inside:
-        part = exact_quotient(mono, c, ((symbol,), 1))
-        assert part is not None
-        factor = factor + part
-    if not factor.terms or symbol in symbols_of(factor) | symbols_of(rest):
-        return None
-    return rest, factor
 
 
 def stored(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:

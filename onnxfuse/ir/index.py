@@ -1,9 +1,9 @@
 """Quasi-affine integers: polynomials over axes, symbols, `//`, `%`, minima and looked-up indices, always simplified.
 
-An `Index` is a sum of integer multiples of products of atoms. Eight kinds of atom or operation exist: integers and
+An `Index` is a sum of integer multiples of products of atoms. Nine kinds of atom or operation exist: integers and
 sums (the polynomial itself), `Axis` (a loop variable), `Symbol` (an extent known when the kernel runs), `Div`, `Mod`,
-`Least` (the smaller of two), `Entry` (an integer of a constant table) and `Loaded` (an index read from a tensor).
-Symbols are at least 1; a loop over a zero extent is never entered.
+`Least` (the smaller of two), `Common` (what two extents broadcast to), `Entry` (an integer of a constant table) and
+`Loaded` (an index read from a tensor). Symbols are at least 1; a loop over a zero extent is never entered.
 
 The laws, applied when a `//` or `%` is built (after Halide's simplifier and "law 4" of tinygrad's movement ops):
     (1) multiples of k leave `//k` and vanish from `%k`
@@ -26,9 +26,13 @@ Monomial = tuple["Atom", ...]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """An extent that is known when the kernel runs; at least 1 wherever a loop over it is entered."""
+    """An extent that is known when the kernel runs; at least 1 wherever a loop over it is entered.
+
+    One with a `formula`, over symbols that have none, stands for it: its name is the formula's text (`ir/extents.py`).
+    """
 
     name: str
+    formula: Index | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         return self.name
@@ -112,6 +116,24 @@ class Least:
 
 
 @dataclass(frozen=True, slots=True)
+class Common:
+    """What two extents broadcast to: one of them where the other is 1. Otherwise they are equal, or the model fails."""
+
+    one: Index
+    two: Index
+    _hash: int = field(init=False, repr=False, compare=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_hash", hash(("common", self.one, self.two)))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return f"common({self.one!r}, {self.two!r})"
+
+
+@dataclass(frozen=True, slots=True)
 class Table:
     """Integers that are known when the kernel is made; equal tables have equal names."""
 
@@ -140,7 +162,7 @@ class Entry:
         return f"{self.table}[{self.at!r}]"
 
 
-Atom = Symbol | Axis | Div | Mod | Least | Entry | Loaded
+Atom = Symbol | Axis | Div | Mod | Least | Common | Entry | Loaded
 IndexLike = "Index | Atom | int"
 
 
@@ -235,7 +257,7 @@ def _paren(e: Index) -> str:
 
 
 def _rank(atom: Atom) -> tuple[int, str]:
-    order = {Axis: 0, Loaded: 1, Entry: 2, Least: 3, Div: 4, Mod: 5, Symbol: 6}
+    order = {Axis: 0, Loaded: 1, Entry: 2, Least: 3, Common: 3, Div: 4, Mod: 5, Symbol: 6}
     return order[type(atom)], repr(atom)
 
 
@@ -480,6 +502,24 @@ def greatest(a: Index, b: Index) -> Index:
     return -least(-a, -b)
 
 
+def common(a: Index, b: Index) -> Index:
+    """What extents a and b broadcast to, simplified: a number other than 1 is what the other one is, or 1.
+
+    >>> common(Index.of(Symbol("n")), ONE), common(Index.of(Symbol("n")), Index.of(3))
+    (n, 3)
+    """
+    if a == b or b == ONE or (a.constant is not None and a != ONE):
+        return a
+    if a == ONE or b.constant is not None:
+        return b
+    for e, other in ((a, b), (b, a)):
+        atom = _single(e)
+        inner = _single(atom.formula) if isinstance(atom, Symbol) and atom.formula is not None else atom
+        if isinstance(inner, Common) and other in (inner.one, inner.two):
+            return e
+    return Index.of(Common(*sorted((a, b), key=repr)))
+
+
 def entry(table: Table, at: Index) -> Index:
     """Integer `at` of a table, simplified."""
     n = at.constant
@@ -527,6 +567,9 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
         return Index.of(min(atom.table.values)), Index.of(max(atom.table.values))
     if isinstance(atom, Least):
         return _least_range(atom)
+    if isinstance(atom, Common):
+        lows = [lower(atom.one), lower(atom.two)]
+        return ZERO if all(b is not None and nonnegative(b) for b in lows) else None, None
     low, high = lower(atom.num), upper(atom.num)
     # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
     low = ZERO if low is not None and nonnegative(low) else None
@@ -591,7 +634,7 @@ def atoms(e: Index) -> Iterator[Atom]:
             if isinstance(atom, (Div, Mod)):
                 yield from atoms(atom.num)
                 yield from atoms(atom.den)
-            elif isinstance(atom, Least):
+            elif isinstance(atom, (Least, Common)):
                 yield from atoms(atom.one)
                 yield from atoms(atom.two)
             elif isinstance(atom, Entry):

@@ -12,6 +12,7 @@ from onnxfuse.ir.index import (
     ZERO,
     Atom,
     Axis,
+    Common,
     Div,
     Entry,
     Index,
@@ -20,6 +21,7 @@ from onnxfuse.ir.index import (
     Mod,
     Symbol,
     axes_of,
+    common,
     divides,
     entry,
     floor_div,
@@ -52,6 +54,8 @@ def _transform_atom(atom: Atom, replace: Callable[[Atom], Index | None]) -> Inde
         return modulo(transform(atom.num, replace), transform(atom.den, replace))
     if isinstance(atom, Least):
         return least(transform(atom.one, replace), transform(atom.two, replace))
+    if isinstance(atom, Common):
+        return common(transform(atom.one, replace), transform(atom.two, replace))
     if isinstance(atom, Entry):
         return entry(atom.table, transform(atom.at, replace))
     if isinstance(atom, Loaded):
@@ -103,7 +107,7 @@ def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:
 
 
 def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
-    """e as a number (or NumPy array): `value` gives that of every axis, symbol, table entry and loaded index."""
+    """e as a number (or NumPy array), given that of every axis, symbol without a formula, entry and loaded index."""
     total: Any = 0
     for mono, c in e.terms:
         part: Any = c
@@ -114,6 +118,11 @@ def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
                 part = part * (evaluate(atom.num, value) % evaluate(atom.den, value))
             elif isinstance(atom, Least):
                 part = part * np.minimum(evaluate(atom.one, value), evaluate(atom.two, value))
+            elif isinstance(atom, Common):
+                one, two = evaluate(atom.one, value), evaluate(atom.two, value)
+                part = part * np.where(two == 1, one, two)
+            elif isinstance(atom, Symbol) and atom.formula is not None:
+                part = part * evaluate(atom.formula, value)
             else:
                 part = part * value(atom)
         total = total + part

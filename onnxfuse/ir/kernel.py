@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ZERO, Axis, Entry, Index, Symbol, Table, atoms
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import SINGLE, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -259,12 +259,24 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ExtentBind:
-    """A symbol and what gives it when the kernel is launched: dimension `axis` of the storage of an input, / times."""
+    """A symbol that is read off dimension `axis` of the storage of an input at launch: (it - rest) / factor.
+
+    Rest and factor are over symbols that are bound before.
+    """
 
     symbol: Symbol
     input: int
     axis: int
-    times: int = 1
+    rest: Index = ZERO
+    factor: Index = ONE
+
+
+@dataclass(frozen=True, slots=True)
+class Computed:
+    """A symbol that is computed at launch from symbols that are bound before."""
+
+    symbol: Symbol
+    value: Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,13 +290,13 @@ class Choice:
 class Kernel:
     """A kernel with positional names: equal computations are equal kernels.
 
-    Symbols are bound from input dimensions, in the order of `binds`.
+    Symbols are bound in the order of `binds`.
     """
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
     scratch: tuple[Buffer, ...]
-    binds: tuple[ExtentBind, ...]
+    binds: tuple[ExtentBind | Computed, ...]
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # not negative when the kernel is launched: checked before anything is read
     choices: tuple[Choice, ...] = field(default=(), compare=False)  # why its phases are as they are

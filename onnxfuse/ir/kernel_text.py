@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
     Bind,
     Buffer,
     Coding,
+    Computed,
+    ExtentBind,
     Fold,
     Kernel,
     Let,
@@ -37,13 +39,21 @@ def kernel_lines(kernel: Kernel) -> Iterator[str]:
     for role, params in (("input", kernel.inputs), ("output", kernel.outputs)):
         yield from (f"{role} {_param(p)}" for p in params)
     for b in kernel.binds:
-        times = f" / {b.times}" if b.times != 1 else ""
-        yield f"{b.symbol!r} is dimension {b.axis} of {kernel.inputs[b.input].name}{times}"
+        yield f"{b.symbol!r} is {_bound(b, kernel)}"
     yield from (f"requires {e!r} >= 0" for e in kernel.requires)
     yield from (f"{each.space} {_buffer(each)}" for each in kernel.scratch)
     yield from (f"table {t!r} = {_listed(t.values)}" for t in tables(kernel))
     for phase in kernel.phases:
         yield from _phase(phase)
+
+
+def _bound(b: ExtentBind | Computed, kernel: Kernel) -> str:
+    if isinstance(b, Computed):
+        return repr(b.value)
+    dimension = f"dimension {b.axis} of {kernel.inputs[b.input].name}"
+    if b.rest != ZERO:
+        dimension = f"({dimension} - ({b.rest!r}))"
+    return dimension if b.factor == ONE else f"{dimension} / {b.factor!r}"
 
 
 def _param(p: Param) -> str:

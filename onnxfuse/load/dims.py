@@ -13,6 +13,7 @@ import onnx
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.dtype import dtype_of
+from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import TensorType
 from onnxfuse.ir.index import Index, Symbol, floor_div
 from onnxfuse.ir.indexing import transform
@@ -99,7 +100,7 @@ def declared_type(name: str, t: onnx.TypeProto, names: Names) -> TensorType | No
         dims = (None,) * names.ranks[name]
     if dtype is None or dims is None:
         return None
-    return TensorType(dtype, tuple(names.extent(d, f"?{name}_{i}") for i, d in enumerate(dims)))
+    return TensorType(dtype, tuple(named(names.extent(d, f"?{name}_{i}")) for i, d in enumerate(dims)))
 
 
 # What the user says ---------------------------------------------------------------------------------------------------

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
+from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
-from onnxfuse.load.arithmetic import LIMIT, Array, Prover, Undecided, elements, evaluate, integers, of_indices
+from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
@@ -102,9 +103,9 @@ class _Pass:
         definitions = () if isinstance(found, Decision) else found
         for o in filter(None, node.outputs):
             self.types[o] = None
+        if any(d.demands for d in definitions) and node.name in self.setting.live:
+            self._meet(node)
         if isinstance(found, Decision):
-            if (found.code == "E-BROADCAST" or node.op == "MatMul") and node.name in self.setting.live:
-                self._meet(node)
             typed = self._guess(node)
             if (mine := guessed(view)) is not None:
                 typed[node.outputs[0]] = mine
@@ -153,7 +154,7 @@ class _Pass:
             ranks = [len(c[1]) for c in (own.get(o), whole, said) if c is not None]
             if dtype is None or not ranks:
                 continue
-            out[o] = TensorType(dtype, tuple(self._extent(o, i, ranks[0], own) for i in range(ranks[0])))
+            out[o] = TensorType(dtype, tuple(named(self._extent(o, i, ranks[0], own)) for i in range(ranks[0])))
         return out
 
     def _settled(self, o: str) -> bool:
@@ -177,7 +178,7 @@ class _Pass:
             return self.aliases[whole]
         if said is not None:
             self.unproven[o] = None
-        result = self.setting.names.extent(said, f"?{o}_{i}")
+        result = self.setting.names.extent(said if isinstance(said, int) else None, f"?{o}_{i}")
         if isinstance(whole, str):
             self.aliases[whole] = result
         return result
@@ -204,7 +205,11 @@ class _Pass:
             at = piece[0]
             known = self._cut(have.shape[at], piece, f"?{out}_{at}")
             believed = believed or known is None
-            shape[at] = known or (guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}"))
+            shape[at] = (
+                named(known)
+                if known is not None
+                else (guess[at] if guess else self.setting.names.symbol(f"?{out}_{at}"))
+            )
         if not believed:
             self.unproven.pop(out, None)
         return {out: TensorType(have.dtype, tuple(shape))}
@@ -285,7 +290,11 @@ class _Pass:
         self._learn(name, value)
 
     def _learn(self, name: str, value: Array) -> None:
-        self.values[name] = value
+        made = np.empty(value.shape, object)
+        for at in np.ndindex(value.shape):
+            element: Element = value[at]
+            made[at] = named(element) if isinstance(element, Index) else element
+        self.values[name] = value = made
         if value.ndim <= 1 and all(isinstance(e, Index) for e in value.reshape(-1)):
             self.known[name] = tuple(value.reshape(-1))
 

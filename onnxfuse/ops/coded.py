@@ -60,7 +60,7 @@ def qgemm(view: View) -> tuple[Definition, ...]:
 
     def finish(value: Scalar, axes: tuple[Axis, ...]) -> Scalar:
         if view.has(6):
-            bias = cast(view.load(6, aligned(view.shape(6), axes)), F32)
+            bias = cast(view.load(6, aligned(view, view.shape(6), axes)), F32)
             value = apply("add", value, apply("mul", bias, _scale_of_sums(view, here(axes)[1:], 0)))
         value = value if alpha == 1.0 else apply("mul", value, const(alpha))
         return _coded(view, value, 7) if view.has(7) else value

@@ -8,7 +8,7 @@ from functools import partial
 
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, least
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
@@ -44,17 +44,17 @@ def multiplied(
     a, b = left.shape, right.shape
     if not a or not b:
         raise view.refuse("E-SHAPE-UNKNOWN", "a scalar operand")
-    if a[-1] != (b[-2] if len(b) > 1 else b[0]):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{a[-1]!r} and {b[max(0, len(b) - 2)]!r} may differ")
+    length = b[-2] if len(b) > 1 else b[0]
+    view.demand(a[-1], length)
     batch = broadcast(view, [a[:-2], b[:-2]])
     rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
     axes = view.axes((*batch, *rows, *columns))
-    k = Axis(f"{view.out()}:k", a[-1])
+    k = Axis(f"{view.out()}:k", length if a[-1].constant is None else a[-1])
     outer = axes[: len(batch)]
     m = tuple(Index.of(x) for x in axes[len(batch) : len(batch) + len(rows)])
     n = tuple(Index.of(x) for x in axes[len(batch) + len(rows) :])
-    x = left.at((*aligned(a[:-2], outer), *m, Index.of(k)))
-    y = right.at((*aligned(b[:-2], outer), Index.of(k), *n))
+    x = left.at((*aligned(view, a[:-2], outer), *m, Index.of(k)))
+    y = right.at((*aligned(view, b[:-2], outer), Index.of(k), *n))
     value = finish(total("sum", (k,), _product(x, y)))
     return (Definition(view.out(), axes, cast(value, dtype or view.dtype(0))),)
 
@@ -73,7 +73,7 @@ def gemm(view: View) -> tuple[Definition, ...]:
             value = apply("mul", value, const(alpha, value.dtype))
         if not view.has(2):
             return value
-        c = cast(view.load(2, aligned(view.shape(2), axes)), value.dtype)
+        c = cast(view.load(2, aligned(view, view.shape(2), axes)), value.dtype)
         return apply("add", value, c if beta == 1.0 else apply("mul", c, const(beta, value.dtype)))
 
     return turned(view, 1, partial(view.load, 0), partial(view.load, 1), finish)
@@ -89,6 +89,7 @@ def turned(
     a, b = view.shape(0), view.shape(weights)
     ta, tb = view.attr("transA", 0), view.attr("transB", 0)
     m, k_extent = (a[1], a[0]) if ta else (a[0], a[1])
+    view.demand(k_extent, b[1] if tb else b[0])
     axes = view.axes((m, b[0] if tb else b[1]))
     i, j = map(Index.of, axes)
     k = Axis(f"{view.out()}:k", k_extent)
@@ -186,17 +187,23 @@ def _extents(view: View, terms: list[tuple[str, ...]]) -> dict[str, Index]:
     found: dict[str, Index] = {}
     for i, labels in enumerate(terms):
         for label, e in zip(labels, view.shape(i), strict=True):
-            (common,) = broadcast(view, [(found.get(label, ONE),), (e,)])
-            found[label] = common
+            (found[label],) = broadcast(view, [(found.get(label, ONE),), (e,)])
     return found
 
 
 def _operand(view: View, i: int, labels: tuple[str, ...], extents: dict[str, Index]) -> Labelled:
     dtype = view.dtype(0).accumulator
-    single = [e == ONE and extents[label] != ONE for label, e in zip(labels, view.shape(i), strict=True)]
+    shape = view.shape(i)
+    for label, e in zip(labels, shape, strict=True):
+        view.demand(e, extents[label], or_one=True)
+
+    def place(e: Index, label: str, at: Named) -> Index:
+        if e == extents[label]:
+            return at[label]
+        return ZERO if e == ONE else least(at[label], e - 1)
 
     def value(at: Named) -> Scalar:
-        index = tuple(ZERO if one else at[label] for label, one in zip(labels, single, strict=True))
+        index = tuple(place(e, label, at) for label, e in zip(labels, shape, strict=True))
         return cast(view.load(i, index), dtype)
 
     return value

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import inf, pi, sqrt
 
 from onnxfuse.ir.dtype import BOOL, F32, DType, dtype_of
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, common, least
 from onnxfuse.ir.scalar import Const, Scalar, apply, cast, const
 from onnxfuse.ops.spec import Definition, Row, View
 
@@ -14,23 +15,29 @@ Body = Callable[..., Scalar]
 
 
 def broadcast(view: View, shapes: list[tuple[Index, ...]]) -> tuple[Index, ...]:
-    """The common shape of some shapes, aligned at the right; refused where it depends on the value of a symbol."""
+    """The common shape of some shapes, aligned at the right; refused where two extents never fit."""
     rank = max((len(s) for s in shapes), default=0)
     out: list[Index] = []
     for at in range(rank):
         extents = dict.fromkeys(s[at - rank + len(s)] for s in shapes if at - rank + len(s) >= 0)
-        real = [e for e in extents if e != ONE]
-        if len(real) > 1:
-            names = " and ".join(map(repr, real))
-            raise view.refuse("E-BROADCAST", f"{names} may or may not be equal", "give both dimensions one name")
-        out.append(real[0] if real else ONE)
+        numbers = {n for e in extents if (n := e.constant) is not None and n != 1}
+        if len(numbers) > 1:
+            raise view.refuse("E-BROADCAST", f"{' and '.join(map(str, sorted(numbers)))} differ")
+        out.append(reduce(common, extents))
     return tuple(out)
 
 
-def aligned(shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> tuple[Index, ...]:
-    """The index of a broadcast operand: axis by axis from the right, 0 where its extent is 1."""
-    tail = axes[len(axes) - len(shape) :]
-    return tuple(ZERO if e == ONE and a.extent != ONE else Index.of(a) for e, a in zip(shape, tail, strict=True))
+def aligned(view: View, shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> tuple[Index, ...]:
+    """The index of a broadcast operand: axis by axis from the right, 0 where its extent is 1.
+
+    Where an extent may be 1 or that of the axis, its last element is read beyond it: with one element, that is 0.
+    """
+    index: list[Index] = []
+    for e, a in zip(shape, axes[len(axes) - len(shape) :], strict=True):
+        view.demand(e, a.extent, or_one=True)
+        one = Index.of(a) if e == a.extent else least(Index.of(a), e - 1)
+        index.append(ZERO if e == ONE and a.extent != ONE else one)
+    return tuple(index)
 
 
 def pointwise(op: str, body: Body, *, since: int = 1, until: int = 10_000) -> Row:
@@ -40,7 +47,7 @@ def pointwise(op: str, body: Body, *, since: int = 1, until: int = 10_000) -> Ro
         count = len(view.node.inputs)
         shape = broadcast(view, [view.shape(i) for i in range(count)])
         axes = view.axes(shape)
-        operands = [view.load(i, aligned(view.shape(i), axes)) for i in range(count)]
+        operands = [view.load(i, aligned(view, view.shape(i), axes)) for i in range(count)]
         return (Definition(view.out(), axes, body(*operands)),)
 
     return Row(op, define, since, until)
@@ -187,7 +194,7 @@ def prelu(view: View) -> tuple[Definition, ...]:
     """x where x >= 0, else slope * x; the slope is broadcast to x."""
     axes = view.axes(view.shape(0))
     x = view.load(0, tuple(map(Index.of, axes)))
-    slope = view.load(1, aligned(view.shape(1), axes))
+    slope = view.load(1, aligned(view, view.shape(1), axes))
     below = apply("less", x, const(0, x.dtype))
     return (Definition(view.out(), axes, apply("select", below, apply("mul", slope, x), x)),)
 

@@ -63,6 +63,11 @@ def squeeze(view: View) -> tuple[Definition, ...]:
     """Squeeze: unit axes, named or all, vanish."""
     have = view.shape(0)
     named = axes_of_node(view, 13, len(have))
+    unsure = [e for e in have if e.constant is None]
+    if named is None and unsure:
+        raise view.refuse("E-SHAPE-UNKNOWN", f"the rank of the result hangs on whether {unsure[0]!r} is 1", "give axes")
+    for at in named or ():
+        view.demand(have[at], ONE)
     drop = named if named is not None else tuple(i for i, e in enumerate(have) if e == ONE)
     return reshaped(view, tuple(e for i, e in enumerate(have) if i not in drop))
 
@@ -100,7 +105,7 @@ def expand(view: View) -> tuple[Definition, ...]:
     """Expand: broadcast to the given shape."""
     shape = broadcast(view, [view.shape(0), view.ints(1)])
     axes = view.axes(shape)
-    return (Definition(view.out(), axes, view.load(0, aligned(view.shape(0), axes))),)
+    return (Definition(view.out(), axes, view.load(0, aligned(view, view.shape(0), axes))),)
 
 
 Piece = tuple[int, Index, Index, int]  # axis, start, end, step; bounds counted from the front, not clamped
@@ -216,7 +221,8 @@ def concat(view: View) -> tuple[Definition, ...]:
     first = view.shape(0)
     at = view.axis(view.attr("axis", 0), len(first))
     extents = [view.shape(i)[at] for i in range(count)]
-    shape = (*first[:at], sum(extents, ZERO), *first[at + 1 :])
+    beside = [_one_extent(view, [view.shape(i)[d] for i in range(count)], at == d) for d in range(len(first))]
+    shape = (*beside[:at], sum(extents, ZERO), *beside[at + 1 :])
     axes = view.axes(shape)
     offset = shape[at]
     value: Scalar = const(0, view.dtype(0))
@@ -232,6 +238,14 @@ def concat(view: View) -> tuple[Definition, ...]:
             inside = apply("less", FromIndex(index[at] - extents[i], I64), Const(0, I64))
             value = apply("select", inside, piece, value)
     return (Definition(view.out(), axes, value),)
+
+
+def _one_extent(view: View, extents: list[Index], joined: bool) -> Index:
+    """The extent that all inputs of a Concat have on an axis along which they are not joined."""
+    chosen = next((e for e in extents if e.constant is not None), extents[0])
+    for e in extents if not joined else ():
+        view.demand(e, chosen)
+    return chosen
 
 
 def tile(view: View) -> tuple[Definition, ...]:

@@ -8,25 +8,42 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
 
-from onnxfuse.ir.compose import folded, sources, with_sources
+from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
+from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
-from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.scalar import Const, FromIndex, Load, Scalar, cast
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import transform
+from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """An extent that must equal another in every valid call of an operator; or be 1, where it may be broadcast."""
+
+    extent: Index
+    equals: Index
+    or_one: bool = False
+
+    @property
+    def zero(self) -> Index:
+        """A polynomial that is 0 exactly where the demand is met."""
+        return (self.equals - self.extent) * (self.extent - 1 if self.or_one else 1)
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """value `name` at `axes` (one per dimension) is `value`."""
+    """value `name` at `axes` (one per dimension) is `value`, in every call in which the demands are met."""
 
     name: str
     axes: tuple[Axis, ...]
     value: Scalar
+    demands: tuple[Demand, ...] = ()
 
     @property
     def shape(self) -> tuple[Index, ...]:
@@ -44,13 +61,17 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A node as its row sees it: input types, known integers, small constants and attributes."""
+    """A node as its row sees it: input types, known integers, small constants and attributes.
+
+    `demands` takes what the row demands of extents that depend on symbols.
+    """
 
     node: Node
     types: Mapping[str, TensorType | None]
     constants: Mapping[str, Constant]
     known: Mapping[str, tuple[Index, ...]]
     opset: int
+    demands: dict[Demand, None] = field(default_factory=dict, compare=False)
 
     def has(self, i: int) -> bool:
         """Whether optional input i is given."""
@@ -120,6 +141,14 @@ class View:
         if not 0 <= at < rank:
             raise self.refuse("E-SHAPE-UNKNOWN", f"axis {value} is outside rank {rank}")
         return at
+
+    def demand(self, extent: Index, equals: Index, *, or_one: bool = False) -> None:
+        """Demand that two extents are equal, or that the first is 1; refused where they never are."""
+        if extent == equals or (or_one and extent == ONE):
+            return
+        if extent.constant is not None and equals.constant is not None:
+            raise self.refuse("E-BROADCAST", f"{extent!r} and {equals!r} differ")
+        self.demands[Demand(extent, equals, or_one)] = None
 
     def axes(self, shape: tuple[Index, ...], tag: str = "", output: int = 0) -> tuple[Axis, ...]:
         """Fresh axes, one per extent."""
@@ -227,11 +256,47 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         near = [op for op in rows.near(node.op) if op != node.op]
         return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row", f"near: {', '.join(near)}" if near else "")
     try:
-        return row.define(view)
+        view.demands.clear()
+        return _settled(row.define(view), tuple(view.demands))
     except Refused as refused:
         return refused.decision
     except INVALID_CALL as e:
         return Decision("E-SHAPE-UNKNOWN", (node.name,), f"{node.op}: not a valid call of it: {e!r}")
+
+
+def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:
+    """Definitions that have names for their extents; what the row demanded goes with the first of them."""
+    made = tuple(map(_with_names, made))
+    if not demands:
+        return made
+    told = tuple(Demand(named(d.extent), named(d.equals), d.or_one) for d in demands)
+    return (replace(made[0], demands=told), *made[1:])
+
+
+def _with_names(d: Definition) -> Definition:
+    """A definition whose extents are polynomials over symbols."""
+    scalars = list(walk(d.value))
+    ranges = [r.extent for n in scalars if isinstance(n, Reduce) for r in n.ranges]
+    guards = [g.extent for n in scalars if isinstance(n, (Load, FromIndex)) for g in n.guards]
+    static = all(e.constant is not None for e in (*d.shape, *ranges, *guards))
+    return d if static else with_extents(d, named)
+
+
+def with_extents(d: Definition, change: Callable[[Index], Index]) -> Definition:
+    """A definition with every extent changed, those of its axes and ranges too, and every index likewise."""
+    ranges = [r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges]
+    axes = {a: Axis(a.name, change(a.extent)) for a in (*d.axes, *ranges)}
+
+    def index(e: Index) -> Index:
+        return change(transform(e, lambda a: Index.of(axes[a]) if isinstance(a, Axis) else None))
+
+    def leaf(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Reduce):
+            return None
+        body = tuple(rebuild(b, leaf, index) for b in x.body)
+        return Reduce(x.combine, tuple(axes[r] for r in x.ranges), body, x.dtype, x.slot)
+
+    return replace(d, axes=tuple(axes[a] for a in d.axes), value=rebuild(d.value, leaf, index))
 
 
 def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:
@@ -293,5 +358,5 @@ def renamed(definitions: Iterable[Definition], names: Mapping[str, str]) -> tupl
         if isinstance(value, Const) and d.name not in names:
             numbers[d.name] = value
         else:
-            out.append(Definition(names.get(d.name, d.name), d.axes, value))
+            out.append(replace(d, name=names.get(d.name, d.name), value=value))
     return tuple(out)

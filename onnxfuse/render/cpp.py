@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from onnxfuse.ir.dtype import F16, F32
-from onnxfuse.ir.index import Table
+from onnxfuse.ir.index import ONE, ZERO, Table
 from onnxfuse.ir.kernel import (
     Buffer,
+    Computed,
+    ExtentBind,
     Kernel,
     Pack,
     Param,
@@ -129,9 +131,7 @@ def _entry(kernel: Kernel) -> list[str]:
     """The function that the host calls: binds extents, checks shapes, allocates, runs the phases."""
     out = ["const char* run_kernel(Host* host, const Tensor* inputs) {", "  Run_ run{};"]
     for b in kernel.binds:
-        name, times = b.symbol.name, f" / {b.times}" if b.times != 1 else ""
-        out.append(f'  if (inputs[{b.input}].rank <= {b.axis}) return "an input has too few dimensions";')
-        out.append(f"  const i64 {name} = run.{name} = inputs[{b.input}].dims[{b.axis}]{times};")
+        out += _bind(b)
     for e in kernel.requires:
         out.append(f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";')
     for i, p in enumerate(kernel.inputs):
@@ -155,6 +155,22 @@ def _entry(kernel: Kernel) -> list[str]:
     for number, phase in enumerate(kernel.phases):
         out += _launch(phase, number)
     return [*out, '  return fault ? "an index is out of range" : nullptr;', "}"]
+
+
+def _bind(b: ExtentBind | Computed) -> list[str]:
+    """What gives a symbol its value; dimensions that no value fits are found when shapes are checked."""
+    name = b.symbol.name
+    if isinstance(b, Computed):
+        return [f"  const i64 {name} = run.{name} = {index(b.value)};"]
+    value = f"inputs[{b.input}].dims[{b.axis}]"
+    if b.rest != ZERO:
+        value = f"({value} - {index(b.rest, 1)})"
+    out = [f'  if (inputs[{b.input}].rank <= {b.axis}) return "an input has too few dimensions";']
+    if b.factor.constant is None:
+        value = f"quotient({value}, {index(b.factor)})"
+    elif b.factor != ONE:
+        value = f"{value} / {index(b.factor)}"
+    return [*out, f"  const i64 {name} = run.{name} = {value};"]
 
 
 def _bytes(b: Buffer) -> str:

@@ -12,6 +12,7 @@ from onnxfuse.ir.index import (
     ZERO,
     Atom,
     Axis,
+    Common,
     Div,
     Entry,
     Index,
@@ -103,6 +104,8 @@ def _atom(a: Atom) -> str:
         return f"(i64){a.table}[{index(a.at)}]"
     if isinstance(a, Least):
         return f"least({index(a.one)}, {index(a.two)})"
+    if isinstance(a, Common):
+        return f"common({index(a.one)}, {index(a.two)})"
     num, den = index(a.num, 1), index(a.den, 1)
     if isinstance(a, Div):
         return f"({num} / {den})" if _positive(a.num) else f"floor_div({index(a.num)}, {index(a.den)})"

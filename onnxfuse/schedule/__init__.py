@@ -8,9 +8,9 @@ from dataclasses import replace
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import ZERO, Index, Symbol
+from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Choice, ExtentBind, Kernel, Param, Phase
+from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.schedule.align import Together, chained, partition
@@ -18,6 +18,7 @@ from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import canonical
 from onnxfuse.schedule.chain import chain_phase
 from onnxfuse.schedule.convolution import Algorithms
+from onnxfuse.schedule.extents import binds_of, sized
 from onnxfuse.schedule.gemm import gemm_ways
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
@@ -45,7 +46,10 @@ def schedule(
     constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
     make all their products.
     """
-    c = canonical(lowered, layouts)
+    group = sized(lowered, layouts)
+    if isinstance(group, Decision):
+        return replace(group, nodes=(lowered.group.name,))
+    c = canonical(group)
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     weights = {p.name for p in c.inputs if p.value in constants}
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
@@ -85,9 +89,8 @@ def schedule(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
-    binds = _bound(c.symbols, inputs)
-    if isinstance(binds, Decision):
-        return replace(binds, nodes=(lowered.group.name,))
+    requires = (*requires, *(z for zero in c.zeros for z in (zero, -zero)))
+    binds = binds_of(c.symbols, c.computed, inputs)
     return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires, tuple(choices))
 
 
@@ -116,20 +119,3 @@ def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
         if other is None or (b.size.constant or 0) > (other.size.constant or 0):
             found[b.name] = b
     return tuple(found.values())
-
-
-def _bound(symbols: tuple[Symbol, ...], inputs: tuple[Param, ...]) -> tuple[ExtentBind, ...] | Decision:
-    """For each symbol the input and dimension that give it: that is, or that is a multiple of, the symbol."""
-    spots = [(i, d, e) for i, p in enumerate(inputs) for d, e in enumerate(p.storage)]
-    out: list[ExtentBind] = []
-    for s in symbols:
-        found = [ExtentBind(s, i, d, times) for i, d, e in spots if (times := _multiple(e, s))]
-        if not found:
-            return Decision("E-SHAPE-UNKNOWN", (), "an extent cannot be read from any input of the group")
-        out.append(min(found, key=lambda bind: bind.times))
-    return tuple(out)
-
-
-def _multiple(e: Index, symbol: Symbol) -> int:
-    """n where e is n times the symbol, else 0."""
-    return next((c for mono, c in e.terms if len(e.terms) == 1 and mono == (symbol,) and c > 0), 0)

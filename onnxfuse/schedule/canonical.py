@@ -5,30 +5,36 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import indices_of, rebuild, walk
+from onnxfuse.ir.compose import rebuild, walk
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import ONE, Atom, Axis, Div, Index, Loaded, Mod, Symbol, symbols_of
+from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, symbols_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import Layout, Reshape, Step
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
-from onnxfuse.lower import Lowered
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.extents import Sized, polynomials
 
 
 @dataclass(frozen=True, slots=True)
 class Canonical:
-    """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name)."""
+    """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name).
+
+    Of the symbols, the `computed` ones follow from others; `zeros` are 0 in every valid call.
+    """
 
     inputs: tuple[Param, ...]
     outputs: tuple[Param, ...]
     definitions: tuple[Definition, ...]
     symbols: tuple[Symbol, ...]
+    computed: Mapping[Symbol, Index]
+    zeros: tuple[Index, ...]
 
 
-def canonical(lowered: Lowered, layouts: Mapping[str, Layout]) -> Canonical:
+def canonical(group: Sized) -> Canonical:
     """Rename values, axes and symbols by position."""
-    symbols = _symbols(lowered, layouts)
+    lowered, layouts = group.lowered, group.layouts
+    symbols = _symbols(group)
     names = {v: f"in{i}" for i, v in enumerate(lowered.inputs)}
     names |= {v: f"out{i}" for i, v in enumerate(lowered.outputs)}
     for i, d in enumerate(lowered.definitions):
@@ -46,25 +52,27 @@ def canonical(lowered: Lowered, layouts: Mapping[str, Layout]) -> Canonical:
         tuple(map(param, lowered.outputs)),
         definitions,
         tuple(a for e in symbols.values() for m, _ in e.terms for a in m if isinstance(a, Symbol)),
+        {_symbol(symbols[s]): rename.index(e) for s, e in group.computed.items()},
+        tuple(z for d in lowered.demands if (z := rename.index(d.zero)) != ZERO),
     )
+
+
+def _symbol(e: Index) -> Symbol:
+    """The symbol that e is."""
+    (((atom,), _),) = e.terms
+    assert isinstance(atom, Symbol)
+    return atom
 
 
 def _step(step: Step, rename: _Renamer) -> Step:
     return Reshape(tuple(map(rename.index, step.shape))) if isinstance(step, Reshape) else step
 
 
-def _symbols(lowered: Lowered, layouts: Mapping[str, Layout]) -> dict[Symbol, Index]:
+def _symbols(group: Sized) -> dict[Symbol, Index]:
     """What stands for each symbol: one of its own, or, of those that are only ever multiplied, one for all."""
-    found: dict[Symbol, None] = {}
-    for value in (*lowered.inputs, *lowered.outputs):
-        for e in lowered.types[value].shape:
-            for s in sorted(symbols_of(e), key=lambda s: s.name):
-                found[s] = None
-    for d in lowered.definitions:
-        for e in d.shape:
-            for s in sorted(symbols_of(e), key=lambda s: s.name):
-                found[s] = None
-    products = {m for e in _polynomials(lowered, layouts) for m in _monomials(e)}
+    used = [*polynomials(group.lowered, group.layouts), *group.computed.values()]
+    found = {s: None for e in used for s in sorted(symbols_of(e), key=lambda s: s.name)}
+    products = {m for e in (*used, *map(Index.of, group.computed)) for m in _monomials(e)}
     names: dict[Symbol, Index] = {}
     count = 0
     for s in found:
@@ -80,18 +88,6 @@ def _multiplied(s: Symbol, t: Symbol, products: Iterable[tuple[Atom, ...]]) -> b
     return all(m.count(s) == m.count(t) <= 1 for m in products)
 
 
-def _polynomials(lowered: Lowered, layouts: Mapping[str, Layout]) -> Iterator[Index]:
-    """Every extent and index of a group, the extents of axes and those of layouts too."""
-    for value in (*lowered.inputs, *lowered.outputs):
-        yield from lowered.types[value].shape
-        if value in layouts:
-            yield from (e for step in layouts[value].steps if isinstance(step, Reshape) for e in step.shape)
-    for d in lowered.definitions:
-        yield from d.shape
-        yield from indices_of(d.value)
-        yield from (r.extent for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges)
-
-
 def _monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
     """The products of atoms that e is a sum of, those inside of atoms too."""
     for mono, _ in e.terms:
@@ -100,6 +96,11 @@ def _monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
             if isinstance(atom, (Div, Mod)):
                 yield from _monomials(atom.num)
                 yield from _monomials(atom.den)
+            elif isinstance(atom, (Least, Common)):
+                yield from _monomials(atom.one)
+                yield from _monomials(atom.two)
+            elif isinstance(atom, Entry):
+                yield from _monomials(atom.at)
             elif isinstance(atom, Loaded):
                 for inner in (*atom.at, atom.extent):
                     yield from _monomials(inner)

@@ -257,8 +257,8 @@ def test_symbols_change_no_type(case: Case) -> None:
     sizes = {e for x in case.inputs if x is not None for e in x.shape if e > 1}
     seen = view(case, {e: Index.of(Symbol(f"n{e}")) for e in sizes})
     made = define(ROWS, seen)
-    if isinstance(made, Decision):
-        return
+    if isinstance(made, Decision) or any(d.demands for d in made):
+        return  # where an extent may be 1, so may the type
     plain, static = view(case), definitions(case)
     if len(static) != len(made):
         return  # a scan of known length takes fewer or more steps

@@ -253,7 +253,7 @@ def test_declared_types_are_the_last_resort():
     assert graph_of(model).types["t"] is None
     model.graph.value_info.append(helper.make_tensor_value_info("t", 1, ["N", 4]))
     graph = graph_of(model)
-    assert text(graph.types["t"]) == "float32[N, 4]" and graph.source.unproven == ("t",)
+    assert text(graph.types["t"]) == "float32[?t_0, 4]" and graph.source.unproven == ("t",)
 
 
 # Contradictions -------------------------------------------------------------------------------------------------------
@@ -281,9 +281,9 @@ def test_rows_that_contradict_onnx_are_not_believed(monkeypatch: pytest.MonkeyPa
     assert graph.source.warnings[0] == "Transpose Transpose_0: t is float32[2, 3] here, float32[3, 2] for ONNX"
 
 
-def test_broadcasts_that_depend_on_values_are_unknown_or_fresh():
-    graph = graph_of("g (float[N] x, float[M] y) => (float[K] z) { t = Add(x, y)\n z = Relu(t) }")
-    assert text(graph.types["t"]) == "float32[?t_0]"
+def test_broadcasts_that_depend_on_values_have_the_common_extent():
+    graph = graph_of("g (float[N] x, float[M] y) => (float[K] z) { t = Add(x, y)\n z = Mul(t, x) }")
+    assert text(graph.types["t"]) == text(graph.types["z"]) == "float32[common(M, N)]"
 
 
 def test_invalid_calls_are_unknown():

@@ -206,6 +206,12 @@ ONNXFUSE_INLINE i64 floor_div(i64 a, i64 b) { return a / b - (a % b < 0); }  // 
 ONNXFUSE_INLINE i64 floor_mod(i64 a, i64 b) { return a % b + (a % b < 0 ? b : 0); }
 ONNXFUSE_INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
+// a / b where b may be an extent of 0: then the result is one too.
+ONNXFUSE_INLINE i64 quotient(i64 a, i64 b) { return b ? a / b : 0; }
+
+// What two extents broadcast to: one of them where the other is 1.
+ONNXFUSE_INLINE i64 common(i64 a, i64 b) { return b == 1 ? a : b; }
+
 // An index that a tensor holds: from the end when negative. Out of range: the run is marked, and 0 is used.
 ONNXFUSE_INLINE i64 checked(i64 i, i64 extent, int* fault) {
   if (i < 0) i += extent;

@@ -1,0 +1,173 @@
+"""Extents as formulas: one name for each formula over the symbols of a model, and what follows from known extents.
+
+A quotient, remainder, minimum or broadcast extent is a symbol of its own, whose `formula` tells what it is. So extents
+stay polynomials over symbols, and two that are equal by their formulas are equal values, on whatever way they came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from functools import lru_cache
+
+from onnxfuse.ir.index import (
+    ZERO,
+    Atom,
+    Common,
+    Div,
+    Index,
+    Least,
+    Mod,
+    Symbol,
+    atoms,
+    divides,
+    exact_quotient,
+    floor_div,
+    symbols_of,
+)
+from onnxfuse.ir.indexing import transform
+
+_COMPOUND = (Div, Mod, Least, Common)
+
+
+def expanded(e: Index) -> Index:
+    """e over symbols that have no formula."""
+    return transform(e, lambda a: a.formula if isinstance(a, Symbol) else None)
+
+
+def named(e: Index) -> Index:
+    """e with a symbol for every part of it that is computed from extents alone, other than by adding and multiplying.
+
+    >>> h = Index.of(Symbol("H"))
+    >>> half = named((h + 1) // 2)
+    >>> half, named((half + 1) // 2)
+    ((H + 1)//2, (H + 3)//4)
+    """
+    return e if all(isinstance(a, Symbol) for mono, _ in e.terms for a in mono) else transform(e, _name)
+
+
+@lru_cache(1 << 14)
+def _name(atom: Atom) -> Index | None:
+    """A symbol in the place of a closed compound atom; a sum of such where the atom simplifies to one."""
+    if not isinstance(atom, _COMPOUND) or not _closed(atom):
+        return None
+    total = ZERO
+    for mono, c in expanded(Index.of(atom)).terms:
+        part = Index.of(c)
+        for a in mono:
+            part = part * (Symbol(repr(a), Index.of(a)) if isinstance(a, _COMPOUND) else a)
+        total = total + part
+    return total
+
+
+def _closed(atom: Atom) -> bool:
+    """Whether an atom is made of symbols alone."""
+    return all(isinstance(a, (Symbol, *_COMPOUND)) for a in atoms(Index.of(atom)))
+
+
+# What follows from extents that are known -----------------------------------------------------------------------------
+
+Solved = tuple[Index, Index, Index]
+
+
+def solved(extents: Iterable[Index]) -> dict[Symbol, Solved]:
+    """Symbols that known extents determine, by (extent, rest, factor): the symbol is (extent - rest) / factor.
+
+    Rest and factor hold symbols that stand before it. Extents that are one symbol are asked first, those of few
+    factors before others.
+    """
+    found: dict[Symbol, Solved] = {}
+    simple = sorted((e for e in extents if e.constant is None), key=_simplicity)
+    for _ in simple:
+        before = len(found)
+        for e in simple:
+            unknown = symbols_of(e) - found.keys()
+            symbol = next(iter(unknown)) if len(unknown) == 1 else None
+            parts = linear(e, symbol) if symbol is not None else None
+            if symbol is not None and parts is not None:
+                found[symbol] = (e, *parts)
+        if len(found) == before:
+            break
+    return found
+
+
+def _simplicity(e: Index) -> tuple[int, int]:
+    mono, c = e.terms[0]
+    return (len(e.terms), len(mono) + (c != 1))
+
+
+def linear(e: Index, symbol: Symbol) -> tuple[Index, Index] | None:
+    """(rest, factor) with e = factor * symbol + rest and neither mentioning it, None where e is not of that form."""
+    inside = tuple((m, c) for m, c in e.terms if symbol in m)
+    rest = Index(tuple(t for t in e.terms if t not in inside))
+    factor = ZERO
+    for mono, c in inside:
+        part = exact_quotient(mono, c, ((symbol,), 1))
+        assert part is not None
+        factor = factor + part
+    if not factor.terms or symbol in symbols_of(factor) | symbols_of(rest):
+        return None
+    return rest, factor
+
+
+def follows(symbol: Symbol, known: Collection[Symbol]) -> Index | None:
+    """What a symbol is by its formula and those of known symbols; None where it does not follow from them.
+
+    >>> h = Index.of(Symbol("H"))
+    >>> half, fourth = named((h + 1) // 2), named((h + 3) // 4)
+    >>> (one,), _ = half.terms[0]
+    >>> (two,), _ = fourth.terms[0]
+    >>> follows(two, [one])
+    ((H + 1)//2 + 1)//2
+    """
+    return None if symbol.formula is None else _over(symbol.formula, known)
+
+
+def _over(e: Index, known: Collection[Symbol]) -> Index | None:
+    """An expanded extent over known symbols."""
+    total = ZERO
+    for mono, c in e.terms:
+        part = Index.of(c)
+        for atom in mono:
+            made = _atom_over(atom, known)
+            if made is None:
+                return None
+            part = part * made
+        total = total + part
+    return total
+
+
+def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
+    if isinstance(atom, Symbol):
+        return Index.of(atom) if atom in known else None
+    own = Symbol(repr(atom))
+    if own in known:
+        return Index.of(own)
+    if isinstance(atom, (Div, Mod)):
+        num, den = _over(atom.num, known), _over(atom.den, known)
+        if num is not None and den is not None:
+            return Index.of(type(atom)(num, den))
+        return _from_quotient(atom, known) if isinstance(atom, Div) else None
+    assert isinstance(atom, (Least, Common))
+    one, two = _over(atom.one, known), _over(atom.two, known)
+    return Index.of(type(atom)(one, two)) if one is not None and two is not None else None
+
+
+def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
+    """n//(k*d) as (n//k)//d where a known symbol is n//k, or differs from it by whole numbers: law (5) backwards."""
+    for symbol in known:
+        inner = _quotient(symbol)
+        deeper = divides(inner.den, atom.den) if inner is not None else None
+        if inner is None or deeper is None:
+            continue
+        more = divides(inner.den, atom.num - inner.num)
+        over = _over(more, known) if more is not None else None
+        if over is not None:
+            return floor_div(Index.of(symbol) + over, deeper)
+    return None
+
+
+def _quotient(symbol: Symbol) -> Div | None:
+    """The quotient that a symbol stands for."""
+    terms = symbol.formula.terms if symbol.formula is not None else ()
+    atom = terms[0][0][0] if len(terms) == 1 and len(terms[0][0]) == 1 and terms[0][1] == 1 else None
+    return atom if isinstance(atom, Div) else None

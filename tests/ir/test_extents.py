@@ -1,0 +1,65 @@
+"""Extents as formulas: one name for each, whatever way it came, and what follows from those that are known."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.extents import expanded, follows, named, solved
+from onnxfuse.ir.index import ONE, Index, Symbol, common, floor_div, least, modulo, symbols_of
+from onnxfuse.ir.indexing import evaluate
+
+H, W, PAST = (Index.of(Symbol(name)) for name in ("H", "W", "past"))
+
+
+def halved(e: Index) -> Index:
+    """The extent behind a convolution of stride 2, kernel 3, padding 1."""
+    return named(floor_div(e - 1, Index.of(2)) + 1)
+
+
+def only(e: Index) -> Symbol:
+    (symbol,) = symbols_of(e)
+    return symbol
+
+
+def test_two_ways_to_an_extent_give_one_name():
+    assert halved(halved(H)) == named(floor_div(H - 1, Index.of(4)) + 1)
+    assert halved(halved(H)) != halved(H)
+    assert repr(halved(halved(halved(H)))) == "(H + 7)//8"
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 65])
+def test_a_name_stands_for_its_formula(size: int):
+    made = named(2 * floor_div(H + 1, Index.of(2)) + modulo(H, Index.of(3)) + least(H, Index.of(5)))
+    value = evaluate(made, lambda s: {"H": size}[s.name])
+    assert value == 2 * ((size + 1) // 2) + size % 3 + min(size, 5) == evaluate(expanded(made), lambda s: size)
+
+
+def test_extents_behind_a_known_one_follow_from_it():
+    half, eighth = halved(H), halved(halved(halved(H)))
+    found = follows(only(eighth), [only(half)])
+    assert found is not None and symbols_of(found) == {only(half)}
+    for size in range(1, 70):
+        assert evaluate(found, lambda s: (size + 1) // 2) == (size + 7) // 8
+    assert follows(only(half), [only(eighth)]) is None
+    assert follows(only(halved(W)), [only(half)]) is None
+
+
+def test_symbols_are_solved_for():
+    found = solved([H * W, PAST + H, H])
+    assert list(found) == [only(H), only(PAST), only(W)] or set(found) == {only(H), only(PAST), only(W)}
+    assert found[only(PAST)][1:] == (H, ONE) and found[only(W)][2] == H
+    assert not solved([PAST + H])
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "want"), [(1, 1, 1), (1, 7, 7), (7, 1, 7), (7, 7, 7), (0, 1, 0), (1, 0, 0), (0, 0, 0)]
+)
+def test_common_is_what_two_extents_broadcast_to(a: int, b: int, want: int):
+    assert evaluate(common(H, W), lambda s: {"H": a, "W": b}[s.name]) == want
+
+
+def test_common_of_what_is_known_is_simple():
+    both = named(common(H, W))
+    assert common(H, ONE) == common(ONE, H) == common(H, H) == H
+    assert common(H, Index.of(3)) == common(Index.of(3), H) == 3
+    assert common(both, H) == common(W, both) == both
