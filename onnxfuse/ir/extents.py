@@ -6,8 +6,9 @@ stay polynomials over symbols, and two that are equal by their formulas are equa
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from math import gcd
 
 from onnxfuse.ir.index import (
     ZERO,
@@ -62,6 +63,19 @@ def _name(atom: Atom) -> Index | None:
 def _closed(atom: Atom) -> bool:
     """Whether an atom is made of symbols alone."""
     return all(isinstance(a, (Symbol, *_COMPOUND)) for a in atoms(Index.of(atom)))
+
+
+def over(e: Index, values: Mapping[Symbol, Index]) -> Index:
+    """e with symbols replaced, those inside of formulas too."""
+
+    def go(atom: Atom) -> Index | None:
+        if isinstance(atom, Symbol) and atom in values:
+            return values[atom]
+        if isinstance(atom, Symbol) and atom.formula is not None and symbols_of(atom.formula) & values.keys():
+            return transform(atom.formula, go)
+        return None
+
+    return named(transform(e, go))
 
 
 # What follows from extents that are known -----------------------------------------------------------------------------
@@ -171,3 +185,58 @@ def _quotient(symbol: Symbol) -> Div | None:
     terms = symbol.formula.terms if symbol.formula is not None else ()
     atom = terms[0][0][0] if len(terms) == 1 and len(terms[0][0]) == 1 and terms[0][1] == 1 else None
     return atom if isinstance(atom, Div) else None
+
+
+def apart(one: Index, two: Index) -> tuple[Index, Index]:
+    """Two products without the factors that they share.
+
+    >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
+    >>> apart(6 * h * w, 4 * w)
+    (3*H, 2)
+    """
+    if len(one.terms) != 1 or len(two.terms) != 1:
+        return one, two
+    ((left, a),), ((right, b),) = one.terms, two.terms
+    rest, kept = list(right), list(left)
+    for atom in left:
+        if atom in rest:
+            rest.remove(atom)
+            kept.remove(atom)
+    shared = gcd(a, b)
+    return Index(((tuple(kept), a // shared),)), Index(((tuple(rest), b // shared),))
+
+
+def equated(one: Index, two: Index) -> dict[Symbol, Index]:
+    """Symbols and what they are where two products without shared factors are equal; none where that is not said.
+
+    A symbol that is one side is the other one. Where H//7 stands for a factor of one side and H is one of the other,
+    H is 7 * (H//7): no factor is more than what it was divided from, so that equal products have equal factors.
+
+    >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
+    >>> equated(h * w, 49 * named(h // 7) * named(w // 7))
+    {H: 7*(H)//7, W: 7*(W)//7}
+    """
+    for e, other in ((one, two), (two, one)):
+        symbol = _lone(e)
+        if symbol is not None and symbol not in symbols_of(expanded(other)):
+            return {symbol: other}
+    values: dict[Symbol, Index] = {}
+    for whole, parts in ((one, two), (two, one)):
+        for part in sorted(symbols_of(parts), key=lambda s: s.name):
+            quotient = _quotient(part)
+            for symbol in sorted(symbols_of(whole), key=lambda s: s.name):
+                if quotient is not None and expanded(Index.of(symbol)) == quotient.num:
+                    values[symbol] = Index.of(part) * quotient.den
+    equal = values and over_flat(one, values) == over_flat(two, values)
+    return values if equal else {}
+
+
+def over_flat(e: Index, values: Mapping[Symbol, Index]) -> Index:
+    """e with symbols replaced, but not inside of formulas."""
+    return transform(e, lambda a: values.get(a) if isinstance(a, Symbol) else None)
+
+
+def _lone(e: Index) -> Symbol | None:
+    """The symbol that e is."""
+    mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
+    return mono[0] if c == 1 and len(mono) == 1 and isinstance(mono[0], Symbol) else None

@@ -94,9 +94,10 @@ def eye_like(view: View) -> tuple[Definition, ...]:
 def range_node(view: View) -> tuple[Definition, ...]:
     """Range from known numbers; a symbolic length must be proven not to be negative."""
     dtype = view.dtype(0)
-    if dtype.floating:
+    given = [_whole(view, i) for i in range(3)] if dtype.floating else [view.ints(i)[0] for i in range(3)]
+    if None in given:
         return _real_range(view)
-    start, limit, delta = (view.ints(i)[0] for i in range(3))
+    start, limit, delta = (e for e in given if e is not None)
     step = delta.constant
     span = (limit - start).constant
     if not step or (span is None and (step != 1 or not nonnegative(limit - start))):
@@ -104,6 +105,15 @@ def range_node(view: View) -> tuple[Definition, ...]:
     length = limit - start if span is None else Index.of(max(0, -(-span // step)))
     axes = view.axes((length,))
     return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), dtype)),)
+
+
+def _whole(view: View, i: int) -> Index | None:
+    """Floating-point input i where it is a whole number, or an extent."""
+    known = view.known.get(view.node.inputs[i])
+    if known is not None:
+        return known[0]
+    (value,) = view.numbers(i)
+    return Index.of(int(value)) if value.is_integer() and abs(value) < 1 << 24 else None
 
 
 def _real_range(view: View) -> tuple[Definition, ...]:

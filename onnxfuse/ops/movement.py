@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.extents import apart, equated, over_flat
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, lower, nonnegative
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
@@ -19,9 +20,15 @@ def unit_at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
 
 
 def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
-    """The same elements in row-major order under another shape."""
-    axes = view.axes(shape)
-    index = unflatten(flatten(unit_at(axes), shape), view.shape(0))
+    """The same elements in row-major order under another shape, of as many elements in every valid call."""
+    axes, have = view.axes(shape), view.shape(0)
+    one, two = apart(product(have), product(shape))
+    values = equated(one, two) if one != two else {}
+    if one != two and not values:
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{have!r} does not reshape to {shape!r} for every size")
+    view.demand(one, two)
+    have, shape = (tuple(over_flat(e, values) for e in s) for s in (have, shape))
+    index = unflatten(flatten(unit_at(axes), shape), have)
     return (Definition(view.out(), axes, view.load(0, index)),)
 
 
@@ -40,8 +47,6 @@ def reshape_target(view: View) -> tuple[Index, ...]:
         if rest is None:
             raise view.refuse("E-SHAPE-UNKNOWN", f"{product(have)!r} elements over {known!r} is not an extent")
         asked[inferred[0]] = rest
-    if product(asked) != product(have):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{have!r} does not reshape to {asked!r} for every size")
     return tuple(asked)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.index import Axis, Index, floor_div
+from onnxfuse.ir.index import Axis, Index, floor_div, least
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
 from onnxfuse.ops.spec import View
 
@@ -83,19 +83,10 @@ def windows(view: View, kernel: tuple[int, ...], data: int = 0) -> tuple[Window,
         low, high = (pads[i], pads[i + rank]) if auto == "NOTSET" else _auto_pads(view, auto, have, k, s, d)
         room = have + (low + high - d * (k - 1) - 1)
         extent = floor_div(room, Index.of(s)) + 1
-        if view.attr("ceil_mode", 0):
-            extent = _ceil_extent(view, have, room, s, low)
+        if view.attr("ceil_mode", 0):  # a last window that starts in the high padding is dropped
+            extent = least(-floor_div(-room, Index.of(s)) + 1, -floor_div(-(have + low), Index.of(s)))
         out.append(Window(have, extent, s, d, low, high, k))
     return tuple(out)
-
-
-def _ceil_extent(view: View, have: Index, room: Index, stride: int, low: int) -> Index:
-    """Output extent of ceil_mode; a last window that starts in the high padding is dropped."""
-    n, r = have.constant, room.constant
-    if n is None or r is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", "ceil_mode on a symbolic extent")
-    extent = -(-r // stride) + 1
-    return Index.of(extent - 1 if (extent - 1) * stride >= n + low else extent)
 
 
 def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tuple[int, int]:

@@ -7,18 +7,19 @@ from dataclasses import replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.extents import solved
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import ZERO
+from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+from onnxfuse.ir.kernel import Buffer, Choice, Computed, ExtentBind, Kernel, Param, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
+from onnxfuse.lower.extents import Sized, sized
 from onnxfuse.schedule.align import Together, chained, partition
 from onnxfuse.schedule.bounds import conditions
-from onnxfuse.schedule.canonical import canonical
+from onnxfuse.schedule.canonical import Canonical, canonical
 from onnxfuse.schedule.chain import chain_phase
 from onnxfuse.schedule.convolution import Algorithms
-from onnxfuse.schedule.extents import binds_of, sized
 from onnxfuse.schedule.gemm import gemm_ways
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
@@ -47,8 +48,9 @@ def schedule(
     make all their products.
     """
     group = sized(lowered, layouts)
-    if isinstance(group, Decision):
-        return replace(group, nodes=(lowered.group.name,))
+    if not isinstance(group, Sized):
+        reason = f"the extent {group[0]!r} cannot be read from any input of the group"
+        return Decision("E-SHAPE-UNKNOWN", (lowered.group.name,), reason, "give --dim or --input-shape")
     c = canonical(group)
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     weights = {p.name for p in c.inputs if p.value in constants}
@@ -90,7 +92,7 @@ def schedule(
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
     requires = (*requires, *(z for zero in c.zeros for z in (zero, -zero)))
-    binds = binds_of(c.symbols, c.computed, inputs)
+    binds = _binds(c, inputs)
     return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires, tuple(choices))
 
 
@@ -119,3 +121,16 @@ def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
         if other is None or (b.size.constant or 0) > (other.size.constant or 0):
             found[b.name] = b
     return tuple(found.values())
+
+
+def _binds(c: Canonical, inputs: Sequence[Param]) -> tuple[ExtentBind | Computed, ...]:
+    """For each symbol the input and dimension that it is read off, else what it is computed from."""
+    spots: dict[Index, tuple[int, int]] = {}
+    for i, p in enumerate(inputs):
+        for axis, e in enumerate(p.storage):
+            spots.setdefault(e, (i, axis))
+    known = solved(spots)
+    read = [ExtentBind(s, *spots[e], rest, factor) for s, (e, rest, factor) in known.items() if s in c.symbols]
+    made = [Computed(s, e) for s, e in c.computed.items()]
+    assert len(read) + len(made) == len(c.symbols), "schedule: a symbol has no bind"
+    return (*read, *made)

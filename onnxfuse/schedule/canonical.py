@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import rebuild, walk
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, symbols_of
+from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Index, Loaded, Symbol, symbols_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import Layout, Reshape, Step
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
+from onnxfuse.lower.extents import Sized, monomials, multiplied, polynomials
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.extents import Sized, polynomials
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,38 +72,15 @@ def _symbols(group: Sized) -> dict[Symbol, Index]:
     """What stands for each symbol: one of its own, or, of those that are only ever multiplied, one for all."""
     used = [*polynomials(group.lowered, group.layouts), *group.computed.values()]
     found = {s: None for e in used for s in sorted(symbols_of(e), key=lambda s: s.name)}
-    products = {m for e in (*used, *map(Index.of, group.computed)) for m in _monomials(e)}
+    products = {m for e in (*used, *map(Index.of, group.computed)) for m in monomials(e)}
     names: dict[Symbol, Index] = {}
     count = 0
     for s in found:
         if s not in names:
             names[s] = Index.of(Symbol(f"s{count}"))
-            names |= {t: ONE for t in found if t not in names and _multiplied(s, t, products)}
+            names |= {t: ONE for t in found if t not in names and multiplied(s, t, products)}
             count += 1
     return names
-
-
-def _multiplied(s: Symbol, t: Symbol, products: Iterable[tuple[Atom, ...]]) -> bool:
-    """Whether two symbols only ever appear as their product."""
-    return all(m.count(s) == m.count(t) <= 1 for m in products)
-
-
-def _monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
-    """The products of atoms that e is a sum of, those inside of atoms too."""
-    for mono, _ in e.terms:
-        yield mono
-        for atom in mono:
-            if isinstance(atom, (Div, Mod)):
-                yield from _monomials(atom.num)
-                yield from _monomials(atom.den)
-            elif isinstance(atom, (Least, Common)):
-                yield from _monomials(atom.one)
-                yield from _monomials(atom.two)
-            elif isinstance(atom, Entry):
-                yield from _monomials(atom.at)
-            elif isinstance(atom, Loaded):
-                for inner in (*atom.at, atom.extent):
-                    yield from _monomials(inner)
 
 
 class _Renamer:

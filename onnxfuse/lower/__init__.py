@@ -8,7 +8,7 @@ behind it (its epilogue) as far as every path leads.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
@@ -19,24 +19,13 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Axis, Index, Loaded
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
-from onnxfuse.ops.spec import Definition, Demand, Table, define, view_of
+from onnxfuse.lower.extents import with_shapes
+from onnxfuse.lower.lowered import Lowered
+from onnxfuse.ops.spec import Definition, Table, define, view_of
+
+__all__ = ["EXPENSIVE", "Lowered", "has_reduction", "in_float", "lower"]
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
-
-
-@dataclass(frozen=True, slots=True)
-class Lowered:
-    """A group as definitions in order. `outputs` are those of them that the group hands on, the others stay inside.
-
-    `demands` are those of its operators.
-    """
-
-    group: Group
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    types: Mapping[str, TensorType]
-    definitions: tuple[Definition, ...]
-    demands: tuple[Demand, ...] = ()
 
 
 def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
@@ -62,7 +51,8 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
             return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known")
         types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
     inputs = tuple(i for i in group.inputs if i in read)
-    return Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)
+    lowered = Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)
+    return with_shapes(lowered, plan.layouts, {v: graph.types.get(v) for v in graph.inputs})
 
 
 def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:
