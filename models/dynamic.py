@@ -78,7 +78,9 @@ SMALL_SIZES: dict[str, tuple[Sizes, ...]] = {
     "ocr-recognizer": _each((BATCH, HEIGHT), (1, 96), (2, 16), (1, 17), (3, 61), (7, 320), (1, 1), **_TALL),
     "crnn": _each(("batch", "width"), (1, 100), (2, 4), (1, 7), (3, 61), (5, 32), (1, 1)),
     "yolov8": _boxes("batch", "height", "width", *_IMAGES),
-    "voice-activity": _each(_WAVE, (1, 512), (2, 160), (3, 499), (1, 64), (7, 1024), (1, 1)),
+    "voice-activity": _each(
+        (*_WAVE, "sr"), (1, 512, 16000), (2, 160, 8000), (3, 499, 16000), (1, 64, 8000), (7, 1024, 8000), (1, 1, 16000)
+    ),
     "pyramid": _boxes(
         "batch", "height", "width", (1, 64, 80), (2, 61, 37), (1, 1, 1), (3, 16, 2), (1, 7, 97), (2, 32, 32)
     ),

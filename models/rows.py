@@ -19,7 +19,7 @@ class Input:
     """A graph input and what a sensible value of it is.
 
     `ids` below `high`, a `mask` of ones, a normal `image` (or wave, or state), `places` counted on from those of the
-    `past`, or the `number` that is `high`. An extent may be a sum, such as "past + sequence".
+    `past`, or the `number` that `sizes` or `high` gives. An extent may be a sum, such as "past + sequence".
     """
 
     name: str
@@ -31,7 +31,7 @@ class Input:
         """A random value; a mask hides the last `padding` places."""
         shape = tuple(_value(extent, sizes) for extent in self.shape)
         if self.kind == "number":
-            return np.full(shape, self.high, np.int64)
+            return np.full(shape, sizes.get(self.name, self.high), np.int64)
         if self.kind == "places":
             return np.broadcast_to(np.arange(shape[-1]) + sizes.get("past", 0), shape).astype(np.int64)
         if self.kind == "image":
