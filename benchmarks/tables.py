@@ -197,6 +197,24 @@ def sizes(rows: Iterable[Row]) -> str:
     return table(head, [*lines, ("geometric mean", "", "", "", "", _times(mean), "", "")])
 
 
+def dynamic(rows: Iterable[Row]) -> str:
+    """Builds as shipped at several sizes beside builds for one size each, and the means of both ratios."""
+    head = ("network", "size", "kernels", "left", "for the size", "left", "ONNX Runtime ms", "fused ms", "ratio",
+            "fused over for the size", "A/A")  # fmt: skip
+    lines: list[tuple[object, ...]] = []
+    found = list(rows)
+    for row in found:
+        size = " x ".join(map(str, row["sizes"].values()))
+        counts = (row[f"{which}_{key}"] for which in ("shipped", "fixed") for key in ("kernels", "nodes_left"))
+        ratios = (_times(row["speedup"]), f"{row['over_fixed']:.2f}", f"{row['spread']:.3f}")
+        lines.append((row["network"], size, *counts, _pair(row["runtime"]), _pair(row["fused"]), *ratios))
+    means = [
+        math.exp(sum(math.log(row[key]) for row in found) / len(found)) if found else None
+        for key in ("speedup", "over_fixed")
+    ]
+    return table(head, [*lines, ("geometric mean", *[""] * 7, *map(_times, means), "")])
+
+
 def predictions(rows: Sequence[Row]) -> str:
     """How well predicted times of kernels agree with measured ones, by the class and by calibration."""
     head = ("network", "kernels", "rank", "median error", "90 %", "of total", "calibrated: rank", "median error",

@@ -18,11 +18,32 @@ from models.alive import dead, gflop
 from models.networks import NETWORKS, Network
 
 HERE = Path(__file__).parent
-MAKERS = ("onnx", "numpy", "torch", "transformers", "onnxscript")  # packages whose version may change a model
+MAKERS = (
+    "onnx",
+    "numpy",
+    "onnxruntime",
+    "torch",
+    "transformers",
+    "onnxscript",
+)  # packages whose version may change a model
 SOURCES = {  # of modules that use others than `parts` and `net`
     "models.full_text": ("full_text.py", "exporting.py", "weights.py"),
     "models.full_image": ("full_image.py", "exporting.py", "weights.py"),
     "models.small_cnn": ("small_cnn.py", "net.py"),
+    "models.dynamic_ocr": ("dynamic_ocr.py", "shapes.py", "sized.py", "net.py"),
+    "models.dynamic_yolo": ("dynamic_yolo.py", "shapes.py", "sized.py", "parts.py", "net.py"),
+    "models.dynamic_audio": ("dynamic_audio.py", "shapes.py", "sized.py", "parts.py", "net.py"),
+    "models.dynamic_pyramid": ("dynamic_pyramid.py", "shapes.py", "sized.py", "parts.py", "net.py"),
+    "models.dynamic_text": (
+        "dynamic_text.py",
+        "dynamic_ocr.py",
+        "small_bert.py",
+        "sized.py",
+        "shapes.py",
+        "parts.py",
+        "net.py",
+    ),
+    "models.dynamic_llama": ("dynamic_llama.py", "dynamic_text.py", "sized.py", "shapes.py", "parts.py", "net.py"),
     "models.small_swin": ("small_swin.py", "traced_windows.py", "parts.py", "net.py"),
 }
 
@@ -36,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--no-check", action="store_true", help="do not measure the activations of what is built")
     options = parser.parse_args(arguments)
     if options.list:
-        sys.stdout.writelines(f"{row.name:28} {row.what}{' [models]' if row.full else ''}\n" for row in NETWORKS)
+        sys.stdout.writelines(f"{row.name:28} {row.what}{' [models]' if row.extra else ''}\n" for row in NETWORKS)
         return 0
     rows = {row.name: row for row in NETWORKS}
     unknown = [name for name in options.names if name not in rows]
@@ -60,7 +81,7 @@ def _write(row: Network, folder: Path, *, check: bool) -> int:
         sys.stderr.write(f"{row.name}: needs {missing.name} (pip install 'onnxfuse[models]')\n")
         return 1
     feed = row.sample()
-    lines = dead(model, feed) if check else []
+    lines = dead(model, feed, row.high) if check else []
     sys.stderr.writelines(f"{row.name}: not alive: {line}\n" for line in lines)
     if lines:
         return 1

@@ -19,15 +19,17 @@ HIDDEN = -50.0  # what a mask hides is below this: exp says 0
 PEAKED = 1.1  # least root mean square of probabilities, in units of that of equal ones
 
 
-def dead(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[str]:
-    """One line per activation whose root mean square lies outside LOW..HIGH; none in a network that is alive.
+def dead(model: onnx.ModelProto, feed: Mapping[str, Array], high: float = HIGH) -> list[str]:
+    """One line per activation whose root mean square lies outside LOW..`high`; none in a network that is alive.
 
     An activation is a float value that depends on weights or on float inputs. Sums over n terms are measured in units
     of sqrt(n). Scores that a mask hides do not count. Probabilities over n places cannot reach LOW when n is large:
-    their root mean square, 1/n when all are equal, must be PEAKED times that.
+    their root mean square, 1/n when all are equal, must be PEAKED times that. Directions, scales and codes
+    of quantized values have sizes of their own.
     """
     lines = []
-    values = activations(model, feed)
+    coded = set(_coded(model))
+    values = {name: value for name, value in activations(model, feed).items() if name not in coded}
     summed = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "ReduceSum"}
     for name, value in values.items():
         terms = values[summed[name]].size // value.size if name in summed else 1
@@ -38,7 +40,7 @@ def dead(model: onnx.ModelProto, feed: Mapping[str, Array]) -> list[str]:
         if is_probability(value):
             if size * value.shape[-1] < PEAKED:
                 lines.append(f"{name}: probabilities {size * value.shape[-1]:.3f} times those of equal ones")
-        elif not LOW <= size <= HIGH:
+        elif not is_direction(value) and not LOW <= size <= high:
             lines.append(f"{name}: root mean square {size:.4g}")
     return lines
 
@@ -60,6 +62,11 @@ def is_probability(value: Array) -> bool:
     if value.ndim == 0 or value.shape[-1] < 2 or float(value.min()) < 0:
         return False
     return bool(np.allclose(value.sum(axis=-1, dtype=np.float64), 1.0, atol=1e-4))
+
+
+def is_direction(value: Array) -> bool:
+    """Whether the last axis has length one everywhere."""
+    return value.ndim > 0 and bool(np.allclose(np.square(value, dtype=np.float64).sum(axis=-1), 1.0, atol=1e-4))
 
 
 def difference(one: onnx.ModelProto, other: onnx.ModelProto, feed: Mapping[str, Array]) -> float:
@@ -153,10 +160,28 @@ def _weighted(model: onnx.ModelProto, feed: Mapping[str, Array]) -> Iterator[str
     for node in model.graph.node:
         if any(attribute.name == "value" and _is_weight(attribute.t) for attribute in node.attribute):
             reached.update(node.output)
-        elif any(name in reached for name in node.input) and node.op_type not in ("Shape", "Identity"):
+        elif any(name in reached for name in _read(node)) and node.op_type not in ("Shape", "Identity"):
             outputs = [name for name in node.output if name]
             reached.update(outputs)
             yield from outputs
+
+
+def _read(node: onnx.NodeProto) -> Iterator[str]:
+    """The values that a node reads, in its bodies too."""
+    yield from node.input
+    for attribute in node.attribute:
+        for inner in attribute.g.node:
+            yield from _read(inner)
+
+
+def _coded(model: onnx.ModelProto) -> Iterator[str]:
+    """Scales of quantized values, products of scales, and sums of products of codes, whose size says nothing."""
+    scales = {node.output[1] for node in model.graph.node if node.op_type == "DynamicQuantizeLinear"}
+    sums = {node.output[0] for node in model.graph.node if node.op_type in ("MatMulInteger", "ConvInteger")}
+    for node in model.graph.node:
+        if (node.op_type == "Mul" and node.input[0] in scales) or (node.op_type == "Cast" and node.input[0] in sums):
+            yield node.output[0]
+    yield from scales
 
 
 def _is_weight(tensor: onnx.TensorProto) -> bool:

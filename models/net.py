@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 Form: TypeAlias = Literal["modern", "decomposed"]
 Extent: TypeAlias = int | str
 Array: TypeAlias = npt.NDArray[Any]
+UNNAMED = "?"  # an extent without a value and without a name
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Net:
 
     def input(self, name: str, elem_type: int, shape: Sequence[Extent]) -> str:
         """A graph input."""
-        self._inputs.append(helper.make_tensor_value_info(name, elem_type, list(shape)))
+        self._inputs.append(helper.make_tensor_value_info(name, elem_type, _unnamed(shape)))
         return name
 
     def node(self, op: str, *inputs: str, out: str = "", **attributes: Any) -> str:
@@ -89,7 +90,10 @@ class Net:
             self._nodes,
             self.name,
             self._inputs,
-            [helper.make_tensor_value_info(name, TensorProto.FLOAT, list(shape)) for name, shape in outputs.items()],
+            [
+                helper.make_tensor_value_info(name, TensorProto.FLOAT, _unnamed(shape))
+                for name, shape in outputs.items()
+            ],
             self._initializers,
         )
         opsets = [helper.make_opsetid("", self.opset)]
@@ -101,3 +105,8 @@ class Net:
         )
         onnx.checker.check_model(model, full_check=True)
         return onnx.shape_inference.infer_shapes(model) if self.form == "modern" else model
+
+
+def _unnamed(shape: Sequence[Extent]) -> list[int | str | None]:
+    """A shape for ONNX, in which UNNAMED is an extent that nothing is said about."""
+    return [None if extent == UNNAMED else extent for extent in shape]

@@ -1,68 +1,15 @@
-"""The table of all networks: name, builder, inputs. A new one is a row here and, if full-size, a row of its builder."""
+"""The table of all networks: name, builder, inputs. A new one is a row here and, if full-size, a row of its builder.
+
+Those with many symbols have a table of their own, `dynamic.py`.
+"""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import onnx
-
+from models.dynamic import DYNAMIC
 from models.net import Extent
-
-
-@dataclass(frozen=True, slots=True)
-class Input:
-    """A graph input and what a sensible value of it is: `ids` below `high`, a `mask` of ones, or a normal `image`."""
-
-    name: str
-    kind: Literal["ids", "mask", "image"]
-    shape: tuple[Extent, ...]
-    high: int = 0
-
-    def sample(self, random: np.random.Generator, sizes: Mapping[str, int], padding: int) -> npt.NDArray[Any]:
-        """A random value; a mask hides the last `padding` places."""
-        shape = tuple(sizes[extent] if isinstance(extent, str) else extent for extent in self.shape)
-        if self.kind == "image":
-            return random.standard_normal(shape, dtype=np.float32)
-        if self.kind == "ids":
-            return random.integers(0, self.high, shape)
-        mask = np.ones(shape, dtype=np.int64)
-        mask[..., shape[-1] - padding :] = 0
-        return mask
-
-
-@dataclass(frozen=True, slots=True)
-class Network:
-    """One model that can be built. `full` ones need torch and transformers (the extra `[models]`)."""
-
-    name: str
-    what: str
-    inputs: tuple[Input, ...]
-    module: str
-    function: str
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    extents: Mapping[str, int] = field(default_factory=dict)  # usual values of the symbolic extents
-
-    @property
-    def full(self) -> bool:
-        """Whether this is a full-size network."""
-        return self.module.startswith("models.full")
-
-    def build(self) -> onnx.ModelProto:
-        """The model."""
-        # By name: importing torch takes seconds, and the small networks do without it.
-        builder = getattr(importlib.import_module(self.module), self.function)
-        return cast(onnx.ModelProto, builder(**self.arguments))
-
-    def sample(self, *, seed: int = 1, padding: int = 0, **sizes: int) -> dict[str, npt.NDArray[Any]]:
-        """Random inputs; symbolic extents come from `sizes`, then from the row; a mask hides `padding` places."""
-        random = np.random.default_rng(seed)
-        known = {**self.extents, **sizes}
-        return {entry.name: entry.sample(random, known, padding) for entry in self.inputs}
+from models.rows import Input, Network
 
 
 def network(name: str) -> Network:
@@ -149,6 +96,7 @@ NETWORKS: tuple[Network, ...] = (
     *_small(
         "tiny-segformer.dynamic", "SegFormer, symbolic", _image(64, "batch"), "segformer", batch="batch", traced=False
     ),
+    *DYNAMIC,
     *_small("demo-bert", "BERT, 4 layers of 384", _tokens(1000, 1, 128), "bert", batch=1, sequence=128, **_DEMO_BERT),
     *_small("demo-resnet", "ResNet-26", _image(224), "resnet", blocks=(2, 2, 2, 2), width=48, image=224, classes=1000),
     *_small(

@@ -54,18 +54,25 @@ def bert(
     sizes = Sizes(hidden, heads, batch, sequence, intermediate, vocab, positions)
     write = WRITERS[form]
     net = Net("bert", form, write.opset, seed)
-    for name in ("input_ids", "attention_mask", "token_type_ids"):
-        net.input(name, TensorProto.INT64, (batch, sequence))
-    state = _embeddings(net, sizes, write)
-    mask = write.mask(net, sizes)
-    for number in range(layers):
-        out = "last_hidden_state" if number == layers - 1 else ""
-        state = _layer(net, sizes, write, f"encoder.layer.{number}", state, mask, out)
+    state = encoder(net, sizes, layers, "last_hidden_state")
     first = net.node("Gather", state, net.constant(0), axis=1)
     weight = net.weight("pooler.dense.weight", net.draw("pooler.dense", (hidden, hidden), Spread(hidden**-0.5)))
     bias = net.weight("pooler.dense.bias", net.draw("pooler.dense.bias", (hidden,), BIAS))
     net.node("Tanh", net.node("Gemm", first, weight, bias, alpha=1.0, beta=1.0, transB=1), out="pooler_output")
     return net.model({"last_hidden_state": (batch, sequence, hidden), "pooler_output": (batch, hidden)})
+
+
+def encoder(net: Net, sizes: Sizes, layers: int, out: str = "") -> str:
+    """The inputs, the embeddings and the layers; the last layer's result is named `out`."""
+    write = WRITERS[net.form]
+    for name in ("input_ids", "attention_mask", "token_type_ids"):
+        net.input(name, TensorProto.INT64, (sizes.batch, sizes.sequence))
+    state = _embeddings(net, sizes, write)
+    mask = write.mask(net, sizes)
+    for number in range(layers):
+        last = number == layers - 1
+        state = _layer(net, sizes, write, f"encoder.layer.{number}", state, mask, out if last else "")
+    return state
 
 
 def _embeddings(net: Net, sizes: Sizes, write: Writer) -> str:

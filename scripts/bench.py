@@ -22,12 +22,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
 
-from benchmarks import costs, machine, networks, peers, rows, sizes, tables, ways  # noqa: E402
+from benchmarks import costs, dynamic, machine, networks, peers, rows, sizes, tables, ways  # noqa: E402
 from benchmarks.machine import Limits  # noqa: E402
 from benchmarks.rendered.run import rows as rendered_rows  # noqa: E402
 from onnxfuse.report.document import plain  # noqa: E402
 
-PARTS = ("machine", "rendered", "rows", "networks", "sizes", "cost")
+USUAL = ("machine", "rendered", "rows", "networks", "sizes", "cost")
+PARTS = (*USUAL, "dynamic")  # the last takes four builds of each network
 OUT = ROOT / ".cache" / "bench"
 DIGITS = 5  # of the figures in the JSON document
 
@@ -146,6 +147,24 @@ def show_sizes(found: Sequence[Any]) -> None:
     heading("One build at several sizes, minimum (median)", tables.sizes(found))
 
 
+def measured_dynamic(asked: argparse.Namespace) -> list[Any]:
+    """Networks with dynamic sizes, as shipped and built for each size; what cannot be built is said."""
+    effort = networks.Effort(tuple(asked.threads), *((0.3, 1, 1) if asked.quick else (2.0, 1, 3)))
+    OUT.mkdir(parents=True, exist_ok=True)
+    found: list[Any] = []
+    for name in asked.network or dynamic.names_of(asked.models):
+        with tempfile.TemporaryDirectory(dir=OUT) as folder:
+            try:
+                found += dynamic.measure(name, Path(folder), OUT / "cache", effort, say)
+            except RuntimeError as problem:
+                say(str(problem))
+    return found
+
+
+def show_dynamic(found: Sequence[Any]) -> None:
+    heading("As shipped, and built for each size; minimum (median)", tables.dynamic(found))
+
+
 def measure_costs(asked: argparse.Namespace) -> dict[str, Any]:
     """The machine as calibrated, and the cost model beside measurement."""
     names = asked.network or [name for name in networks.NETWORKS[asked.models] if "." not in name]
@@ -189,7 +208,7 @@ def arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--network", action="append", default=[], metavar="NAME", help="this one only (may be repeated)"
     )
     parser.add_argument("--threads", type=int, nargs="+", default=[2], metavar="N", help="of networks (default: 2)")
-    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS))
+    parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(USUAL))
     parser.add_argument("--quick", action="store_true", help="short runs: to see that it works")
     parser.add_argument(
         "--show", type=Path, metavar="FILE", help="print the tables of a JSON document; measure nothing"
@@ -211,6 +230,8 @@ def show(document: dict[str, Any]) -> int:
         show_networks(document["networks"], document["symbolic"])
     if "sizes" in document:
         show_sizes(document["sizes"])
+    if "dynamic" in document:
+        show_dynamic(document["dynamic"])
     if "costs" in document:
         show_costs(document)
     return 0
@@ -245,6 +266,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "sizes" in asked.parts:
         document["sizes"] = measured_sizes(asked)
         show_sizes(document["sizes"])
+        write(document, asked.json)
+    if "dynamic" in asked.parts:
+        document["dynamic"] = measured_dynamic(asked)
+        show_dynamic(document["dynamic"])
         write(document, asked.json)
     if "cost" in asked.parts:
         document |= measure_costs(asked)

@@ -36,7 +36,7 @@ def test_every_activation_is_alive(name: str) -> None:
     row = network(name)
     model = row.build()
     onnx.checker.check_model(model, full_check=True)
-    assert alive.dead(model, row.sample(seed=11)) == []
+    assert alive.dead(model, row.sample(seed=11), row.high) == []
 
 
 @pytest.mark.parametrize("name", [name for name in SMALL if f"{name}.decomposed" in SMALL])

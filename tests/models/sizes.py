@@ -1,0 +1,62 @@
+"""Models whose sizes are open, optimized once and run at many sizes: what is wrong, and what is left to the runtime."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.pipeline import optimize
+from onnxfuse.report.result import Result
+from tests.models.bodies import graphs_of
+from tests.models.fused import CACHE, ROOT, Feeds
+
+CHILD = Path(__file__).resolve().with_name("sizes_child.py")
+SECONDS = 300  # a child has: some seconds are usual
+UNCOUNTED = {"Constant", "Identity"}  # neither work nor a call
+
+
+def built(model: onnx.ModelProto, folder: Path, **changes: Any) -> Result:
+    """The model optimized as it is, without values for its symbols, as `fused.onnx`."""
+    onnx.save(model, folder / "m.onnx")
+    usual = {"verify": False, "gain": False, "cache_dir": str(CACHE), "jobs": 1, "overwrite": True}
+    return optimize(folder / "m.onnx", folder / "fused.onnx", **usual | changes)
+
+
+def wrong(folder: Path, result: Result, sets: Sequence[Feeds], limit: float) -> dict[str, str]:
+    """What is wrong, by way and size, and why; a process that ended says so at the size where it did."""
+    feeds = folder / "feeds"
+    feeds.mkdir()
+    for number, each in enumerate(sets):
+        np.savez(feeds / f"{number}.npz", allow_pickle=False, **each)
+    given = (str(folder / "m.onnx"), str(folder / "fused.onnx"), result.output.library or "", str(feeds), str(limit))
+    done = subprocess.run(
+        (sys.executable, str(CHILD), *given), capture_output=True, text=True, timeout=SECONDS, cwd=ROOT, check=False,
+        env={"PYTHONPATH": str(ROOT), "PATH": ""},
+    )  # fmt: skip
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    found = {f"{line['way']} {line['wrong']}": line["why"] for line in lines if "wrong" in line}
+    if done.returncode:
+        last = next((line for line in reversed(lines) if "at" in line), {"way": "original", "at": "load"})
+        found[f"{last['way']} {last['at']}"] = f"ended with {done.returncode}: {done.stderr.strip()[-200:]}"
+    return found
+
+
+def left(folder: Path) -> tuple[int, int]:
+    """Nodes of `fused.onnx` that the runtime runs although their operator has a row, and nodes that had one before.
+
+    Recurrent operators, control flow and other operators without a row are not counted; bodies of control flow are.
+    """
+    return _defined(folder / "fused.onnx"), _defined(folder / "m.onnx")
+
+
+def _defined(path: Path) -> int:
+    nodes = [node for graph in graphs_of(onnx.load(path).graph) for node in graph.node]
+    return sum(not node.domain and node.op_type in ROWS.rows and node.op_type not in UNCOUNTED for node in nodes)

@@ -1,0 +1,33 @@
+"""Symbols that are 1, or equal to others, at run time: every class in a small graph, with the library and without."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from onnxfuse.compare import FLOORS
+from tests.models.size_cases import CASES, FAILS, UNFUSED, Case
+from tests.models.sizes import built, wrong
+from tests.models.test_networks import needs_compiler
+
+pytestmark = needs_compiler
+
+
+def _marked(case: Case) -> object:
+    why = FAILS.get(case.name)
+    return pytest.param(case, id=case.name, marks=pytest.mark.xfail(strict=True, reason=why) if why else ())
+
+
+@pytest.mark.parametrize("case", [_marked(case) for case in CASES])
+def test_a_class_of_sizes(case: Case, tmp_path: Path) -> None:
+    """One build computes what the original does at every size, and refuses what that refuses."""
+    result = built(case.model(), tmp_path, strict=True)
+    assert (result.kernels == 0) == (case.name in UNFUSED)
+    assert wrong(tmp_path, result, case.feeds(), FLOORS["float32"]) == {}
+
+
+def test_tables_are_of_cases_that_are_there() -> None:
+    names = [case.name for case in CASES]
+    assert len(set(names)) == len(names)
+    assert set(FAILS) | UNFUSED <= set(names)
