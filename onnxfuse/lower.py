@@ -15,13 +15,14 @@ from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
 from onnxfuse.ir.compose import cost, indices_of, inline, loads, rebuild, sources, walk
 from onnxfuse.ir.dtype import F32, I32, I64, DType
-from onnxfuse.ir.graph import Decision, TensorType
+from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, nonnegative
 from onnxfuse.ir.index import lower as lower_bound
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.ops.spec import Definition, Table, define, view_of
+from onnxfuse.plan.alive import data
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
 
@@ -50,6 +51,7 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
     composed = _compose(live, group.outputs)
     names = {d.name for d in composed}
     read = dict.fromkeys(s for d in composed for s in sorted(sources(d.value)) if s not in names)
+    read |= dict.fromkeys(_given(group, graph, rows))
     types: dict[str, TensorType] = {}
     for name in (*read, *group.outputs):
         known = graph.types.get(name)
@@ -58,6 +60,19 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
     inputs = tuple(i for i in group.inputs if i in read)
     return Lowered(group, inputs, group.outputs, types, _held(composed, plan.held))
+
+
+def _given(group: Group, graph: Graph, rows: Table) -> list[str]:
+    """Inputs of a group that the function of the same meaning reads, even where the kernel does not.
+
+    What nodes join and others leave out again, and constants that do not fit into a function.
+    """
+    read = {v for n in group.nodes for v in data(graph, n, rows)}
+    return [
+        v
+        for v in group.inputs
+        if (graph.constants[v].bytes > LIMIT if v in graph.constants else v in read) and v in graph.types
+    ]
 
 
 def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:

@@ -9,7 +9,7 @@ from onnxfuse.plan.kinds import Kind
 
 def alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
     """The graph without nodes that only serve shapes which kernels and bodies work out for themselves."""
-    reads = [_data(graph, n, rows) if i in kinds else n.reads for i, n in enumerate(graph.nodes)]
+    reads = [data(graph, n, rows) if i in kinds else n.reads for i, n in enumerate(graph.nodes)]
     wanted = set(graph.outputs)
     kept: list[int] = []
     for i in reversed(range(len(graph.nodes))):
@@ -22,7 +22,7 @@ def alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dic
     return graph.with_nodes(nodes), {at[i]: k for i, k in kinds.items() if i in at}, [reads[i] for i in kept]
 
 
-def _data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
+def data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
     """Values that a fused node reads as data: inputs that only give a type, or a shape that is known, left out."""
     row = rows.find(node, graph.opset)
     if row is None:

@@ -129,3 +129,47 @@ def test_a_computed_integer_outside_of_the_table_is_an_error(tmp_path: Path) -> 
     for bad in (9, -4):
         wrong["ids"][1, 3] = bad
         assert failure(tmp_path, result, wrong)
+
+
+def test_what_is_joined_and_never_taken_out_is_an_input_all_the_same(tmp_path: Path) -> None:
+    text = """ends (float[2, N] x, float[2, N] z) => (float[N] y) <int64 last = {-1}, int64 third = {2}> {
+      both = Concat <axis = 0> (x, z)
+      a = Gather <axis = 0> (both, last)
+      b = Gather <axis = 0> (both, third)
+      y = Sub (a, b)
+    }"""
+    result = built(onnx.parser.parse_model(HEAD + text), tmp_path)
+    assert (result.kernels, result.nodes_left) == (1, 0), result.refusals
+    sets = [{"x": floats(2, n), "z": floats(2, n)} for n in (1, 7, 64)]
+    assert worst(tmp_path, result, sets) == 0
+
+
+def test_rows_are_written_at_places_that_do_not_fit_into_a_function(tmp_path: Path) -> None:
+    text = """written (float[512, W] x, float[400, W] u) => (float[512, W] y) {
+      twice = Add (u, u)
+      put = ScatterND (x, places, twice)
+      y = Neg (put)
+    }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    places = RANDOM.permutation(512)[:400, None] - 256
+    model.graph.initializer.append(numpy_helper.from_array(places, "places"))
+    result = built(model, tmp_path)
+    assert (result.kernels, result.nodes_left) == (1, 0), result.refusals
+    assert worst(tmp_path, result, [{"x": floats(512, n), "u": floats(400, n)} for n in (1, 7, 64)]) == 0
+
+
+def test_constants_written_into_a_filled_tensor_are_a_constant(tmp_path: Path) -> None:
+    text = """bank (float[N, 300] x) => (float[N, 64] y) <int64[1] size = {19200}, int64[2] shape = {300, 64}> {
+      empty = ConstantOfShape (size)
+      flat = ScatterElements <axis = 0> (empty, places, values)
+      matrix = Reshape (flat, shape)
+      product = MatMul (x, matrix)
+      y = Relu (product)
+    }"""
+    model = onnx.parser.parse_model(HEAD + text)
+    for name, array in (("places", RANDOM.permutation(19200)[:900]), ("values", floats(900))):
+        model.graph.initializer.append(numpy_helper.from_array(array, name))
+    result = built(model, tmp_path)
+    assert (result.kernels, result.nodes_left) == (1, 0), result.refusals
+    assert [g.ops for g in result.groups] == [("MatMul", "Relu")]
+    assert worst(tmp_path, result, [{"x": floats(n, 300)} for n in (1, 7, 64)]) <= 1e-6
