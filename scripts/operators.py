@@ -69,6 +69,8 @@ EXAMPLES: dict[str, Example] = {
     "Gather": Example((MATRIX, ROW)),
     "GatherElements": Example((MATRIX, MATRIX)),
     "GatherND": Example((MATRIX, (C, 1))),
+    "ScatterElements": Example(((3, C), np.array([[2], [0]]), (2, 1))),
+    "ScatterND": Example(((3, C), np.array([[2], [0]]), (2, C))),
     "CenterCropPad": Example(((N, 64), [48]), {"axes": (1,)}),
     "ReverseSequence": Example(((C, N), (N,))),
     "OneHot": Example((ROW, [8], (2,))),
@@ -157,8 +159,9 @@ def example_graph(op: str, opset: int) -> Graph:
         if given is None:
             continue
         if isinstance(given, np.ndarray):
-            constants[name] = Constant.of(given, F32)
-            types[name] = TensorType(F32, tuple(map(Index.of, given.shape)))
+            dtype = I64 if given.dtype == np.int64 else F32
+            constants[name] = Constant.of(given, dtype)
+            types[name] = TensorType(dtype, tuple(map(Index.of, given.shape)))
             continue
         if isinstance(given, list):
             known[name] = tuple(map(Index.of, given))

@@ -10,9 +10,9 @@ import numpy as np
 
 from onnxfuse.emit.blocks import in_blocks
 from onnxfuse.emit.legal import legal
-from onnxfuse.emit.spell import LIMIT, Spelling, refused
+from onnxfuse.emit.spell import Spelling, refused
 from onnxfuse.ir.dtype import BF16, F32, I64, DType
-from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
+from onnxfuse.ir.graph import LIMIT, Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.kernel import Kernel, Param

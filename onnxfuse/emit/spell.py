@@ -9,11 +9,9 @@ import numpy as np
 
 from onnxfuse.ir.dtype import F64, I64, DType
 from onnxfuse.ir.extents import follows, solved
-from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, Refused
+from onnxfuse.ir.graph import LIMIT, Attribute, Constant, Decision, Node, Refused
 from onnxfuse.ir.index import ONE, Atom, Common, Div, Index, Least, Mod, Symbol, nonnegative
 from onnxfuse.ir.layout import Layout, PadHigh, Permute, Reshape, Shape
-
-LIMIT = 1024  # bytes of a constant inside a body: larger ones would be copied wherever the body is inlined
 
 
 def refused(reason: str, *nodes: str, unlock: str = "") -> Refused:

@@ -72,6 +72,9 @@ class TensorType:
         return None if any(d is None for d in shape) else shape  # type: ignore[return-value]  # None is excluded above
 
 
+LIMIT = 1024  # bytes of a constant inside a function body: larger ones would be copied wherever it is inlined
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A tensor known before the model runs. `load` maps or makes its array; `raw` is what the loader had."""

@@ -581,7 +581,10 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
 
 
 def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
-    """Bounds of a minimum: it is at least the smaller of two lower bounds, and at most any upper bound."""
+    """Bounds of a minimum: it is at least the smaller of two lower bounds, and at most any upper bound.
+
+    One of two that move against each other (a reflection at the far edge) is at most half of their sum.
+    """
     lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
     low = next((a for a in lows if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows)), None)
     highs = [h for h in (upper(atom.one), upper(atom.two)) if h is not None]
@@ -589,7 +592,9 @@ def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
         apart = highs[1] - highs[0]
         more = max(apart.terms, key=_degree, default=((), 0))[1] < 0  # for large symbols the second is the smaller one
         highs = highs[1:] if more else highs
-    return low, next(iter(highs), None)
+    both = upper(atom.one + atom.two)
+    half = [floor_div(both, Index.of(2))] if both is not None else []
+    return low, next(iter([h for h in half if not highs or nonnegative(highs[0] - h)] or highs), None)
 
 
 def nonnegative(e: Index) -> bool:

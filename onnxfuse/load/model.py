@@ -10,11 +10,12 @@ import onnx
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.bodies import bodies_of
+from onnxfuse.load.branches import chosen
 from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
-from onnxfuse.load.read import read
+from onnxfuse.load.read import File, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source, opsets_of
@@ -22,6 +23,7 @@ from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.typed import declared, typed
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
+_ROUNDS = 16  # in which branches that are known to run make more of them known
 UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
 
@@ -39,6 +41,20 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     already_fused = any(o.domain.startswith(FUSED_DOMAIN) for o in (*proto.opset_import, *proto.functions))
     if proto.functions and not already_fused:
         proto = _inline(proto, warnings)
+    graph = _graph(file, proto, options, tuple(warnings), already_fused=already_fused)
+    for _ in range(_ROUNDS):
+        made = chosen(graph)
+        if made is None:
+            break
+        graph = _graph(file, made, options, tuple(warnings), already_fused=already_fused)
+    return graph
+
+
+def _graph(
+    file: File, proto: onnx.ModelProto, options: Options, notes: tuple[str, ...], *, already_fused: bool
+) -> Graph:
+    """The graph of a model without calls of functions. `notes` are what was noticed before."""
+    warnings = list(notes)
     payloads = Payloads(file.data, file.path)
     parts = convert(proto.graph, proto.ir_version, payloads)
     listed = {v.name: v for v in proto.graph.input}

@@ -1,8 +1,9 @@
 """A group as few definitions: its rows composed until only values that must be stored are left.
 
 Movement and cheap elementwise values disappear into their readers, maps composed. What stays are the group's outputs,
-reductions, and expensive values that are read more than once. A contraction is carried through the elementwise chain
-behind it (its epilogue) as far as every path leads.
+reductions, expensive values that are read more than once, and integers that are looked up and are not elements or
+indices themselves. A contraction is carried through the elementwise chain behind it (its epilogue) as far as every path
+leads.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from dataclasses import replace
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
-from onnxfuse.ir.compose import cost, inline, loads, rebuild, sources, walk
-from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.graph import Decision, TensorType
+from onnxfuse.ir.compose import cost, indices_of, inline, loads, rebuild, sources, walk
+from onnxfuse.ir.dtype import F32, I32, I64, DType
+from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms, nonnegative
+from onnxfuse.ir.index import lower as lower_bound
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
 from onnxfuse.ops.spec import Definition, Table, define, view_of
+from onnxfuse.plan.alive import data
 
 __all__ = ["EXPENSIVE", "Lowered", "has_reduction", "in_float", "lower"]
 
@@ -40,10 +43,9 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
     live = _live(made, group.outputs)
     demands = tuple(dict.fromkeys(demand for d in made for demand in d.demands))
     composed = _compose(live, group.outputs)
-    if isinstance(composed, Decision):
-        return composed
     names = {d.name for d in composed}
     read = dict.fromkeys(s for d in composed for s in sorted(sources(d.value)) if s not in names)
+    read |= dict.fromkeys(_given(group, graph, rows))
     types: dict[str, TensorType] = {}
     for name in (*read, *group.outputs):
         known = graph.types.get(name)
@@ -53,6 +55,19 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
     inputs = tuple(i for i in group.inputs if i in read)
     lowered = Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)
     return with_shapes(lowered, plan.layouts, {v: graph.types.get(v) for v in graph.inputs})
+
+
+def _given(group: Group, graph: Graph, rows: Table) -> list[str]:
+    """Inputs of a group that the function of the same meaning reads, even where the kernel does not.
+
+    What nodes join and others leave out again, and constants that do not fit into a function.
+    """
+    read = {v for n in group.nodes for v in data(graph, n, rows)}
+    return [
+        v
+        for v in group.inputs
+        if (graph.constants[v].bytes > LIMIT if v in graph.constants else v in read) and v in graph.types
+    ]
 
 
 def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:
@@ -131,19 +146,19 @@ def _carried(
     return best
 
 
-def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definition, ...] | Decision:
+def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definition, ...]:
     readers = _readers(made)
     vanish: set[str] = set()
     for d in made:
         if has_reduction(d.value) and d.name not in outputs and d.name not in vanish:
             vanish |= _carried(d, made, readers, outputs)
+    looked_up = {a.source for d in made for i in indices_of(d.value) for a in atoms(i) if isinstance(a, Loaded)}
     inlined: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
     kept: list[Definition] = []
     for d in made:
         value = recoded(simplify(_resolve(inline(d.value, inlined), inlined)))
-        if _unresolved(value, inlined):
-            return Decision("E-NO-KERNEL", (d.name,), f"{d.name} is read at an index that is computed in the group")
-        if d.name not in outputs and (d.name in vanish or _cheap(d, value, readers)):
+        stored = d.name in outputs or (d.name in looked_up and not _is_index(value))
+        if not stored and (d.name in vanish or _cheap(d, value, readers)):
             inlined[d.name] = (d.axes, value)
         else:
             kept.append(Definition(d.name, d.axes, value))
@@ -179,18 +194,24 @@ def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
     return rebuild(x, lambda n: None, lambda i: transform(i, go))
 
 
-def _as_index(value: Scalar, extent: Index) -> Index | None:
-    while isinstance(value, Apply) and value.fn == "cast":
+def _is_index(value: Scalar) -> bool:
+    """Whether a value that is looked up can be written where it is: not negative, or an element of another tensor."""
+    value = _uncast(value)
+    low = lower_bound(value.index) if isinstance(value, FromIndex) and not value.guards else None
+    return (isinstance(value, Load) and not value.guards) or (low is not None and nonnegative(low))
+
+
+def _as_index(value: Scalar, extent: Index) -> Index:
+    value = _uncast(value)
+    assert isinstance(value, (FromIndex, Load)), "lower: an integer that is looked up is not stored"
+    return value.index if isinstance(value, FromIndex) else Index.of(Loaded(value.source, value.index, extent))
+
+
+def _uncast(value: Scalar) -> Scalar:
+    """What a value was before it became an integer of a type that holds every index."""
+    while isinstance(value, Apply) and value.fn == "cast" and value.dtype in (I32, I64):
         value = value.args[0]
-    if isinstance(value, FromIndex) and not value.guards:
-        return value.index
-    if isinstance(value, Load) and not value.guards:
-        return Index.of(Loaded(value.source, value.index, extent))
-    return None
-
-
-def _unresolved(x: Scalar, inlined: Mapping[str, object]) -> bool:
-    return any(s in inlined for s in sources(x))
+    return value
 
 
 def in_float(x: Scalar) -> Scalar:

@@ -18,6 +18,7 @@ from onnxfuse.ops import (
     reduction,
     resize,
     scan,
+    scatter,
 )
 from onnxfuse.ops.spec import table
 
@@ -37,6 +38,7 @@ FAMILIES = (
     quantized,
     coded,
     qlinear,
+    scatter,
 )
 
 ROWS = table(*(family.ROWS for family in FAMILIES))

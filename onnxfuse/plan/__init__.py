@@ -13,11 +13,12 @@ import re
 from collections import Counter
 
 from onnxfuse.config import Options, targets_of
-from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ops.spec import Table
+from onnxfuse.plan.alive import alive
 from onnxfuse.plan.alone import is_small_product, left_alone, stays
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.held import held_in
@@ -35,6 +36,7 @@ from onnxfuse.plan.kinds import (
     kind_of,
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
+from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.units import Units
 
 MOST_NODES = 64
@@ -86,7 +88,7 @@ def _planned(
     graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
 ) -> tuple[Plan, set[str], list[Decision]]:
     """A plan over nodes of these kinds, the names of those that ended up in no group, and why products did."""
-    graph, kinds, reads = _alive(graph, kinds, rows)
+    graph, kinds, reads = alive(graph, kinds, rows)
     units = Units.of(graph, reads)
     grower = _Grower(units, kinds, options)
     chosen = [g for g in grower.run() if _worth(units, kinds, g, options.min_group)]
@@ -104,31 +106,6 @@ def _planned(
     dropped = {graph.nodes[i].name for i in kinds if graph.nodes[i].name not in inside}
     small = [g for g in groups if g not in kept and is_small_product(g, graph, by_name)]
     return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped, [left_alone(g, graph) for g in small]
-
-
-def _alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
-    """The graph without nodes that only serve shapes which kernels and bodies work out for themselves."""
-    reads = [_data(graph, n, rows) if i in kinds else n.reads for i, n in enumerate(graph.nodes)]
-    wanted = set(graph.outputs)
-    alive: list[int] = []
-    for i in reversed(range(len(graph.nodes))):
-        if any(o in wanted for o in graph.nodes[i].outputs):
-            wanted.update(reads[i])
-            alive.append(i)
-    alive.reverse()
-    at = {old: new for new, old in enumerate(alive)}
-    nodes = tuple(graph.nodes[i] for i in alive)
-    return graph.with_nodes(nodes), {at[i]: k for i, k in kinds.items() if i in at}, [reads[i] for i in alive]
-
-
-def _data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
-    """Values that a fused node reads as data: inputs that only give a type, or a shape that is known, left out."""
-    row = rows.find(node, graph.opset)
-    if row is None:
-        return node.reads
-    data = {v for i, v in enumerate(node.inputs) if i not in row.quiet_inputs}
-    typed = {node.inputs[i] for i in row.type_inputs if i < len(node.inputs)}
-    return tuple(v for v in node.reads if v in data or (v not in typed and v not in graph.known))
 
 
 class _Grower:
@@ -168,7 +145,7 @@ class _Grower:
             return seed
         changed = True
         while changed:
-            changed = self._forward(seed) or self._backward(seed)
+            changed = self._forward(seed) or self._backward(seed) or self._sideways(seed)
         return seed
 
     def _kinds(self, group: int) -> set[str]:
@@ -225,6 +202,10 @@ class _Grower:
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
+
+    def _sideways(self, group: int) -> bool:
+        free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]
+        return self.strategy == "best" and any(self._try(group, i, None) for i in free)
 
     def _passes_through(self, group: int, node: int) -> bool:
         """Whether codes that a group makes are decoded for work of the group alone: elementwise, or of an attention."""
@@ -354,11 +335,16 @@ class _Grower:
         return any((t := graph.types.get(v)) is None or len(t.shape) > 2 for v in others)
 
     def _follows_contraction(self, node: int) -> bool:
-        """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of."""
+        """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of.
+
+        Movement of what others read too, the contraction does not take: it is left to who reads it.
+        """
         between = (ELEMENTWISE, DECODING) if self.kinds[node].name == ELEMENTWISE else ()
+        shared = self.kinds[node].name == MOVEMENT and not self.kinds[node].keeps_order
         seen, pending = set[int](), [node]
         while pending:
             free = [b for b in self.units.before[pending.pop()] if b in self.kinds and b not in self.taken]
+            free = [b for b in free if not shared or len(self.units.after[b]) == 1]
             if any(self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED) for b in free):
                 return True
             pending.extend(b for b in free if self.kinds[b].name in between and b not in seen)

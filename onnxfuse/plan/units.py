@@ -18,6 +18,7 @@ class Units:
     after: list[list[int]] = field(default_factory=list)
     group: list[int] = field(default_factory=list)
     members: dict[int, list[int]] = field(default_factory=dict)
+    readers: dict[str, list[int]] = field(default_factory=dict)
 
     @staticmethod
     def of(graph: Graph, reads: Sequence[tuple[str, ...]]) -> Units:
@@ -29,6 +30,9 @@ class Units:
         for i, befores in enumerate(u.before):
             for b in befores:
                 u.after[b].append(i)
+        for i, values in enumerate(reads):
+            for v in dict.fromkeys(values):
+                u.readers.setdefault(v, []).append(i)
         u.group = list(range(len(graph.nodes)))
         u.members = {i: [i] for i in range(len(graph.nodes))}
         return u

@@ -9,6 +9,7 @@ import numpy as np
 
 from onnxfuse.ir.graph import Constant, Decision, Node
 from onnxfuse.ir.index import Index
+from onnxfuse.ir.scalar import Const
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define
 from onnxfuse.rewrite.draft import Draft
@@ -19,6 +20,8 @@ from onnxfuse.rewrite.work import Miss, Work, content, static_shape
 
 _OPTIONAL = frozenset({"Dropout", "BatchNormalization", "LayerNormalization", "MaxPool"})  # outputs behind the first
 _RESHAPE = frozenset({"Reshape"})
+_WRITES = frozenset({"ScatterElements", "ScatterND"})
+_FILLED = 1 << 20  # bytes of a tensor of one number that something is written into
 _UNROWED_PURE = frozenset({"Shape", "Size"})
 
 
@@ -40,10 +43,25 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     row = ROWS.find(node, work.opset)
     if row is not None and row.codes:
         raise Miss("integer codes are the smaller constants")
+    filled: dict[str, Constant] = {}
     for k, i in enumerate(node.inputs):
         if i and i not in work.constants and not (row and k in row.quiet_inputs):
-            raise Miss(f"{i} is not constant")
-    return folded(work.definitions(at), node.outputs, work.constants)
+            filled |= _filled(work, node, i)
+    return folded(work.definitions(at), node.outputs, {**work.constants, **filled} if filled else work.constants)
+
+
+def _filled(work: Work, node: Node, value: str) -> dict[str, Constant]:
+    """A tensor of one number, which is too large to be kept for itself, that constants are written into."""
+    maker, t = work.node(value), work.types.get(value)
+    shape = t.static_shape if t is not None else None
+    if node.op not in _WRITES or maker is None or maker.op != "ConstantOfShape" or t is None or shape is None:
+        raise Miss(f"{value} is not constant")
+    number = work.definitions(work.maker[value])[0].value
+    assert isinstance(number, Const)
+    made = Constant(t.dtype, shape, lambda: np.full(shape, number.value, t.dtype.numpy))
+    if made.bytes > _FILLED:
+        raise Miss(f"{value} is too large")
+    return {value: made}
 
 
 def _known(work: Work, node: Node) -> dict[str, Constant]:

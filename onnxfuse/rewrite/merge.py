@@ -8,9 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfuse.ir.graph import Attribute, Constant, Node
+from onnxfuse.ops import elementwise
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Array, Miss, Work
+
+_ELEMENTWISE = frozenset(row.op for row in elementwise.ROWS)
+_DEEPEST = 8  # elementwise nodes between a product and where it meets another one
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +41,33 @@ def side_by_side(work: Work, at: int, trust: bool) -> Draft:
     mine = _branch(work, node)
     depth = work.constants[mine.weight].shape[_depth_axis(node)]
     same = [b for b in branches if b.dtype == mine.dtype and work.constants[b.weight].shape[_depth_axis(node)] == depth]
+    same = _apart(work, same)
     if len(same) < 2 or same[0] != mine:
         raise Miss(f"{node.inputs[0]} feeds no other product with constant weights behind this one")
     return _merged(Draft(work, at), node, same)
+
+
+def _apart(work: Work, branches: list[Branch]) -> list[Branch]:
+    """Branches without those that meet each other in elementwise work, as a gate and what it lets through.
+
+    What one of them makes, the other one's product takes up when it stores; of pieces of one product, both would be
+    stored and read again.
+    """
+    behind = [_behind(work, b.out) for b in branches]
+    meets = [any(i != k and behind[i] & behind[k] for k in range(len(branches))) for i in range(len(branches))]
+    return [b for b, met in zip(branches, meets, strict=True) if not met]
+
+
+def _behind(work: Work, value: str) -> set[int]:
+    """The elementwise nodes that a value reaches through such nodes alone."""
+    found: set[int] = set()
+    values = {value}
+    for _ in range(_DEEPEST):
+        users = {k for v in values for k in work.users.get(v, ())} - found
+        users = {k for k in users if work.nodes[k].op in _ELEMENTWISE and work.nodes[k].domain in ("", "ai.onnx")}
+        found |= users
+        values = {o for k in users for o in work.nodes[k].outputs}
+    return found
 
 
 def _alike(a: Node, b: Node) -> bool:
@@ -126,6 +154,12 @@ STEPS: tuple[Step, ...] = (
         "exact",
         side_by_side,
         frozenset({"MatMul", "Gemm"}),
-        ("constant(w)", "constant(b)", "one reader of each w", "equal depth and element type"),
+        (
+            "constant(w)",
+            "constant(b)",
+            "one reader of each w",
+            "equal depth and element type",
+            "the pieces do not meet in elementwise work",
+        ),
     ),
 )

@@ -1,4 +1,4 @@
-"""Which jobs may share a phase: their axes matched through what they read of each other."""
+"""Which jobs may share a phase: their axes matched through what they read of each other, or both of a third."""
 
 from __future__ import annotations
 
@@ -55,14 +55,31 @@ def _matched(producer: Job, readers: Sequence[Job]) -> dict[Axis, Axis]:
     return kept if len(set(kept.values())) == len(kept) else {}
 
 
+def _beside(job: Job, others: Sequence[Job]) -> dict[Axis, Axis]:
+    """Axes of a job set to those of another one that reads the same at the same place, and not what the job makes."""
+    for other in others if job.tiled is None else ():
+        spots = {x.source: x.index for x in other.reads if other.tiled is None}
+        pairs = [pair for x in job.reads for pair in zip(x.index, spots.get(x.source, ()), strict=False)]
+        names = dict(p for e, f in pairs if (p := _same_extent(_single_axis(e), _single_axis(f))) is not None)
+        names = {a: b for a, b in names.items() if a in job.nest.axes and b in other.nest.axes}
+        if names and len(set(names.values())) == len(names):
+            return names
+    return {}
+
+
+def _same_extent(a: Axis | None, b: Axis | None) -> tuple[Axis, Axis] | None:
+    return (a, b) if a is not None and b is not None and a.extent == b.extent else None
+
+
 def together(jobs: Sequence[Job]) -> Together | None:
     """The jobs under common axes, or None when they share no axis that a phase could run over."""
     renamed: list[Job] = []
     for job in reversed(jobs):
         readers = [r for r in renamed if any(read.source == job.nest.name for read in r.reads)]
-        if renamed and (not readers or any(job.nest.name in r.looks_up for r in renamed)):
+        names = _matched(job, readers) if readers else _beside(job, renamed)
+        if renamed and ((not readers and not names) or any(job.nest.name in r.looks_up for r in renamed)):
             return None
-        renamed.insert(0, job.rename(_matched(job, readers)))
+        renamed.insert(0, job.rename(names))
     tiles = [j.tiled for j in renamed if j.tiled is not None]
     batch = tuple(tiles[-1].batch) if tiles else ()
     if any(set(t.batch) != set(batch) for t in tiles):

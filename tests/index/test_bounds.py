@@ -75,6 +75,9 @@ def test_bounds_of_minima_and_tables() -> None:
     assert in_range(clamped, Index.of(S)) and not in_range(clamped, Index.of(S) - 1)
     mirrored = least(Y, Index.of(S) * 2 - 1 - Y)
     assert mirrored == Y and in_range(least(Y * 2, Index.of(S) * 2 - 1 - Y * 2) + S, Index.of(S) * 3)
+    padded = Index.of(Axis("v", Index.of(640)))
+    assert in_range(least(padded, 1150 - padded), Index.of(576))  # 64 elements mirrored behind 576
+    assert not in_range(least(padded, 1152 - padded), Index.of(576))
     table = Table((2, -1, 4))
     e = entry(table, modulo(X, Index.of(3)))
     assert (lower(e), upper(e)) == (-1, 4) and in_range(e + 1, Index.of(6))

@@ -111,3 +111,15 @@ def test_scale_movement_and_merge_work_together() -> None:
     assert sorted(ops(after)) == sorted([*front, *back])
     assert fired == {"moves": 1, "scale-into-weights": 2, RULE: 1}
     same(before, after, {"n": 2, "s": 3}, terms=64)
+
+
+def test_a_gate_and_what_it_lets_through_stay_two_products() -> None:
+    b = Build()
+    x = b.input("x", 3, 8)
+    gate, up, other, more = (b.dense(x, 4, bias=at > 1) for at in range(4))
+    gated = b.node("Mul", b.node("Mul", gate, b.node("Sigmoid", gate)), up)
+    before = b.graph(gated, b.node("Softmax", other), b.node("Softmax", more))
+    after, _ = rewritten(before, only(RULE))
+    assert [len(n.inputs) for n in after.nodes if n.op == "Slice"] == [4, 4]
+    assert sum(n.op == "MatMul" for n in after.nodes) == 3
+    same(before, after, {}, terms=16)

@@ -1,0 +1,126 @@
+"""The branch of an If whose condition is known becomes part of the graph around it, as the only one that ever runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import onnx
+
+from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.load.inline import defined, graphs
+from onnxfuse.load.source import Source
+
+Outputs = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Choices:
+    """Of a graph: by the outputs of an If the branch that runs, and the choices in the bodies of its nodes."""
+
+    here: Mapping[Outputs, str]
+    inner: Mapping[tuple[Outputs, str], _Choices]
+
+
+def chosen(graph: Graph) -> onnx.ModelProto | None:
+    """The model with the branches that are known to run in place of their Ifs; None where none is known.
+
+    Values keep their names, except those that would be made twice; the nodes of a branch are named as those of a body
+    are: IF/BRANCH/NAME.
+    """
+    choices = _choices(graph)
+    if choices is None:
+        return None
+    source: Source = graph.source
+    proto = onnx.ModelProto()
+    proto.CopyFrom(source.proto)
+    names = Counter(name for g in graphs(proto.graph) for name in defined(g))
+    _splice(proto.graph, choices, names)
+    return proto
+
+
+def _choices(graph: Graph) -> _Choices | None:
+    """What is known to run in a graph and in its bodies; None where nothing is."""
+    bodies = graph.source.bodies
+    outputs = {n.name: n.outputs for n in graph.nodes} if bodies else {}
+    inner = {(outputs[b.node], b.attribute): made for b in bodies if (made := _choices(b.graph)) is not None}
+    here = {n.outputs: name for n in graph.nodes if (name := _branch(graph, n))} if bodies else {}
+    return _Choices(here, inner) if here or inner else None
+
+
+def _branch(graph: Graph, node: Node) -> str:
+    """The attribute with the branch of an If that runs; none where that is not known."""
+    if node.op != "If" or not node.standard or len(node.inputs) != 1:
+        return ""
+    known, constant = graph.known.get(node.inputs[0]), graph.constants.get(node.inputs[0])
+    value = known[0].constant if known is not None and len(known) == 1 else None
+    if constant is not None and constant.size == 1:
+        value = int(constant.load().reshape(()).item())
+    return "" if value is None else "then_branch" if value else "else_branch"
+
+
+def _splice(graph: onnx.GraphProto, choices: _Choices, names: Counter[str]) -> None:
+    """Put the branches that run in place of their nodes, in a graph and in those inside it."""
+    nodes: list[onnx.NodeProto] = []
+    for node in graph.node:
+        outputs = tuple(node.output)
+        for a in node.attribute:
+            if (outputs, a.name) in choices.inner:
+                _splice(a.g, choices.inner[outputs, a.name], names)
+        name = choices.here.get(outputs, "")
+        branch = next((a.g for a in node.attribute if name and a.name == name), None)
+        whole = branch is not None and len(branch.output) == len(node.output)
+        nodes += _opened(graph, node, branch, name, names) if branch is not None and whole else [node]
+    kept = onnx.GraphProto(node=nodes)
+    del graph.node[:]
+    graph.node.extend(kept.node)
+
+
+def _opened(
+    graph: onnx.GraphProto, node: onnx.NodeProto, branch: onnx.GraphProto, name: str, names: Counter[str]
+) -> list[onnx.NodeProto]:
+    """The nodes of a branch, which give the outputs of its If; its constants and types go to the graph."""
+    new = {old: _fresh(f"{node.output[0]}/{old}", names) for old in sorted(defined(branch)) if names[old] > 1}
+    made = {o for n in branch.node for o in n.output}
+    again: list[onnx.NodeProto] = []
+    given = set[str]()
+    for have, want in zip([o.name for o in branch.output], node.output, strict=True):
+        if want and have in made and have not in given:
+            new[have] = want
+            given.add(have)
+        elif want:
+            again.append(onnx.helper.make_node("Identity", [new.get(have, have)], [want]))
+    _rename(branch, new)
+    for inner in (*branch.node, *again):
+        inner.name = f"{node.name or node.output[0]}/{name}/{inner.name or inner.output[0]}"
+    graph.initializer.extend(branch.initializer)
+    graph.sparse_initializer.extend(branch.sparse_initializer)
+    either = set(node.output) - {o.name for o in graph.output}  # what is declared of them is true of both branches
+    types = [v for v in (*graph.value_info, *branch.value_info) if v.name not in either]
+    kept = onnx.GraphProto(value_info={v.name: v for v in types[::-1]}.values())
+    del graph.value_info[:]
+    graph.value_info.extend(kept.value_info)
+    return [*branch.node, *again]
+
+
+def _fresh(name: str, names: Counter[str]) -> str:
+    while names[name]:
+        name += "'"
+    names[name] += 1
+    return name
+
+
+def _rename(graph: onnx.GraphProto, new: Mapping[str, str]) -> None:
+    """Values under other names, in a graph and wherever graphs inside it read them."""
+    for v in (*graph.initializer, *graph.value_info, *graph.output):
+        v.name = new.get(v.name, v.name)
+    for t in graph.sparse_initializer:
+        t.values.name = new.get(t.values.name, t.values.name)
+    for node in graph.node:
+        node.input[:] = [new.get(v, v) for v in node.input]
+        node.output[:] = [new.get(v, v) for v in node.output]
+        for a in node.attribute:
+            for inner in (a.g, *a.graphs) if a.type == a.GRAPH else a.graphs:
+                own = defined(inner)
+                _rename(inner, {old: name for old, name in new.items() if old not in own})

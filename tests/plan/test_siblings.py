@@ -1,0 +1,81 @@
+"""What stands beside a group and does the same to the same value joins it; pieces of a product go to who reads them."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from onnxfuse.config import Options
+from onnxfuse.ir.group import Plan
+from onnxfuse.load import load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.rewrite import rewrite
+
+HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
+
+
+def planned(text: str, **weights: tuple[int, ...]) -> Plan:
+    proto = onnx.parser.parse_model(HEAD + text)
+    for name, shape in weights.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
+    graph, _ = rewrite(load(proto.SerializeToString(), Options()), Options())
+    return plan(graph, ROWS, Options())
+
+
+def ops(made: Plan) -> list[list[str]]:
+    return [sorted(n.op for n in g.nodes) for g in made.groups]
+
+
+def test_two_reductions_of_one_value_are_one_kernel() -> None:
+    made = planned("""two (float[N, 64] x) => (float[N, 1] a, float[N, 1] b) {
+      a = ReduceMax <axes = [1]> (x)
+      b = ReduceMean <axes = [1]> (x)
+    }""")
+    assert ops(made) == [["ReduceMax", "ReduceMean"]]
+
+
+def test_two_chains_of_one_value_are_one_kernel() -> None:
+    made = planned("""chains (float[N, 64] x) => (float[N, 64] a, float[N, 64] b) {
+      s = Sin (x)
+      a = Abs (s)
+      b = Cos (x)
+    }""")
+    assert ops(made) == [["Abs", "Cos", "Sin"]]
+
+
+def test_reductions_over_other_axes_stay_apart() -> None:
+    made = planned("""apart (float[32, 64] x) => (float[32, 1] a, float[1, 64] b) {
+      a = ReduceMax <axes = [1]> (x)
+      b = ReduceMean <axes = [0]> (x)
+    }""")
+    assert ops(made) == []
+
+
+def test_pieces_of_a_product_without_bias_belong_to_the_attention_that_reads_them() -> None:
+    made = planned(
+        """attention (float[B, S, 64] x) => (float[B, S, 64] y)
+        <int64[4] heads = {0, 0, 4, 16}, int64[3] flat = {0, 0, 64}> {
+          q = MatMul (x, wq)
+          k = MatMul (x, wk)
+          v = MatMul (x, wv)
+          q4 = Reshape (q, heads)
+          k4 = Reshape (k, heads)
+          v4 = Reshape (v, heads)
+          qt = Transpose <perm = [0, 2, 1, 3]> (q4)
+          kt = Transpose <perm = [0, 2, 3, 1]> (k4)
+          vt = Transpose <perm = [0, 2, 1, 3]> (v4)
+          s = MatMul (qt, kt)
+          p = Softmax <axis = -1> (s)
+          o = MatMul (p, vt)
+          u = Transpose <perm = [0, 2, 1, 3]> (o)
+          y = Reshape (u, flat)
+        }""",
+        wq=(64, 64),
+        wk=(64, 64),
+        wv=(64, 64),
+    )
+    assert [len(g) for g in ops(made)] == [14] and ops(made)[0].count("Slice") == 3
+    outside = {n.name for n in made.graph.nodes} - {n.name for g in made.groups for n in g.nodes}
+    assert [n.op for n in made.graph.nodes if n.name in outside] == ["MatMul"]
