@@ -176,6 +176,9 @@ class Speller(Protocol):
     def constant(self, constant: Constant) -> str:
         """A constant's value."""
 
+    def vector(self, entries: tuple[Index, ...]) -> str:
+        """Extents as an int64 vector."""
+
 
 Define = Callable[[View], tuple[Definition, ...]]
 Spell = Callable[
@@ -189,7 +192,7 @@ class Row:
 
     `shape_inputs` are inputs whose *values* only shape the result; of `type_inputs` only the element type counts.
     `spell` gives the outputs in operators of the opset, for what the runtime takes from a model but not from a function
-    body: its own operators of the default domain.
+    body: its own operators of the default domain, and calls whose types it does not infer there.
     `codes`: it goes between numbers and integer codes, which constants stay, and which the runtime multiplies as such.
     """
 
