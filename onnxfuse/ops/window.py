@@ -93,7 +93,7 @@ def _ceil_extent(view: View, have: Index, room: Index, stride: int, low: int) ->
     """Output extent of ceil_mode; a last window that starts in the high padding is dropped."""
     n, r = have.constant, room.constant
     if n is None or r is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", "ceil_mode on a symbolic extent")
+        raise view.unsized("ceil_mode on a symbolic extent", view.shape(0)[2:])
     extent = -(-r // stride) + 1
     return Index.of(extent - 1 if (extent - 1) * stride >= n + low else extent)
 
@@ -104,7 +104,7 @@ def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tu
     n = have.constant
     if n is None:
         if s != 1:
-            raise view.refuse("E-SHAPE-UNKNOWN", f"auto_pad {auto} on a symbolic extent")
+            raise view.unsized(f"auto_pad {auto} on a symbolic extent", view.shape(0)[2:])
         total = d * (k - 1)
     else:
         total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
