@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -75,11 +75,32 @@ def _explained(
     if ways:
         lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]
     if refusals:
-        said = [(r.code, " + ".join(r.nodes[:3]), r.reason + (f" ({r.unlock})" * bool(r.unlock))) for r in refusals]
-        lines += ["", "refused", *_indented(table(said))]
+        lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
     if rules:
         lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
     return lines + [f"note: {note}" for note in result.notes]
+
+
+def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]]:
+    """Refusals that differ in numbers alone, as those of layers do, as one, with how many there are."""
+    found: dict[tuple[str, ...], list[Refusal]] = {}
+    for r in refusals:
+        found.setdefault((r.code, *map(_any_number, (r.reason, r.unlock, *r.nodes[:3]))), []).append(r)
+    for (code, *said), those in found.items():
+        first = those[0]
+        exact = (first.reason, first.unlock, *first.nodes[:3])
+        reason, unlock, *nodes = (
+            one if all(one == other for other in others) else any_
+            for one, any_, *others in zip(
+                exact, said, *((r.reason, r.unlock, *r.nodes[:3]) for r in those[1:]), strict=True
+            )
+        )
+        count = f"{len(those)} x" if len(those) > 1 else ""
+        yield code, count, " + ".join(nodes), reason + f" ({unlock})" * bool(unlock)
+
+
+def _any_number(text: str) -> str:
+    return re.sub(r"\d+", "*", text)
 
 
 def _ways(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:

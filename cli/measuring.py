@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -12,9 +10,12 @@ from typing import Any
 from onnxfuse.cache import file_digest
 from onnxfuse.config import unable
 from onnxfuse.errors import UsageError
+from onnxfuse.folders import work_folder
+from onnxfuse.load.dims import MOST, is_extent
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.profile import ModelProfile, Profile, profile_models
+from onnxfuse.report.document import parsed
 from onnxfuse.session import library_of, metadata
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
 
@@ -51,8 +52,9 @@ def dims_of(texts: Sequence[str]) -> dict[str, int]:
     found: dict[str, int] = {}
     for text in texts:
         name, _, value = text.rpartition("=")
-        if not name or not value.isdigit():
-            raise UsageError(f"usage: --dim {text} is not NAME=N", hint="for example --dim batch=8")
+        if not name or not is_extent(value):
+            hint = f"for example --dim batch=8; N is {MOST} at most"
+            raise UsageError(f"usage: --dim {text} is not NAME=N", hint=hint)
         found[name] = int(value)
     return found
 
@@ -64,7 +66,7 @@ def profile(screen: Screen, models: Sequence[str], **values: Any) -> Measured:
     limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
     if limit is not None and baseline is None and len(models) == 1:
         raise UsageError("profile: --fail-if-slower has nothing to compare with", hint="name MODEL2 or --baseline")
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+    with work_folder() as folder:
         return _profiled(screen, models, _files("profile", models, folder), baseline, values)
 
 
@@ -95,7 +97,7 @@ def _profiled(
     return Measured(_profile_document(found, models, paths, ratio), tuple(lines), slower, trace_of(found, models))
 
 
-def _files(verb: str, names: Sequence[str], folder: str) -> list[Path]:
+def _files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
     """The models as files; `-` is standard input, kept in `folder`. Raises UsageError for one that is not there."""
     if list(names).count(STREAM) > 1:
         raise UsageError(f"{verb}: standard input holds one model only", hint="name the other one")
@@ -113,7 +115,7 @@ def _baseline(path: str | None) -> float | None:
     if path is None:
         return None
     try:
-        return float(json.loads(Path(path).read_text(encoding="utf-8"))["models"][-1]["latency_ms"]["min"])
+        return float(parsed(Path(path).read_text(encoding="utf-8"))["models"][-1]["latency_ms"]["min"])
     except (OSError, ValueError, LookupError, TypeError):
         raise UsageError(f"profile: {path} is no result of profile --json", hint="make one with --json-file") from None
 
@@ -191,7 +193,7 @@ def _op_lines(model: ModelProfile) -> list[str]:
 
 def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
     """The verdict on two models."""
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+    with work_folder() as folder:
         return _verified((a, b), _files("verify", (a, b), folder), values)
 
 

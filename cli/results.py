@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from onnxfuse.emit.staged import Staged, refuse_existing
 from onnxfuse.errors import OutputError, UsageError
 from onnxfuse.pipeline.groups import BUG
 from onnxfuse.pipeline.outputs import STREAM, places_of
-from onnxfuse.report.document import envelope, plain
+from onnxfuse.report.document import envelope, parsed, plain
 from onnxfuse.report.result import Result
 
 from . import show
@@ -77,17 +76,26 @@ class Keeper:
 
     def write(self, value: Mapping[str, Any]) -> None:
         """Write the document and its page. Raises OutputError."""
+        texts = self.texts(value)
+        for file in (self.json_file, self.report):
+            if file.path is not None:
+                file.write(texts[file.path])
+
+    def texts(self, value: Mapping[str, Any]) -> dict[Path, str]:
+        """The document and its page by the files that they are for."""
+        found: dict[Path, str] = {}
         if self.json_file.path is not None:
-            self.json_file.write(show.json_text(value))
+            found[self.json_file.path] = show.json_text(value)
         if self.report.path is not None:
-            self.report.write(page_text(value, None, self.report.path))
+            found[self.report.path] = page_text(value, None, self.report.path)
+        return found
 
 
 def read_document(name: str) -> Any:
     """The JSON document of a file, or of standard input. Raises UsageError."""
     try:
         text = show.given() if name == STREAM else Path(name).read_bytes()
-        return json.loads(text)
+        return parsed(text)
     except OSError as problem:
         raise UsageError(f"read: {name} cannot be read: {problem.strerror}", hint="check the spelling") from None
     except ValueError:

@@ -41,7 +41,7 @@ def _read(path: Path) -> Mapping[str, Any] | None:
 
     try:
         whole = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as problem:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as problem:
         raise UsageError(f"config: {path} cannot be read: {problem}", hint="correct it") from None
     tool = whole.get("tool", {})
     values = tool.get("onnxfuse") if isinstance(tool, dict) else None

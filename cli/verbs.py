@@ -15,6 +15,7 @@ from .flags import DEBUG, PLANNING, Choice, Duration, Percent, common, flag, of_
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 _STREAM = "-"
+MOST_THREADS = 1024  # of an engine that is measured: more than any machine has cores, few enough to start
 
 
 class Verbs(click.Group):
@@ -89,11 +90,20 @@ def optimize(model: str, out: str | None, as_json: bool, verbose: bool, quiet: b
     stream = show.binary() if options.output == _STREAM else None
     source = show.given() if model == _STREAM else model
     with show.progress(screen) as tell:
-        result = run(source, options=options, tell=tell, stream=stream, show=texts.append, strict=_debug())
+        result = run(
+            source,
+            options=options,
+            tell=tell,
+            stream=stream,
+            show=texts.append,
+            strict=_debug(),
+            about=lambda made: keep.texts(made.to_json()),
+        )
     for text in texts:
         (show.aside if as_json or stream is not None else show.data)(text.rstrip("\n"))
     document = result.to_json()
-    keep.write(document)
+    if result.output.model is None:  # else they are outputs like the others
+        keep.write(document)
     if as_json:
         show.document(document)
     results.after_optimize(screen, result)
@@ -135,7 +145,7 @@ def _debug() -> bool:
 @flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
 @flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
 @flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")
-@flag("threads", type=click.IntRange(min=0), default=0, help="threads of each engine (0: one per core)")
+@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="threads of each engine (0: one per core)")
 @flag("warmup", type=click.IntRange(min=1), default=3, help="runs before the first that counts")
 @flag("duration", type=Duration(), default=3.0, metavar="SECONDS", help="time for which each model is measured")
 @flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")

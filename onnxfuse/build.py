@@ -14,7 +14,6 @@ import re
 import shlex
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -27,6 +26,7 @@ from onnxfuse import process
 from onnxfuse.cache import Cache, file_digest, key_of
 from onnxfuse.config import machine
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
+from onnxfuse.folders import work_folder
 from onnxfuse.render.source import Source
 
 TILES = Path(__file__).resolve().parent / "render" / "tiles"
@@ -35,6 +35,7 @@ EXPORTED = "RegisterCustomOps"
 _FAMILIES = {"gcc": ("g++", "c++"), "clang": ("clang++", "c++"), "zig": ()}
 _AUTO = ("c++", "g++", "clang++")
 _OLDEST = {"gcc": 11, "clang": 12, "zig": 0}  # the first that know -march=x86-64-v4
+_PATIENCE = 20.0  # seconds for which a compiler may think about its version; zig unpacks itself first
 _ZIG = (sys.executable, "-P", "-m", "ziglang", "c++")
 
 # Not -ffast-math: NaN, infinities and signed zeros keep their meaning, and sums keep their order.
@@ -151,7 +152,10 @@ def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, 
     is_zig = command == _ZIG or Path(command[0]).name == "zig"
     name = "zig" if is_zig else Path(command[-1]).name
     ask = (*command[:-1], "version") if is_zig else (*command, "--version")
-    said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=120.0)
+    try:
+        said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=_PATIENCE)
+    except BudgetError:
+        return None, f"{name} does not tell its version within {_PATIENCE:.0f} s"
     title = (said.out.splitlines() or [""])[0]
     # "g++ (Debian 12.2.0-14) 12.2.0", "Debian clang version 16.0.6 (1)", "0.17.0"
     version = re.search(r"\d+\.\d+(\.\d+)?", re.sub(r"\(.*?\)", "", title))
@@ -167,7 +171,7 @@ def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, 
 
 def _compiles_for(command: tuple[str, ...], target: str) -> bool:
     """Whether a compiler says that its output is of this architecture."""
-    said = process.run((*command, "-dumpmachine"), stage="build", time_limit=120.0)
+    said = process.run((*command, "-dumpmachine"), stage="build", time_limit=_PATIENCE)
     return said.out.split("-")[0].strip() == target
 
 
@@ -219,7 +223,7 @@ def build_library(
     if len(set(names)) != len(names) or not all(name.isidentifier() and name.isascii() for name in names):
         raise ValueError(f"source symbols must be distinct C identifiers: {names}")
     recipe = _recipe(toolchain, cache, sanitize)
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+    with work_folder() as folder:
         site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
         compiled = _compile_all(site, units, jobs or len(os.sched_getaffinity(0)))
         library = _link(site, names)

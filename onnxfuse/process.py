@@ -1,6 +1,7 @@
 """Runs a command or a Python child within limits of time and memory, and leaves none of its processes behind.
 
-The only file that starts processes. Each command leads a process group of its own, which is killed as a whole.
+The only file that starts processes. Each command leads a process group of its own, which is killed as a whole; should
+this process be killed itself, a guard that waits for that kills the group.
 
 Memory is sampled, not limited by the kernel: RLIMIT_AS counts mapped weights, RLIMIT_RSS does nothing on Linux, and
 RLIMIT_DATA counts reserved arenas and stacks that nobody touched, holds per process and makes some allocation fail
@@ -32,6 +33,7 @@ _FIRST_SAMPLE, _LAST_SAMPLE = (
     0.05,
 )  # seconds between looks at a command: short ones end soon, long ones cost little
 _COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
+_GUARD = ("/bin/sh", "-c", 'read -r done || kill -s KILL -- "-$1"', "sh")  # its input ends when this process does
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
 
@@ -80,13 +82,31 @@ def run(
             return Finished(127, "", f"{command[0]}: {problem.strerror or problem}", time.monotonic() - start, 0)
         try:
             name = f"{stage}: {Path(command[0]).name}"
-            peak = _watch(child.pid, name, start, time_limit, memory_limit, stop or threading.Event())
+            with _guarded(child.pid):
+                peak = _watch(child.pid, name, start, time_limit, memory_limit, stop or threading.Event())
         finally:
             # Before `child` is reaped its number cannot have been given to another group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
         return Finished(child.returncode, _text(out), _text(err), time.monotonic() - start, peak)
+
+
+@contextlib.contextmanager
+def _guarded(group: int) -> Iterator[None]:
+    """A guard over a process group; where there is no shell to be one, none."""
+    quiet = subprocess.DEVNULL
+    try:
+        guard = subprocess.Popen(
+            (*_GUARD, str(group)), stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        guard.communicate(b"\n")
 
 
 def _watch(

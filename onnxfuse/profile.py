@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxfuse import process, turns
+from onnxfuse.folders import work_folder
 
 _CHILD = "onnxfuse.profile_child"
 
@@ -140,7 +140,7 @@ def profile_models(
     pairs = [(_whole(path), None if own is None else _whole(own)) for path, own in zip(paths, owned, strict=True)]
     custom = [_whole(each) for each in custom_libraries]
     loads = [{"model": path, "libraries": [*([own] if own else []), *custom]} for path, own in pairs]
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+    with work_folder() as folder:
         values = str(Path(folder, "inputs.npz"))
         wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
         shapes = _ask({"do": "inputs", **loads[0], **wish, "out": values}, time_limit)

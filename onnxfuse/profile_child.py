@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import statistics
-import tempfile
 import time
 from bisect import bisect_right
 from collections import defaultdict
@@ -18,6 +17,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from onnxfuse import engine, feed_limits, feeds, process, trial, turns
+from onnxfuse.folders import work_folder
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
 DOMAIN = "onnxfuse."  # what the domains of kernels begin with
@@ -67,7 +67,7 @@ def op_times(
 ) -> dict[str, Any]:
     """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run."""
     values = _read(inputs)
-    with tempfile.TemporaryDirectory() as folder:
+    with work_folder() as folder:
         options = engine.options(libraries=libraries, threads=threads)
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, "run")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-import tempfile
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from onnxfuse.build import Toolchain, build_library
 from onnxfuse.cache import Cache, key_of
 from onnxfuse.config import Target
 from onnxfuse.errors import OutputError
+from onnxfuse.folders import work_folder
 from onnxfuse.render.ort_glue import Variant, registration
 from onnxfuse.render.source import Source
 
@@ -68,7 +68,7 @@ def calibrate(
     Raises DeviceError without a runtime that loads the library, and what building raises.
     """
     cores, sizes = len(os.sched_getaffinity(0)), cache_sizes(target)
-    with tempfile.TemporaryDirectory(prefix="onnxfuse-") as folder:
+    with work_folder() as folder:
         library = Path(folder, "libmachine.so")
         glue = registration(DOMAIN, [Variant(target.name, (KERNEL,), target.features)])
         build_library((Source(KERNEL, _TEXT, target.compiled),), glue, toolchain, cache, 0, library, time_limit)

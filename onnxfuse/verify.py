@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from onnxfuse import compare, process
 from onnxfuse.errors import DeviceError
+from onnxfuse.folders import work_folder
 
 _CHILD = "onnxfuse.verify_child"
 WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
@@ -98,7 +98,7 @@ def verify_models(
         return Verdict(None, None, None, None, message="onnxruntime is not installed")
     request = _request("models", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"a": _whole(a), "b": _whole(b), "rounding": compare.ROUNDINGS[precision]}
-    with tempfile.TemporaryDirectory() as folder:
+    with work_folder() as folder:
         notes = Path(folder, "notes")
         try:
             answer = _ask(request, notes, time_limit, memory_limit)
@@ -265,7 +265,7 @@ def verify_groups(
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
     request["held"] = sorted(held)
     crashed: list[GroupResult] = []
-    with tempfile.TemporaryDirectory() as folder:
+    with work_folder() as folder:
         while True:
             notes = Path(folder, str(len(crashed)))
             try:
@@ -299,6 +299,6 @@ def verify_shares(
     the model does not run without the library, BudgetError when a limit is exceeded.
     """
     request = _request("shares", library, isas, inputs, seed, dims, custom_libraries) | {"model": _whole(model)}
-    with tempfile.TemporaryDirectory() as folder:
+    with work_folder() as folder:
         found: dict[str, dict[str, float]] = _ask(request, Path(folder, "notes"), time_limit, memory_limit)
     return found

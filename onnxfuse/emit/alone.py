@@ -13,6 +13,7 @@ from onnxfuse.emit.proto import value_info, without
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Index
 from onnxfuse.load.inline import free_names
+from onnxfuse.load.names import OWN
 
 
 def alone(model: onnx.ModelProto, held: Held) -> onnx.ModelProto | None:
@@ -62,19 +63,19 @@ def _computed(graph: Graph, name: str, extents: dict[Index, tuple[str, int]]) ->
         return
     parts = []
     for number, e in enumerate(elements):
-        part = f"{name}.{number}"
+        part = f"{name}{OWN}{number}"
         parts.append(part)
         if e.constant is not None:
             yield _constant(part, np.array([e.constant], have.dtype.numpy))
             continue
         source, axis = extents[e]
-        yield helper.make_node("Shape", [source], [f"{part}.shape"])
-        yield _constant(f"{part}.axis", np.array([axis], np.int64))
-        yield helper.make_node("Gather", [f"{part}.shape", f"{part}.axis"], [f"{part}.long"])
-        yield helper.make_node("Cast", [f"{part}.long"], [part], to=have.dtype.onnx)
-    yield _constant(f"{name}.like", np.array(have.static_shape, np.int64))
-    yield helper.make_node("Concat", parts, [f"{name}.all"], axis=0)
-    yield helper.make_node("Reshape", [f"{name}.all", f"{name}.like"], [name])
+        yield helper.make_node("Shape", [source], [f"{part}{OWN}shape"])
+        yield _constant(f"{part}{OWN}axis", np.array([axis], np.int64))
+        yield helper.make_node("Gather", [f"{part}{OWN}shape", f"{part}{OWN}axis"], [f"{part}{OWN}long"])
+        yield helper.make_node("Cast", [f"{part}{OWN}long"], [part], to=have.dtype.onnx)
+    yield _constant(f"{name}{OWN}like", np.array(have.static_shape, np.int64))
+    yield helper.make_node("Concat", parts, [f"{name}{OWN}all"], axis=0)
+    yield helper.make_node("Reshape", [f"{name}{OWN}all", f"{name}{OWN}like"], [name])
 
 
 def _constant(name: str, array: np.ndarray[tuple[int], np.dtype[np.int64]]) -> onnx.NodeProto:

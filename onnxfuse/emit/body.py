@@ -137,6 +137,8 @@ class _Writer:
                 shape, extra = self._reshape_target(node)
                 attrs = {k: v for k, v in attrs.items() if k != "allowzero"} | extra
                 inputs.append(shape)
+            elif i in typing and spell is not None:
+                inputs.append("")
             elif i in typing and value not in self.names:
                 dtype = self._type(value).dtype
                 inputs.append(self.spell.constant(Constant.of(np.zeros((), dtype.numpy), dtype)))

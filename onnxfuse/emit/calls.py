@@ -11,11 +11,12 @@ import onnx
 from onnxfuse.emit.checks import check_layouts
 from onnxfuse.emit.names import readable, unique
 from onnxfuse.emit.planned import Fused, Planned
-from onnxfuse.emit.proto import node_proto, rename, set_metadata, value_info, without
+from onnxfuse.emit.proto import node_proto, set_metadata, value_info, without
 from onnxfuse.emit.weights import Weights
 from onnxfuse.ir.graph import Graph, Node, sorted_nodes
 from onnxfuse.ir.layout import Shape
 from onnxfuse.load.inline import defined, free_names, graphs
+from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
 
 _CALL = "\0fused"  # domain of the stand-ins for groups while nodes are put in order

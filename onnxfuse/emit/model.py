@@ -16,6 +16,7 @@ from onnxfuse.emit.proto import node_proto, set_metadata, tensors_in, without
 from onnxfuse.emit.weights import Weight, Weights
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
+from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
 from onnxfuse.load.wire import Buffer, key_of, slim
 
@@ -77,6 +78,7 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Plan
         set_metadata(proto, **about, targets=" ".join(library.targets))
     check(proto)
     bodies = tuple(_of(made, weights) for held in room.held if (made := alone(proto, held)) is not None)
+    rename(proto.graph, source.spelled)
     return Emitted(proto, weights.large, weights.blob, bool(source.external), names=room.names, bodies=bodies)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import onnx
@@ -112,21 +112,3 @@ def set_metadata(message: Any, **values: str) -> None:
         named = next((p for p in message.metadata_props if p.key == f"onnxfuse.{key}"), None)
         entry = named if named is not None else message.metadata_props.add(key=f"onnxfuse.{key}")
         entry.value = value
-
-
-def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
-    """Give values of a graph other names, also where its inner graphs read them; these must not define them too."""
-    if not names:
-        return
-    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
-        info.name = names.get(info.name, info.name)
-    for sparse in graph.sparse_initializer:
-        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
-    for annotation in graph.quantization_annotation:
-        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
-    for node in graph.node:
-        for values in (node.input, node.output):
-            values[:] = [names.get(v, v) for v in values]
-        for a in node.attribute:
-            for inner in (*a.graphs, a.g) if a.type in (_KIND.GRAPH, _KIND.GRAPHS) else ():
-                rename(inner, names)

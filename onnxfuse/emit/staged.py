@@ -13,14 +13,17 @@ from onnxfuse.errors import OutputError, UsageError
 
 
 def refuse_existing(paths: Iterable[Path], *, overwrite: bool) -> None:
-    """UsageError for an output that exists (unless `overwrite`) or is no plain file, OutputError without its folder."""
+    """UsageError for an output that exists (unless `overwrite`) or is no file, OutputError where none can be made."""
     for path in paths:
         if path.exists() and not path.is_file():
             raise UsageError(f"write: {path} is not an ordinary file", hint="name a file, or - for stdout")
         if not overwrite and (path.exists() or path.is_symlink()):
             raise UsageError(f"write: {path} exists", hint="--overwrite replaces it")
-        if not path.absolute().parent.is_dir():
-            raise OutputError(f"write: the folder {path.absolute().parent} does not exist", hint="create it")
+        folder = path.absolute().parent
+        if not folder.is_dir():
+            raise OutputError(f"write: the folder {folder} does not exist", hint="create it")
+        if not os.access(folder, os.W_OK | os.X_OK):
+            raise OutputError(f"write: {folder} cannot be written", hint="check its permissions or write elsewhere")
 
 
 class Staged:

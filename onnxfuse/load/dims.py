@@ -18,6 +18,7 @@ from onnxfuse.ir.graph import TensorType
 from onnxfuse.ir.index import Index, Symbol, floor_div
 from onnxfuse.ir.indexing import transform
 
+MOST = (1 << 31) - 1  # of an extent that users give: some of them multiplied still fit 64 bits
 _UNNAMED = {"", "?", "-1", "None", "none", "null", "unknown"}  # what sloppy exporters call any extent
 Dim = int | str | None
 
@@ -119,8 +120,10 @@ def names_of(
     known |= set(names.renamed.values())
     for text in options.dim:
         name, _, value = text.rpartition("=")
-        if not name or not value.isdigit():
-            raise UsageError(f"load: --dim {text} is not NAME=N", hint="for example --dim batch=8")
+        if not name or not is_extent(value):
+            raise UsageError(
+                f"load: --dim {text} is not NAME=N", hint=f"for example --dim batch=8; N is {MOST} at most"
+            )
         if name not in known:
             raise UsageError(
                 f"load: no dimension is named {name}", hint=_near(name, known, "the model names no dimension")
@@ -136,9 +139,10 @@ def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] |
     if re.fullmatch(r"\d+(x\d+)+", listed):
         listed = listed.replace("x", ",")
     wanted = [d.strip() for d in listed.split(",")] if listed else []
-    if not name or not all(d.isdigit() or d.isidentifier() for d in wanted):
+    if not name or not all(is_extent(d) or d.isidentifier() for d in wanted):
         raise UsageError(
-            f"load: --input-shape {text} is not NAME:D,D,...", hint="for example --input-shape x:1,3,224,224"
+            f"load: --input-shape {text} is not NAME:D,D,...",
+            hint=f"for example --input-shape x:1,3,224,224; an extent is {MOST} at most",
         )
     if name not in shapes:
         raise UsageError(f"load: no input is named {name}", hint=_near(name, shapes, "the model has no inputs"))
@@ -159,6 +163,11 @@ def _input_shape(names: Names, text: str, shapes: Mapping[str, tuple[Dim, ...] |
             )
         if not isinstance(have, int):
             _give(names, have if have is not None else f"?{name}_{i}", want, f"--input-shape {text}")
+
+
+def is_extent(text: str) -> bool:
+    """Whether a text is a number that an extent may be."""
+    return text.isascii() and text.isdigit() and len(text) <= len(str(MOST)) and int(text) <= MOST
 
 
 def _give(names: Names, name: str, value: str | int, flag: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 
 import onnx
@@ -15,6 +16,7 @@ from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
+from onnxfuse.load.names import defined_once, respelled
 from onnxfuse.load.read import File, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
@@ -41,17 +43,25 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     already_fused = any(o.domain.startswith(FUSED_DOMAIN) for o in (*proto.opset_import, *proto.functions))
     if proto.functions and not already_fused:
         proto = _inline(proto, warnings)
-    graph = _graph(file, proto, options, tuple(warnings), already_fused=already_fused)
+    defined_once(proto)
+    spelled = {} if already_fused else respelled(proto)
+    graph = _graph(file, proto, options, spelled, tuple(warnings), already_fused=already_fused)
     for _ in range(_ROUNDS):
         made = chosen(graph)
         if made is None:
             break
-        graph = _graph(file, made, options, tuple(warnings), already_fused=already_fused)
+        graph = _graph(file, made, options, spelled, tuple(warnings), already_fused=already_fused)
     return graph
 
 
 def _graph(
-    file: File, proto: onnx.ModelProto, options: Options, notes: tuple[str, ...], *, already_fused: bool
+    file: File,
+    proto: onnx.ModelProto,
+    options: Options,
+    spelled: Mapping[str, str],
+    notes: tuple[str, ...],
+    *,
+    already_fused: bool,
 ) -> Graph:
     """The graph of a model without calls of functions. `notes` are what was noticed before."""
     warnings = list(notes)
@@ -59,7 +69,7 @@ def _graph(
     parts = convert(proto.graph, proto.ir_version, payloads)
     listed = {v.name: v for v in proto.graph.input}
     infos = {name: listed[name] for name in parts.inputs}
-    names = names_of(options, infos, (*proto.graph.output, *proto.graph.value_info))
+    names = names_of(_as_loaded(options, spelled), infos, (*proto.graph.output, *proto.graph.value_info))
     opset = _opset(proto, warnings)
     shapes = _shapes(proto, parts, infos, names, opset)
     _check_subgraph_data(proto, payloads)
@@ -80,6 +90,7 @@ def _graph(
         overridable=tuple(parts.overridable),
         facts=shapes.facts,
         unproven=shapes.unproven,
+        spelled=spelled,
         already_fused=already_fused,
         warnings=(*warnings, *shapes.warnings),
     )
@@ -94,6 +105,13 @@ def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
     if left:
         warnings.append(f"{len(left)} functions of the model stay calls ({left[0].domain}::{left[0].name}, ...)")
     return proto if done is None else done
+
+
+def _as_loaded(options: Options, spelled: Mapping[str, str]) -> Options:
+    """The options with inputs under the names that they have while they are worked on."""
+    ours = {name: plain for plain, name in spelled.items()}
+    texts = [text.rpartition(":") for text in options.input_shape]
+    return replace(options, input_shape=tuple(f"{ours.get(name, name)}{by}{dims}" for name, by, dims in texts))
 
 
 def _opset(proto: onnx.ModelProto, warnings: list[str]) -> int:

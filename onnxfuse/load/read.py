@@ -67,6 +67,8 @@ def _open(path: Path) -> memoryview:
     try:
         if path.is_dir():
             raise UsageError(f"load: {path} is a folder", hint="name the .onnx file in it")
+        if path.exists() and not path.is_file():
+            raise UsageError(f"load: {path} is no regular file", hint="write it to a file; - is standard input")
         return mapped(path)
     except FileNotFoundError:
         raise UsageError(f"load: there is no file {path}", hint=_near_files(path)) from None

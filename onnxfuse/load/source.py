@@ -46,6 +46,7 @@ class Source:
     overridable: tuple[str, ...] = ()  # initializers that are inputs too: their values may change
     facts: tuple[Index, ...] = ()  # at least 0 in every run in which the model succeeds; types rely on that
     unproven: tuple[str, ...] = ()  # values whose type is only what the model declares: the runtime does not check it
+    spelled: Mapping[str, str] = field(default_factory=dict)  # the file's names of values that have others here
     already_fused: bool = False  # the model has kernels of ours: it is to be copied unchanged
     captured: Mapping[str, Constant] = field(default_factory=dict)  # a body's constants that lie outside of it
     bodies: tuple[Body, ...] = ()  # of its nodes, those of the main graph and not of their own nodes

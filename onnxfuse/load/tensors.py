@@ -6,8 +6,10 @@ import math
 import mmap
 import re
 from collections.abc import Callable
+from errno import EINVAL
 from functools import cache
 from pathlib import Path
+from stat import S_ISREG
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,12 @@ class Payloads:
                 hint="move the data beside the model and save the model again",
             )
         file = self.path.parent / where
+        near = (self.path.parent.resolve(), self.path.resolve().parent)  # as the runtime allows: a model may be a link
+        if not any(file.resolve().is_relative_to(folder) for folder in near):
+            raise ModelError(
+                f"load: {name} lies in {location!r}, a link that leads out of the model's folder",
+                hint="put the data itself beside the model",
+            )
         if file not in self.files:
             try:
                 self.files[file] = mapped(file)
@@ -90,7 +98,9 @@ class Payloads:
 
 
 def mapped(path: Path) -> memoryview:
-    """A file's bytes, mapped where it can be (not pipes)."""
+    """A file's bytes, mapped where it can be. OSError for pipes and devices, which may have no end."""
+    if not S_ISREG(path.stat().st_mode):
+        raise OSError(EINVAL, "it is no regular file")
     with path.open("rb") as f:
         try:
             return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))

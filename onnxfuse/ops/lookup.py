@@ -8,7 +8,7 @@ from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import Index, Loaded, nonnegative
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, cast, const
 from onnxfuse.ops.movement import unit_at
-from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.spec import Definition, Row, Speller, View
 
 
 def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
@@ -91,6 +91,12 @@ def eye_like(view: View) -> tuple[Definition, ...]:
     return (Definition(view.out(), axes, apply("select", here, const(1, dtype), const(0, dtype))),)
 
 
+def _spelled_eye(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    like = put.add("ConstantOfShape", put.vector(view.shape(0)))
+    number = view.attr("dtype", view.dtype(0).onnx)
+    return (put.add("EyeLike", like, k=view.attr("k", 0), dtype=number),)
+
+
 def range_node(view: View) -> tuple[Definition, ...]:
     """Range from known numbers; a symbolic length must be proven not to be negative."""
     dtype = view.dtype(0)
@@ -140,7 +146,7 @@ ROWS: tuple[Row, ...] = (
     Row("GatherND", gather_nd),
     Row("ReverseSequence", reverse_sequence),
     Row("OneHot", one_hot, shape_inputs=(1,)),
-    Row("EyeLike", eye_like, type_inputs=(0,)),
+    Row("EyeLike", eye_like, type_inputs=(0,), spell=_spelled_eye),
     Row("Range", range_node, shape_inputs=(0, 1, 2)),
     Row("ConstantOfShape", constant_of_shape, shape_inputs=(0,)),
 )

@@ -222,6 +222,11 @@ def mean_variance_normalization(view: View) -> tuple[Definition, ...]:
     return tuple(s.made)
 
 
+def _spelled_by_axes(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """With the axes stated: in a body the runtime misses those that are meant without a word."""
+    return (put.add("MeanVarianceNormalization", *inputs, axes=tuple(view.attr("axes", (0, 2, 3)))),)
+
+
 def lp_normalization(view: View) -> tuple[Definition, ...]:
     """LpNormalization: x over its L1 or L2 norm along one axis, 0 where that is 0."""
     s, have, x = Stages(view), view.shape(0), wide(view)
@@ -299,7 +304,7 @@ ROWS: tuple[Row, ...] = (
     Row("RMSNormalization", rms_normalization),
     Row("InstanceNormalization", instance_normalization),
     Row("GroupNormalization", group_normalization, since=18),
-    Row("MeanVarianceNormalization", mean_variance_normalization),
+    Row("MeanVarianceNormalization", mean_variance_normalization, spell=_spelled_by_axes),
     Row("LpNormalization", lp_normalization),
     Row("LRN", lrn),
 )

@@ -97,8 +97,9 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
             extent = Index.of(asked[i]) if asked else n * s
             cut = (whole - extent).constant
             if cut is None:
-                raise view.refuse("E-SHAPE-UNKNOWN", f"output_shape on the symbolic extent {n!r}")
+                raise view.unsized(f"output_shape on the symbolic extent {n!r}", have)
             cut = max(0, cut)
+            extent = extent if asked else whole - cut  # short kernels do not reach as far as "SAME" says
             low = cut // 2 if auto == "SAME_UPPER" else cut - cut // 2
             high = cut - low
         else:

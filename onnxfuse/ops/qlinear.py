@@ -14,8 +14,9 @@ from onnxfuse.ir.graph import Node, TensorType
 from onnxfuse.ops import elementwise, movement, normalization, pooling
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.quantized import coded, dequantize, single
-from onnxfuse.ops.spec import Define, Definition, Row, View
+from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 
+_CODES = 10  # the first opset that codes numbers
 _FAMILIES = (elementwise, movement, normalization, pooling)
 
 
@@ -59,6 +60,15 @@ def _decoded(view: View, i: int, name: str) -> Definition:
     return dequantize(replace(view, node=node))[0]
 
 
+def _spelled_concat(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
+    """Of numbers: in a body the runtime takes the result for one of the scale's type."""
+    if put.opset < _CODES:
+        raise view.refuse("E-OPSET", f"codes are not in opset {put.opset}", f"an opset of {_CODES} or newer")
+    scale, zero, *operands = inputs
+    numbers = [put.add("DequantizeLinear", *operands[i : i + 3]) for i in range(0, len(operands), 3)]
+    return (put.add("QuantizeLinear", put.add("Concat", *numbers, axis=view.attr("axis", 0)), scale, zero),)
+
+
 ROWS: tuple[Row, ...] = (
     Row(MICROSOFT + "QLinearAdd", between_codes("Add", 0, 6)),
     Row(MICROSOFT + "QLinearMul", between_codes("Mul", 0, 6)),
@@ -68,5 +78,5 @@ ROWS: tuple[Row, ...] = (
     Row(MICROSOFT + "QLinearAveragePool", between_codes("AveragePool", 0, 3)),
     Row(MICROSOFT + "QLinearGlobalAveragePool", between_codes("GlobalAveragePool", 0, 3)),
     Row(MICROSOFT + "QLinearWhere", between_codes("Where", 1, 7, plain=1)),
-    Row(MICROSOFT + "QLinearConcat", between_codes("Concat", 2, 0)),
+    Row(MICROSOFT + "QLinearConcat", between_codes("Concat", 2, 0), spell=_spelled_concat),
 )

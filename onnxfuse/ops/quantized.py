@@ -11,7 +11,7 @@ from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.scalar import Load, Scalar, apply, cast, const
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import At, here
+from onnxfuse.ops.stages import At, Stages, here
 
 _SHORT = 16  # bits of the widest code that float32 saturates exactly
 
@@ -33,7 +33,7 @@ def quantize(view: View) -> tuple[Definition, ...]:
 def coded(x: Scalar, scale: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
     """The code of a number of float32."""
     steps = apply("div", x, cast(scale, F32))
-    low, high = const(_lowest(dtype), F32), const(_lowest(dtype) + 2**dtype.bits - 1, F32)
+    low, high = _ends(dtype)
     if zero is None:
         return cast(apply("snap", steps, low, high), dtype)
     moved = cast(zero, F32)
@@ -55,6 +55,30 @@ def dequantize(view: View) -> tuple[Definition, ...]:
         code = apply("sub", code, cast(zero, exact))
     value = apply("mul", cast(code, F32), cast(parameter(view, 1, place), F32))
     return (Definition(view.out(), axes, cast(value, dtype)),)
+
+
+def quantize_dynamically(view: View) -> tuple[Definition, ...]:
+    """DynamicQuantizeLinear: codes of 8 bits over the range of all elements and 0, a NaN being one; 1 for no range."""
+    s, have = Stages(view), view.shape(0)
+
+    def number(at: At) -> Scalar:
+        x = view.load(0, at)
+        return apply("select", apply("isnan", x), const(0.0, x.dtype), x)
+
+    def end(which: str) -> Scalar:
+        read = s.reduced(f"%{which}", have, range(len(have)), which, number, lambda v: apply(which, v, const(0.0, F32)))
+        return read((ZERO,) * len(have))
+
+    low, high = end("min"), end("max")
+    step = apply("div", apply("sub", high, low), const(255.0, F32))
+    scale = s.value("%scale", (), lambda at: apply("select", apply("equal", low, high), const(1.0, F32), step))(())
+    steps = apply("div", apply("sub", const(0.0, F32), low), scale)
+    last = apply("select", apply("isnan", steps), const(255.0, F32), apply("snap", steps, *_ends(U8)))
+    zero = s.value("%zero", (), lambda at: cast(last, U8))(())
+    s.output(have, lambda at: coded(view.load(0, at), scale, zero, U8), dtype=U8)
+    s.output((), lambda at: scale, k=1, dtype=F32)
+    s.output((), lambda at: zero, k=2, dtype=U8)
+    return tuple(s.made)
 
 
 def parameter(view: View, i: int, place: At) -> Scalar:
@@ -88,8 +112,10 @@ def _named(view: View, attribute: str, default: DType) -> DType:
     return found
 
 
-def _lowest(dtype: DType) -> int:
-    return -(2 ** (dtype.bits - 1)) if dtype.kind == "i" else 0
+def _ends(dtype: DType) -> tuple[Scalar, Scalar]:
+    """The smallest and the largest code, as numbers."""
+    lowest = -(2 ** (dtype.bits - 1)) if dtype.kind == "i" else 0
+    return const(lowest, F32), const(lowest + 2**dtype.bits - 1, F32)
 
 
 def _place(view: View, at: At) -> At:
@@ -109,8 +135,11 @@ def _place(view: View, at: At) -> At:
     return (at[axis],)
 
 
-ROWS: tuple[Row, ...] = tuple(
-    Row(domain + op, define, since=1 if domain else 10, codes=True)
-    for domain in ("", MICROSOFT)
-    for op, define in (("QuantizeLinear", quantize), ("DequantizeLinear", dequantize))
+ROWS: tuple[Row, ...] = (
+    *(
+        Row(domain + op, define, since=1 if domain else 10, codes=True)
+        for domain in ("", MICROSOFT)
+        for op, define in (("QuantizeLinear", quantize), ("DequantizeLinear", dequantize))
+    ),
+    Row("DynamicQuantizeLinear", quantize_dynamically, since=11),
 )

@@ -123,7 +123,7 @@ def _scaled(view: View, have: Index, scale: float) -> Index:
         return have * int(scale)
     if scale > 0 and (1 / scale).is_integer():
         return floor_div(have, Index.of(int(1 / scale)))
-    raise view.refuse("E-SHAPE-UNKNOWN", f"the symbolic extent {have!r} by {scale}")
+    raise view.unsized(f"the symbolic extent {have!r} by {scale}", (have,))
 
 
 def _sized(view: View, s: Stretch, size: Index) -> Stretch:
@@ -147,7 +147,7 @@ def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> li
     for at in named:
         n = out[at].have.constant
         if n is None:
-            raise view.refuse("E-SHAPE-UNKNOWN", f"{policy} of the symbolic extent {out[at].have!r}")
+            raise view.unsized(f"{policy} of the symbolic extent {out[at].have!r}", view.shape(0)[2:])
         out[at] = replace(out[at], extent=Index.of(int(np.floor(F(scale) * F(n) + F(0.5)))), scale=scale)
     return out
 
@@ -274,7 +274,7 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Callable[[In
     num, den = scale.denominator * 2, scale.numerator * 2
     halves = ("half_pixel", "half_pixel_symmetric", *(("pytorch_half_pixel",) if scale > 1 else ()))
     if how.coordinates not in ("asymmetric", *halves):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"coordinates {how.coordinates} of the symbolic extent {s.have!r}")
+        raise view.unsized(f"coordinates {how.coordinates} of the symbolic extent {s.have!r}", view.shape(0)[2:])
     offset = scale.denominator - scale.numerator if how.coordinates in halves else 0
     x, last = at * num + offset, s.have - 1
     if how.mode == "nearest":
@@ -284,7 +284,7 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Callable[[In
             raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
         return read(greatest(ZERO, least(floor_div(x + shift, Index.of(den)), last)))
     if how.mode != "linear" or how.antialias or how.outside:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{how.mode} of the symbolic extent {s.have!r}")
+        raise view.unsized(f"{how.mode} of the symbolic extent {s.have!r}", view.shape(0)[2:])
     x = greatest(ZERO, least(x, last * den))
     low = floor_div(x, Index.of(den))
     one, two = read(low), read(least(low + 1, last))

@@ -17,7 +17,7 @@ from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
-from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.index import ONE, Axis, Index, symbols_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
 
@@ -113,7 +113,7 @@ class View:
         """Elements of integer input i that are plain integers; refused otherwise."""
         values = [e.constant for e in self.ints(i)]
         if any(v is None for v in values):
-            raise self.refuse("E-SHAPE-UNKNOWN", f"{self.node.inputs[i]} depends on a symbol")
+            raise self.unsized(f"{self.node.inputs[i]} depends on a symbol", self.ints(i))
         return tuple(v for v in values if v is not None)
 
     def array(self, i: int) -> np.ndarray[Any, Any] | None:
@@ -162,6 +162,13 @@ class View:
         """A refusal about this node, to be raised."""
         return Refused(Decision(code, (self.node.name,), f"{self.node.op}: {reason}", unlock))
 
+    def unsized(self, reason: str, extents: Iterable[Index]) -> Refused:
+        """A refusal about extents that have to be numbers, to be raised: users can give those that have names."""
+        names = sorted({s.name for e in extents for s in symbols_of(e)})
+        named = all(not name.startswith("?") for name in names)  # the loader's own begin so
+        flags = [f"--dim {name}=N" for name in names] if named else ["--input-shape"]
+        return self.refuse("E-SHAPE-UNKNOWN", reason, f"give {' '.join(flags)}")
+
 
 class Speller(Protocol):
     """Takes the nodes of a function body one by one; values are names."""
@@ -176,6 +183,9 @@ class Speller(Protocol):
     def constant(self, constant: Constant) -> str:
         """A constant's value."""
 
+    def vector(self, entries: tuple[Index, ...]) -> str:
+        """Extents as an int64 vector."""
+
 
 Define = Callable[[View], tuple[Definition, ...]]
 Spell = Callable[
@@ -189,7 +199,7 @@ class Row:
 
     `shape_inputs` are inputs whose *values* only shape the result; of `type_inputs` only the element type counts.
     `spell` gives the outputs in operators of the opset, for what the runtime takes from a model but not from a function
-    body: its own operators of the default domain.
+    body: its own operators of the default domain, and calls whose types it does not infer there.
     `codes`: it goes between numbers and integer codes, which constants stay, and which the runtime multiplies as such.
     """
 

@@ -95,7 +95,7 @@ def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tu
     n = have.constant
     if n is None:
         if s != 1:
-            raise view.refuse("E-SHAPE-UNKNOWN", f"auto_pad {auto} on a symbolic extent")
+            raise view.unsized(f"auto_pad {auto} on a symbolic extent", view.shape(0)[2:])
         total = d * (k - 1)
     else:
         total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)

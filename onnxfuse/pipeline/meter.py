@@ -102,7 +102,7 @@ def size_of(text: str) -> int:
     found = re.fullmatch(r"\s*([0-9.]+(?:e[0-9]+)?)\s*([KMG]I?)?B?\s*", text, re.IGNORECASE)
     try:
         count = int(float(found[1]) * _UNITS[(found[2] or "").upper()]) if found else 0
-    except ValueError:
+    except (ValueError, OverflowError):
         count = 0
     if count <= 0:
         raise UsageError(f"optimize: {text} is no size", hint="for example --memory-budget 8GB")

@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -14,6 +14,7 @@ from typing import BinaryIO
 from onnxfuse.config import Options
 from onnxfuse.emit import Staged, data_path, refuse_existing
 from onnxfuse.errors import OutputError, UsageError
+from onnxfuse.folders import work_folder
 
 STREAM = "-"  # as a path: standard input or output
 
@@ -107,24 +108,19 @@ def refuse(places: Places, options: Options) -> None:
     """Raise UsageError for an output that exists, OutputError where its folder is missing or cannot be written."""
     paths = [p for p in (places.model, places.library, places.manifest, places.lock) if p is not None]
     refuse_existing(paths, overwrite=options.overwrite)
-    for folder in dict.fromkeys(p.absolute().parent for p in paths):
-        if not os.access(folder, os.W_OK | os.X_OK):
-            raise OutputError(f"write: {folder} cannot be written", hint="check its permissions or write elsewhere")
 
 
 @contextmanager
 def workshop(places: Places | None) -> Iterator[Path]:
     """A folder to make the outputs in, on the file system of the model where there is one; removed at the end."""
     beside = places.model.absolute().parent if places is not None and places.model is not None else None
-    try:
-        folder = tempfile.mkdtemp(prefix=".onnxfuse-", dir=beside)
-    except OSError as problem:
-        where = beside or tempfile.gettempdir()
-        raise OutputError(f"write: {where} cannot be written: {problem.strerror}", hint="write elsewhere") from None
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with ExitStack() as stack:
+        try:
+            folder = stack.enter_context(work_folder(beside))
+        except OSError as problem:
+            where = beside or tempfile.gettempdir()
+            raise OutputError(f"write: {where} cannot be written: {problem.strerror}", hint="write elsewhere") from None
+        yield folder
 
 
 def deliver(made: Mapping[Path, Path], options: Options, stream: tuple[Path, BinaryIO] | None = None) -> None:

@@ -47,6 +47,7 @@ STEPS: tuple[Step, ...] = (
     ("guide", guided.guide, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
+About = Callable[[Result], Mapping[Path, str]]
 _HOLDS = "it holds graphs, which are fused on their own"
 _DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled
 
@@ -76,13 +77,15 @@ def optimize(
     show: Callable[[str], None] | None = None,
     strict: bool = False,
     calls: Calls | None = None,
+    about: About | None = None,
     **changes: Any,
 ) -> Result:
     """Write a model whose fused groups are kernels of a library beside it.
 
     `model` is a path or the bytes of a model, `output` and `changes` are fields of Options. `stream` takes the model
     when the output is "-". `tell` hears how far it is, `show` gets the text that `print_step` asks for. `strict` raises
-    a bug in one group, which else leaves the group to ONNX Runtime. Raises OnnxFuseError; then nothing was written.
+    a bug in one group, which else leaves the group to ONNX Runtime. `about` gives texts about the result by the files
+    that they are for, which are outputs too where others are written. Raises OnnxFuseError; then nothing was written.
     """
     options = _options(options, output, changes)
     check_options(options)
@@ -106,7 +109,7 @@ def optimize(
         b = run(context, calls, last, _shower(options, show))
         if not writes:
             return _result(context, b, Output(), last)
-        return _finished(context, calls, b, stream)
+        return _finished(context, calls, b, stream, about)
 
 
 def _options(options: Options | None, output: str | os.PathLike[str] | None, changes: Mapping[str, Any]) -> Options:
@@ -140,7 +143,7 @@ def _shower(options: Options, show: Callable[[str], None] | None) -> Callable[[s
     return lambda step, b: out(text_of(step, b)) if step == wanted else None
 
 
-def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None) -> Result:
+def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None, about: About | None) -> Result:
     """Deliver what was made, when it has the kernels that were asked for."""
     options, places = context.options, have(context.places)
     if len(b.all_parts) < options.require_fusion:
@@ -164,10 +167,21 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None)
     if places.model is not None:
         made[places.model] = b.files[-1]
     result = _result(context, b, _output(places, made), None)
+    texts = about(result) if about is not None else {}
+    made = {**_as_files(texts, context.folder), **made}
     to_stream = (b.files[-1], stream) if places.model is None and stream is not None else None
     deliver(made, options, to_stream)
     context.tell("wrote", {"paths": [path for path in astuple(result.output) if path is not None]})
     return result
+
+
+def _as_files(texts: Mapping[Path, str], folder: Path) -> dict[Path, Path]:
+    """Texts as files in a folder, by the files that they are for."""
+    made: dict[Path, Path] = {}
+    for number, (final, text) in enumerate(texts.items()):
+        made[final] = folder / f"text{number}"
+        made[final].write_text(text, encoding="utf-8", errors="replace")
+    return made
 
 
 def _output(places: Places, made: Mapping[Path, Path]) -> Output:

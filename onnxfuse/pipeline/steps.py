@@ -16,6 +16,7 @@ from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import (
+    BUG,
     MOST_ROUNDS,
     ROUNDING,
     attempted,
@@ -27,6 +28,7 @@ from onnxfuse.pipeline.groups import (
 )
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.plan.left import unnamed
 from onnxfuse.render.source import Source
 
 
@@ -159,6 +161,7 @@ def schedule(context: Context, calls: Calls, b: Build) -> Build:
     if b.stale:
         return b
     parts = b.all_parts
+    b = _explained(context, b)
     if not parts:
         b = replace(b, copy=True, library=None, sources={}, domain="")
     nodes = sum(len(have(each.graph).nodes) for each in b.everywhere())
@@ -166,6 +169,19 @@ def schedule(context: Context, calls: Calls, b: Build) -> Build:
     path = context.model if not isinstance(context.model, bytes) else "-"
     context.tell("plan", {"nodes": nodes, "kernels": len(parts), "left": left, "path": str(path)})
     return b
+
+
+def _explained(context: Context, b: Build) -> Build:
+    """The build in which each node that stays with the runtime is named by a decision; strict about it where asked."""
+    b = replace(b, inner=tuple(_explained(context, each) for each in b.inner))
+    staying = set(nodes_left(b))
+    nodes = [n for n in have(b.plan).graph.nodes if n.name in staying]
+    missed = unnamed(nodes, (*have(b.plan).decisions, *b.refused))
+    assert not (missed and context.strict), f"plan: nobody says why {missed[0].name} stays"
+    reason = f"nobody says why: {BUG}"
+    return replace(
+        b, refused=(*b.refused, *(Decision("E-NO-KERNEL", (n.name,), f"{n.op}: {reason}", "report it") for n in missed))
+    )
 
 
 def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:

@@ -19,7 +19,7 @@ from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
-from onnxfuse.plan.alone import is_small_product, left_alone, stays
+from onnxfuse.plan.alone import stays
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.held import held_in
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
@@ -36,6 +36,7 @@ from onnxfuse.plan.kinds import (
     kind_of,
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
+from onnxfuse.plan.left import about, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.units import Units
 
@@ -51,15 +52,16 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
     kinds = {i: k for i, k in kinds.items() if i not in integers}
     left: set[str] = set()
     while True:
-        made, dropped, alone = _planned(
+        made, dropped = _planned(
             graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options
         )
-        decisions.extend(alone)
         # a node that stays needs its shape inputs after all: then those values are read again
-        again = {n for n in dropped if n not in left}
+        again = {name for d in dropped for name in d.nodes}
         if not again:
             held = held_in(made.graph, made.groups, options, targets_of(options.arch))
-            return Plan(made.graph, made.groups, made.layouts, tuple(decisions) + made.decisions, held)
+            decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
+            return Plan(made.graph, made.groups, made.layouts, tuple(decisions), held)
+        decisions += [*dropped, *about(made.decisions, again)]
         left |= again
 
 
@@ -76,22 +78,22 @@ def _kinds(
             continue
         kind: Kind | Decision = kind_of(graph, n, rows, weights)
         if any(r.search(n.name) for r in skip):
-            kind = Decision("E-KEEP", (n.name,), f"{n.name} matches --skip-node")
+            kind = Decision("E-KEEP", (n.name,), f"{n.name} matches --skip-node", "leave out that --skip-node")
         if isinstance(kind, Decision):
             decisions.append(kind)
-        elif not all(o in graph.known for o in n.outputs if o):  # known integers: the runtime makes them, nobody waits
+        elif not all(o in graph.known for o in n.outputs if o):
             kinds[i] = kind
     return kinds, decisions
 
 
-def _planned(
-    graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
-) -> tuple[Plan, set[str], list[Decision]]:
-    """A plan over nodes of these kinds, the names of those that ended up in no group, and why products did."""
+def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options) -> tuple[Plan, list[Decision]]:
+    """A plan over nodes of these kinds, and why some of them ended up in no group."""
     graph, kinds, reads = alive(graph, kinds, rows)
     units = Units.of(graph, reads)
     grower = _Grower(units, kinds, options)
-    chosen = [g for g in grower.run() if _worth(units, kinds, g, options.min_group)]
+    grown = grower.run()
+    chosen = [g for g in grown if _worth(units, kinds, g, options.min_group)]
+    dropped = [unworthy([graph.nodes[m] for m in units.members[g]]) for g in grown if g not in chosen]
     wanted = Counter(v for values in reads for v in dict.fromkeys(values))
     wanted.update(graph.outputs)
     groups: list[Group] = []
@@ -101,11 +103,8 @@ def _planned(
     by_name = {graph.nodes[i].name: k for i, k in kinds.items()}
     shared = layouts_of(graph, groups, by_name)
     kept = [g for g in groups if stays(g, graph, by_name, shared, options.min_group)]
-    inside = {n.name for g in kept for n in g.nodes}
-    layouts = layouts_of(graph, kept, by_name)
-    dropped = {graph.nodes[i].name for i in kinds if graph.nodes[i].name not in inside}
-    small = [g for g in groups if g not in kept and is_small_product(g, graph, by_name)]
-    return Plan(graph, tuple(kept), layouts, tuple(grower.decisions)), dropped, [left_alone(g, graph) for g in small]
+    dropped += too_few([g for g in groups if g not in kept], graph, by_name, options.min_group)
+    return Plan(graph, tuple(kept), layouts_of(graph, kept, by_name), tuple(grower.decisions)), dropped
 
 
 class _Grower:

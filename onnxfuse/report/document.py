@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import math
 import os
 import platform
@@ -23,6 +24,14 @@ def envelope(command: str) -> dict[str, Any]:
         "host": host(),
         "versions": {name: found for name in _PACKAGES if (found := version(name))},
     }
+
+
+def parsed(text: str | bytes) -> Any:
+    """What a JSON text says. Raises ValueError, also where it is nested too deeply."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
 
 
 def version(package: str) -> str | None:

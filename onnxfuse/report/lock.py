@@ -14,7 +14,7 @@ from typing import Any
 
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
-from onnxfuse.report.document import SCHEMA_VERSION, version
+from onnxfuse.report.document import SCHEMA_VERSION, parsed, version
 
 # Options that decide what is fused.
 DECIDING = (
@@ -80,7 +80,7 @@ def lock_text(lock: Lock, machine: Mapping[str, Any]) -> str:
 def read_lock(path: Path) -> Lock:
     """The lock in a file. Raises UsageError where there is none."""
     try:
-        d = json.loads(path.read_text(encoding="utf-8"))
+        d = parsed(path.read_text(encoding="utf-8"))
         if d["schema_version"] != SCHEMA_VERSION:
             raise UsageError(f"lock: {path} is of version {d['schema_version']}", hint="make it again")
         choices = tuple(_choice(each) for each in d["choices"])

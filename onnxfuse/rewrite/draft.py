@@ -60,7 +60,7 @@ class Draft:
         """The output of a new node, or the constant that it is; with `pieces`, the first of that many outputs."""
         outputs = [self.fresh(op)]
         for k in range(1, pieces):
-            outputs.append(f"{outputs[0]}.{k}")
+            outputs.append(self.fresh(f"{op}.{k}"))
         node = Node(op, tuple(inputs), tuple(outputs), dict(attrs or {}), self.work.nodes[self.root].name)
         own = {v: elements for v, c in self.constants.items() if (elements := integers(c)) is not None}
         known = ChainMap(own, self.work.known)
@@ -91,10 +91,17 @@ class Draft:
         """A constant named for what it is made of: the first source, a word, and a digest of all of them."""
         digest = hashlib.sha256("\0".join((tag, *sources)).encode()).hexdigest()
         name = f"{sources[0]}.{tag}.{digest[:8]}"
+        while self._of_the_model(name):
+            name += "_"
         if name not in self.work.constants:
             self.constants[name] = constant
             self.types[name] = type_of(constant.dtype, constant.shape)
         return name
+
+    def _of_the_model(self, name: str) -> bool:
+        """Whether a value of the model has this name: those of constants that rewrites make say what they hold."""
+        given = self.work.constants.get(name)
+        return name in self.work.types if given is None else given.raw is not None
 
     def array(self, array: Array, dtype: DType, tag: str, *sources: str) -> str:
         """A constant that holds its elements, rounded to dtype."""

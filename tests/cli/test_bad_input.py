@@ -91,6 +91,10 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
         (("optimize", "m.onnx", "--jobs", "-1"), ("--jobs",)),
         (("optimize", "m.onnx", "--time-budget", "soon"), ("'soon' is no duration",)),
         (("optimize", "m.onnx", "--memory-budget", "much"), ("much is no size",)),
+        (("optimize", "m.onnx", "--memory-budget", "1e999"), ("1e999 is no size",)),
+        (("optimize", "m.onnx", "--time-budget", "1e999"), ("'1e999' is no duration",)),
+        (("profile", "m.onnx", "--threads", "100000"), ("--threads", "100000")),
+        (("verify", "m.onnx", "m.onnx", "--dim", "n=100000000000000000000"), ("is not NAME=N",)),
         (("optimize", "m.onnx", "--skip-node", "("), ("( is no regular expression",)),
         (("optimize", "m.onnx", "--dim", "batch"), ("--dim batch is not NAME=N",)),
         (("optimize", "m.onnx", "--dim", "batch=2"), ("no dimension is named batch",)),
@@ -203,6 +207,65 @@ def test_a_compiler_that_writes_nothing(onnxfuse: Onnxfuse, model: Path, here: P
     said = onnxfuse("optimize", model)
     is_one_line(said, 4, "does not compile", "the compiler reports success and has written no ", ".o")
     assert files(here) == {"m.onnx", "bin"}
+
+
+def test_a_compiler_that_does_not_answer(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
+    compiler(here, "true", monkeypatch)
+    (here / "bin" / "fake-g++").write_text("#!/bin/sh\nsleep 60\n")
+    monkeypatch.setattr("onnxfuse.build._PATIENCE", 0.5)
+    start = time.monotonic()
+    is_one_line(onnxfuse("optimize", model), 4, "does not tell its version within")
+    assert time.monotonic() - start < 20 and files(here) == {"m.onnx", "bin"}
+
+
+def test_a_result_that_cannot_be_written_leaves_everything(onnxfuse: Onnxfuse, model: Path, here: Path):
+    """/proc takes no files, not even root's: the result is refused when outputs are, and they stay as they were."""
+    old = {"o.onnx", "libo.so", "o.fuse.json"}
+    for name in old:
+        Path(name).write_text("old")
+    for flag in ("--json-file", "--report"):
+        said = onnxfuse("optimize", model, "o.onnx", "--overwrite", "--no-verify", flag, "/proc/self/r.json")
+        is_one_line(said, 7, "write: ", "cannot be written")
+        assert all(Path(name).read_text() == "old" for name in old) and files(here) == {"m.onnx", *old}
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 50_000, "1" * 10_000])
+def test_a_result_nested_too_deeply(onnxfuse: Onnxfuse, model: Path, text: str):
+    Path("r.json").write_text(text)
+    is_one_line(onnxfuse("report", "r.json"), 2, "r.json")
+    is_one_line(onnxfuse("profile", "m.onnx", "--baseline", "r.json"), 2, "r.json")
+    is_one_line(onnxfuse("optimize", "m.onnx", "--lock", "r.json"), 2, "r.json")
+
+
+def test_a_killed_run_is_swept_by_the_next(
+    onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """kill -9 leaves no compiler, and a work folder only until the next run, which leaves those of living runs."""
+    compiler(here, "echo $$ > started; mv started pid; sleep 60", monkeypatch)
+    monkeypatch.setenv("TMPDIR", str(here / "tmp"))
+    monkeypatch.setattr("tempfile.tempdir", str(here / "tmp"))
+    (here / "tmp").mkdir()
+    child = subprocess.Popen([sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx"], stderr=subprocess.DEVNULL)
+    with child:
+        for _ in range(400):
+            found = list(here.glob("tmp/.onnxfuse-*/pid"))
+            if found:
+                break
+            time.sleep(0.05)
+        compiler_pid = int(found[0].read_text())
+        living = onnxfuse("optimize", "m.onnx", "--dry-run")
+        assert living.code == 0 and len(list(here.glob(".onnxfuse-*"))) == 1
+        child.send_signal(signal.SIGKILL)
+        child.wait(30)
+    for _ in range(200):
+        if not Path(f"/proc/{compiler_pid}").exists():
+            break
+        time.sleep(0.05)
+    assert not Path(f"/proc/{compiler_pid}").exists(), "the compiler goes with the program"
+    assert list(here.glob(".onnxfuse-*")) and list(here.glob("tmp/.onnxfuse-*"))
+    monkeypatch.delenv("CXX")
+    assert onnxfuse("optimize", model, "--no-verify").code == 0
+    assert not list(here.glob(".onnxfuse-*")) and not list(here.glob("tmp/.onnxfuse-*"))
 
 
 def test_a_compiler_that_takes_too_long(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):

@@ -10,12 +10,12 @@ import onnx
 
 from onnxfuse.emit.model import Emitted, emit
 from onnxfuse.emit.planned import Planned
-from onnxfuse.emit.proto import rename
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.layout import Layout, panels
 from onnxfuse.load import simplify_shapes
+from onnxfuse.load.names import rename
 from tests.emit import plans
 from tests.emit.plans import model, random
 

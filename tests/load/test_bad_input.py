@@ -1,5 +1,6 @@
 """Everything that is not a model ends in one line with a next step, and the exit code says whose mistake it was."""
 
+import os
 import random
 from pathlib import Path
 
@@ -153,6 +154,40 @@ def test_external_data_that_is_missing(tmp_path: Path):
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
         assert said in refusal(tmp_path / "m.onnx")
     assert "came as bytes" in refusal(external("short.bin").SerializeToString())
+
+
+def test_external_data_behind_links(tmp_path: Path):
+    """As the runtime has it: out of the folder of the model, or of the file that the model links to, none may lead."""
+    folder, other = tmp_path / "here", tmp_path / "there"
+    for each in (folder, other):
+        each.mkdir()
+    (other / "data").write_bytes(bytes(8))
+    (folder / "m.onnx").write_bytes(external("w.bin").SerializeToString())
+    (folder / "w.bin").symlink_to(other / "data")
+    assert "leads out of the model's folder" in refusal(folder / "m.onnx")
+    (other / "model").write_bytes((folder / "m.onnx").read_bytes())
+    (folder / "linked.onnx").symlink_to(other / "model")
+    load(folder / "linked.onnx", Options())
+    (folder / "w.bin").unlink()
+    (folder / "near").write_bytes(bytes(8))
+    (folder / "w.bin").symlink_to("near")
+    load(folder / "m.onnx", Options())
+
+
+def test_what_has_no_end_is_not_read(tmp_path: Path):
+    os.mkfifo(tmp_path / "w.bin")
+    assert "no regular file" in refusal(tmp_path / "w.bin", UsageError)
+    assert "no regular file" in refusal(Path("/dev/zero"), UsageError)
+    (tmp_path / "m.onnx").write_bytes(external("w.bin").SerializeToString())
+    assert "no regular file" in refusal(tmp_path / "m.onnx")
+
+
+@pytest.mark.parametrize("n", ["100000000000000000000", "9" * 5000, "2147483648", "\u00b2", "-1"])
+def test_an_extent_that_is_none(n: str):
+    for options in (Options(dim=(f"N={n}",)), Options(input_shape=(f"x:{n},4",))):
+        with pytest.raises(UsageError, match="is not NAME"):
+            load(GOOD.SerializeToString(), options)
+    assert load(GOOD.SerializeToString(), Options(dim=("N=2147483647",))).types["y"] is not None
 
 
 def test_external_data_of_a_subgraph_is_looked_for(tmp_path: Path):

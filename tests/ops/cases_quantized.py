@@ -88,4 +88,22 @@ def dequantizing() -> list[Case]:
     return out
 
 
-CASES = (*quantizing(), *dequantizing())
+def dynamically() -> list[Case]:
+    """The reference gives a scale of 0 for no range, and NaN for what holds one."""
+    nan, inf = np.nan, np.inf
+    odd = {
+        "zeros": [0.0, -0.0, 0.0],
+        "constant": [5.0, 5.0],
+        "negative": [-3.0, -1.0, -2.0],
+        "nan": [1.0, nan, -2.0],
+        "all nan": [nan, nan],
+        "inf": [inf, 1.0],
+        "minus inf": [-inf, 1.0],
+        "subnormal": [1e-45, 0.0],
+    }
+    more: dict[str, Any] = {"outputs": 3, "opset": 13}
+    usual = [Case("DynamicQuantizeLinear", (data(*shape),), **more) for shape in ((5, 7), (3, 40, 2), (1,))]
+    return usual + [Case("DynamicQuantizeLinear", (f32(*v),), note=k, wrong="onnx", **more) for k, v in odd.items()]
+
+
+CASES = (*quantizing(), *dequantizing(), *dynamically())

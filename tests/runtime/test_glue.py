@@ -251,3 +251,17 @@ def test_every_compiler_takes_it(tmp_path: Path, family: str):
     if not shutil.which({"gcc": "g++", "clang": "clang++"}[family]):
         pytest.skip(f"no {family} here")
     assert kernel_runs(twice.built(tmp_path, twice.glue(), defines="#define GAIN 1.01f", family=family))
+
+
+def test_two_libraries_of_equal_kernels_in_one_session(good: Path, tmp_path: Path):
+    """Two models with equal kernels have equal domains: the first library's serve both, and options take both."""
+    other = tmp_path / "libother.so"
+    shutil.copyfile(good, other)
+    options = ort.SessionOptions()
+    for library in (good, other, good):
+        options.register_custom_ops_library(str(library))
+    x = np.ones((2, 2), np.float32)
+    for rank in (2, 2):
+        model = twice.model(rank=rank).SerializeToString()
+        session = ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+        assert np.array_equal(answer(session, x), answer(opened(good), x))

@@ -357,6 +357,16 @@ inline int best_variant(const Registration& r) {
   return -1;
 }
 
+// Options refuse a domain that they have. It is of the very same kernels where another library brought it, of a model
+// with equal ones: they serve both models. The session config entry of the domain's name says that it is there.
+inline ort::Status* add_once(ort::Api api, ort::SessionOptions* options, const char* name, ort::Domain* domain) {
+  int there = 0;
+  if (ort::Status* status = ort::HasSessionConfigEntry(api)(options, name, &there)) return status;
+  if (there) return nullptr;
+  if (ort::Status* status = ort::AddCustomOpDomain(api)(options, domain)) return status;
+  return ort::AddSessionConfigEntry(api)(options, name, "1");
+}
+
 // Success without a registration is an answer too: the runtime then runs the function bodies.
 inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
@@ -370,7 +380,7 @@ inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Ba
   ort::Domain* domain = r.domains[variant];
   if (*without)
     if (ort::Status* status = make_domain(r, variant, without, &domain)) return status;
-  return ort::AddCustomOpDomain(api)(options, domain);
+  return add_once(api, options, r.domain, domain);
 }
 
 }  // namespace

@@ -1,0 +1,111 @@
+"""Names made plain: each is one value, as the runtime reads the model, and none is like the compiler's own."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import onnx
+from onnx import helper
+
+from onnxfuse.load.inline import graphs, subgraphs
+
+_TENSOR = onnx.TensorProto
+_LISTS = {
+    **dict.fromkeys(("value_int", "value_ints"), _TENSOR.INT64),
+    **dict.fromkeys(("value_float", "value_floats"), _TENSOR.FLOAT),
+    **dict.fromkeys(("value_string", "value_strings"), _TENSOR.STRING),
+}
+OWN = "%"  # in every name that a stage gives to a value inside an operator, and in none of a loaded model
+
+
+def respelled(proto: onnx.ModelProto) -> dict[str, str]:
+    """Give values whose names could be the compiler's own others, in place; the model's names by the new ones."""
+    every = {name for graph in graphs(proto.graph) for name in _names(graph)}
+    found: dict[str, str] = {}
+    for name in sorted(n for n in every if OWN in n):
+        number, wanted = 1, name.replace(OWN, "_")
+        plain = wanted
+        while plain in every:
+            number += 1
+            plain = f"{wanted}_{number}"
+        every.add(plain)
+        found[plain] = name
+    rename(proto.graph, {name: plain for plain, name in found.items()})
+    return found
+
+
+def _names(graph: onnx.GraphProto) -> Iterator[str]:
+    """What a graph names values by, its inner graphs left out."""
+    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        yield info.name
+    for sparse in graph.sparse_initializer:
+        yield sparse.values.name
+    for node in graph.node:
+        yield from node.input
+        yield from node.output
+
+
+def rename(graph: onnx.GraphProto, names: Mapping[str, str]) -> None:
+    """Give values of a graph other names, in its inner graphs too."""
+    if not names:
+        return
+    for info in (*graph.input, *graph.output, *graph.value_info, *graph.initializer):
+        info.name = names.get(info.name, info.name)
+    for sparse in graph.sparse_initializer:
+        sparse.values.name = names.get(sparse.values.name, sparse.values.name)
+    for annotation in graph.quantization_annotation:
+        annotation.tensor_name = names.get(annotation.tensor_name, annotation.tensor_name)
+        for entry in annotation.quant_parameter_tensor_names:
+            entry.value = names.get(entry.value, entry.value)
+    for node in graph.node:
+        for values in (node.input, node.output):
+            values[:] = [names.get(v, v) for v in values]
+        for inner in subgraphs(node):
+            rename(inner, names)
+
+
+def defined_once(proto: onnx.ModelProto) -> None:
+    """Leave of several constants of one name the one that the runtime takes, in place.
+
+    That is the last Constant node before any initializer, and of initializers the last. Where the name is an input too,
+    it is the value that callers may leave or change.
+    """
+    for graph in graphs(proto.graph):
+        stored = Counter(t.name for t in graph.initializer)
+        made = Counter(o for n in graph.node if _is_constant(n) for o in n.output)
+        listed = {v.name for v in graph.input}
+        twice = {name for name, count in (made + stored).items() if count > 1} | (made.keys() & listed)
+        if twice:
+            _keep_last(graph, twice, listed)
+
+
+def _is_constant(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and node.domain in ("", "ai.onnx") and len(node.output) == 1
+
+
+def _keep_last(graph: onnx.GraphProto, twice: Iterable[str], listed: Iterable[str]) -> None:
+    last = {n.output[0]: k for k, n in enumerate(graph.node) if _is_constant(n) and n.output[0] in twice}
+    nodes = [n for k, n in enumerate(graph.node) if not _is_constant(n) or last.get(n.output[0], k) == k]
+    inputs = {n.output[0]: n for n in nodes if _is_constant(n) and n.output[0] in listed}
+    stored = {t.name: t for t in graph.initializer if t.name not in last}
+    stored |= {name: _tensor(node) for name, node in inputs.items()}
+    left = [n for n in nodes if not (_is_constant(n) and n.output[0] in inputs)]
+    copy = onnx.GraphProto(node=left, initializer=stored.values())
+    for field in ("node", "initializer"):
+        graph.ClearField(field)
+    graph.MergeFrom(copy)
+
+
+def _tensor(node: onnx.NodeProto) -> onnx.TensorProto:
+    """What a Constant node holds, as an initializer."""
+    found = onnx.TensorProto()
+    for a in node.attribute:
+        if a.name == "value":
+            found.CopyFrom(a.t)
+        elif a.name in _LISTS:
+            values = helper.get_attribute_value(a)
+            shape = [len(values)] if a.name.endswith("s") else []
+            found = helper.make_tensor("", _LISTS[a.name], shape, values if shape else [values])
+    found.name = node.output[0]
+    return found

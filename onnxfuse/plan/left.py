@@ -1,0 +1,48 @@
+"""Why nodes that could be fused end up in no group: every one of them is named, with what would make it a kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.group import Group
+from onnxfuse.plan.alone import is_small_product, left_alone
+from onnxfuse.plan.kinds import Kind
+
+
+def unworthy(nodes: Sequence[Node]) -> Decision:
+    """That a group only changes a shape."""
+    ops, verb = " and ".join(dict.fromkeys(n.op for n in nodes)), "changes" if len(nodes) == 1 else "change"
+    said = f"{ops} only {verb} a shape, which costs the runtime nothing"
+    return Decision("E-COST", tuple(n.name for n in nodes), said, "--min-group 1 makes a kernel of it")
+
+
+def too_few(groups: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> Iterator[Decision]:
+    """Why groups of fewer operators than asked for are none."""
+    for g in groups:
+        if is_small_product(g, graph, kinds):
+            yield left_alone(g, graph)
+            continue
+        count, ops = len(g.nodes), ", ".join(n.op for n in g.nodes[:3])
+        have = f"{ops} alone has" if count == 1 else f"{ops} have"
+        said = f"{have} fewer operators than the {least} that --min-group asks for"
+        yield Decision("E-COST", tuple(n.name for n in g.nodes), said, f"--min-group {count} makes a kernel of it")
+
+
+def known_beforehand(graph: Graph, forbidden: Container[str]) -> Iterator[Decision]:
+    """Why nodes stay that make integers which kernels and bodies work out for themselves, for readers that do not."""
+    for n in graph.nodes:
+        if n.name not in forbidden and n.outputs and all(o in graph.known for o in n.outputs if o):
+            yield Decision("E-COST", (n.name,), f"{n.op} makes integers that kernels know beforehand")
+
+
+def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]:
+    """The decisions that name one of these nodes."""
+    wanted = set(names)
+    return [d for d in decisions if not wanted.isdisjoint(d.nodes)]
+
+
+def unnamed(nodes: Iterable[Node], decisions: Iterable[Decision]) -> list[Node]:
+    """The nodes of which no decision says why they stay."""
+    named = {name for d in decisions for name in d.nodes}
+    return [n for n in nodes if named.isdisjoint((n.name, *n.origin))]

@@ -1,0 +1,103 @@
+"""No refusal is lost: what stays is named, in equal words for equal layers, and what an unlock names does unlock."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+from onnxfuse_cli.looking import explain
+
+from onnxfuse import Options, optimize
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.left import unnamed
+from tests.emit import plans
+
+ALONE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] x) => (float[4, 8] y, int64[K, M] z) { y = Neg(x)\n z = NonZero(y) }"""
+SHAPE = """<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] x) => (float[32] y, int64[K, M] z) { s = Constant<value = int64[1] {32}>()
+ y = Reshape(x, s)
+ z = NonZero(y) }"""
+PRODUCT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] x) => (float[4, 16] y) <float[8, 16] w> { y = MatMul(x, w) }"""
+SIBLINGS = """<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] x) => (float[4, 1] a, float[4, 1] b)
+{ a = ReduceMax<axes = [1], keepdims = 1>(x)\n b = ReduceMean<axes = [1], keepdims = 1>(x) }"""
+KEPT = """<ir_version: 8, opset_import: ["": 17]>
+g (float[4, 8] x) => (float[4, 8] y) { a = Neg(x)\n b = Relu(a)\n c = Abs(b)\n y = Exp(c) }"""
+SIZES = """<ir_version: 8, opset_import: ["": 17]>
+g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y)
+{ a = Relu(x)\n b = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(a)\n y = Neg(b) }"""
+
+
+def model(text: str) -> onnx.ModelProto:
+    proto = onnx.parser.parse_model(text)
+    if not proto.graph.initializer and "w>" in text:
+        proto.graph.initializer.append(numpy_helper.from_array(np.ones((8, 16), np.float32), "w"))
+    return proto
+
+
+def staying(graph: Graph, groups: Iterator[Any]) -> list[Any]:
+    inside = {n.outputs for g in groups for n in g.nodes}
+    return [n for n in graph.nodes if n.outputs not in inside]
+
+
+@pytest.mark.parametrize("text", [ALONE, SHAPE, SIBLINGS, KEPT, SIZES])
+@pytest.mark.parametrize("least", [1, 2, 3])
+@pytest.mark.parametrize("strategy", ["best", "nnvm", "none"])
+def test_whatever_stays_is_named(text: str, least: int, strategy: str) -> None:
+    graph = plans.graph_of(model(text))
+    made = plan(graph, ROWS, Options(min_group=least, strategy=strategy))
+    assert not unnamed(staying(made.graph, iter(made.groups)), made.decisions)
+
+
+def test_a_node_that_nobody_names_is_found() -> None:
+    graph = plans.graph_of(model(ALONE))
+    assert [n.op for n in unnamed(graph.nodes, plan(graph, ROWS, Options()).decisions[:1])] in (["Neg"], ["NonZero"])
+
+
+UNLOCKED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
+    (ALONE, {}, {"min_group": 1}),
+    (SHAPE, {}, {"min_group": 1}),
+    (SIBLINGS, {}, {"min_group": 1}),
+    (KEPT, {"skip_node": (".*",)}, {}),
+    (SIZES, {}, {"dim": ("H=9", "W=9")}),
+)
+
+
+@pytest.mark.parametrize(("text", "given", "flags"), UNLOCKED)
+def test_an_unlock_unlocks(text: str, given: dict[str, Any], flags: dict[str, Any]) -> None:
+    """The flag that a refusal names makes a kernel of the nodes that it names."""
+    data = model(text).SerializeToString()
+    before = optimize(data, "unused.onnx", dry_run=True, **given)
+    locked = [r for r in before.refusals if r.unlock and (r.code == "E-SHAPE-UNKNOWN" or "dim" not in flags)]
+    assert locked and all(any(f"--{name.replace('_', '-')}" in r.unlock for name in (*flags, *given)) for r in locked)
+    after = optimize(data, "unused.onnx", dry_run=True, **flags)
+    fused = {name for g in after.groups for name in g.nodes}
+    assert all(fused.issuperset(r.nodes) for r in locked), (locked, fused)
+
+
+def layers(count: int) -> bytes:
+    """Each a product that is left alone, and what no kernel is made of."""
+    nodes, stored = [], []
+    for k in range(count):
+        nodes.append(helper.make_node("NonZero", [f"x{k}"], [f"z{k}"], name=f"layer.{k}/NonZero"))
+    inputs = [helper.make_tensor_value_info(f"x{k}", 1, [2, 3]) for k in range(count)]
+    outputs = [helper.make_tensor_value_info(f"z{k}", 7, None) for k in range(count)]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, stored)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_equal_reasons_of_layers_are_one_line() -> None:
+    found = explain(layers(12), None, Options(), strict=True)
+    said = [line.split() for line in found.lines if "NonZero" in line]
+    assert [line[:4] for line in said] == [["E-NO-KERNEL", "12", "x", "layer.*/NonZero"]]
+    assert len(found.document["refusals"]) == 12
+    (alone,) = [line for line in explain(layers(1), None, Options(), strict=True).lines if "NonZero" in line]
+    assert "layer.0/NonZero" in alone and " x " not in alone
