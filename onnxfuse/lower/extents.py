@@ -12,7 +12,7 @@ from onnxfuse.ir.index import ONE, Atom, Common, Div, Entry, Index, Least, Loade
 from onnxfuse.ir.layout import Layout, Reshape, Step
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.lowered import Lowered
-from onnxfuse.ops.spec import Demand, with_extents
+from onnxfuse.ops.spec import with_extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def polynomials(lowered: Lowered, layouts: Mapping[str, Layout]) -> Iterator[Ind
         yield from d.shape
         yield from indices_of(d.value)
         yield from (r.extent for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges)
-    yield from (e for d in lowered.demands for e in (d.extent, d.equals))
+    yield from (e for d in lowered.demands for e in (d.extent, d.other))
 
 
 def _wanted(lowered: Lowered, layouts: Mapping[str, Layout]) -> list[Symbol]:
@@ -142,6 +142,6 @@ def replaced(lowered: Lowered, values: Mapping[Symbol, Index]) -> Lowered:
         return over(e, values)
 
     types = {v: TensorType(t.dtype, tuple(map(extent, t.shape))) for v, t in lowered.types.items()}
-    demands = tuple(Demand(extent(d.extent), extent(d.equals), d.or_one) for d in lowered.demands)
+    demands = tuple(d.over(extent) for d in lowered.demands)
     made = tuple(with_extents(d, extent) for d in lowered.definitions)
     return replace(lowered, types=types, definitions=made, demands=demands)

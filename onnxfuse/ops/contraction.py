@@ -45,7 +45,7 @@ def multiplied(
     if not a or not b:
         raise view.refuse("E-SHAPE-UNKNOWN", "a scalar operand")
     length = b[-2] if len(b) > 1 else b[0]
-    view.demand(a[-1], length)
+    view.demand(a[-1], "equals", length)
     batch = broadcast(view, [a[:-2], b[:-2]])
     rows, columns = a[-2:-1], b[-1:] if len(b) > 1 else ()
     axes = view.axes((*batch, *rows, *columns))
@@ -89,7 +89,7 @@ def turned(
     a, b = view.shape(0), view.shape(weights)
     ta, tb = view.attr("transA", 0), view.attr("transB", 0)
     m, k_extent = (a[1], a[0]) if ta else (a[0], a[1])
-    view.demand(k_extent, b[1] if tb else b[0])
+    view.demand(k_extent, "equals", b[1] if tb else b[0])
     axes = view.axes((m, b[0] if tb else b[1]))
     i, j = map(Index.of, axes)
     k = Axis(f"{view.out()}:k", k_extent)
@@ -195,7 +195,7 @@ def _operand(view: View, i: int, labels: tuple[str, ...], extents: dict[str, Ind
     dtype = view.dtype(0).accumulator
     shape = view.shape(i)
     for label, e in zip(labels, shape, strict=True):
-        view.demand(e, extents[label], or_one=True)
+        view.demand(e, "equals or is 1", extents[label])
 
     def place(e: Index, label: str, at: Named) -> Index:
         if e == extents[label]:

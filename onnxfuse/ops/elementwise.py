@@ -34,7 +34,7 @@ def aligned(view: View, shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> tup
     """
     index: list[Index] = []
     for e, a in zip(shape, axes[len(axes) - len(shape) :], strict=True):
-        view.demand(e, a.extent, or_one=True)
+        view.demand(e, "equals or is 1", a.extent)
         one = Index.of(a) if e == a.extent else least(Index.of(a), e - 1)
         index.append(ZERO if e == ONE and a.extent != ONE else one)
     return tuple(index)

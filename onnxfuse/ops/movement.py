@@ -26,7 +26,7 @@ def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
     values = equated(one, two) if one != two else {}
     if one != two and not values:
         raise view.refuse("E-SHAPE-UNKNOWN", f"{have!r} does not reshape to {shape!r} for every size")
-    view.demand(one, two)
+    view.demand(one, "equals", two)
     have, shape = (tuple(over_flat(e, values) for e in s) for s in (have, shape))
     index = unflatten(flatten(unit_at(axes), shape), have)
     return (Definition(view.out(), axes, view.load(0, index)),)
@@ -72,7 +72,7 @@ def squeeze(view: View) -> tuple[Definition, ...]:
     if named is None and unsure:
         raise view.refuse("E-SHAPE-UNKNOWN", f"the rank of the result hangs on whether {unsure[0]!r} is 1", "give axes")
     for at in named or ():
-        view.demand(have[at], ONE)
+        view.demand(have[at], "equals", ONE)
     drop = named if named is not None else tuple(i for i, e in enumerate(have) if e == ONE)
     return reshaped(view, tuple(e for i, e in enumerate(have) if i not in drop))
 
@@ -249,7 +249,7 @@ def _one_extent(view: View, extents: list[Index], joined: bool) -> Index:
     """The extent that all inputs of a Concat have on an axis along which they are not joined."""
     chosen = next((e for e in extents if e.constant is not None), extents[0])
     for e in extents if not joined else ():
-        view.demand(e, chosen)
+        view.demand(e, "equals", chosen)
     return chosen
 
 

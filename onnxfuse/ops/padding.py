@@ -71,6 +71,9 @@ def pad(view: View) -> tuple[Definition, ...]:
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise view.refuse("E-NO-KERNEL", f"mode {mode}")
     made = margins(view)
+    for m in made if mode == "reflect" else ():
+        if m.have.constant is None:  # of an extent that is known the runtime mirrors more often
+            view.demand(m.have, "is at least", Index.of(max(m.low, m.high) + 1))
     axes = view.axes(tuple(m.extent for m in made))
     index = tuple(m.source(mode, Index.of(a)) for m, a in zip(made, axes, strict=True))
     if mode != "constant":

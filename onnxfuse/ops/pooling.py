@@ -24,7 +24,7 @@ def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, 
             raise view.refuse("E-NO-KERNEL", "indices are wanted")
         have, dtype = view.shape(0), view.dtype(0)
         kernel = tuple(view.attr("kernel_shape", ()))
-        spots = windows(view, kernel)
+        spots = windows(view, kernel, pooled=True)
         axes = view.axes((*have[:2], *(s.extent for s in spots)))
         near = tuple(s.within for s in spots)
         ranges = tuple(Axis(f"{view.out()}:k{i}", Index.of(s.size)) for i, s in enumerate(near))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
@@ -17,23 +17,33 @@ from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.extents import named
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
-from onnxfuse.ir.index import ONE, Axis, Index, symbols_of
+from onnxfuse.ir.index import Axis, Index, symbols_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
+
+Relation = Literal["equals", "equals or is 1", "is at least"]
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """An extent that must equal another in every valid call of an operator; or be 1, where it may be broadcast."""
+    """What holds between an extent and another in every valid call of an operator."""
 
     extent: Index
-    equals: Index
-    or_one: bool = False
+    relation: Relation
+    other: Index
 
     @property
-    def zero(self) -> Index:
-        """A polynomial that is 0 exactly where the demand is met."""
-        return (self.equals - self.extent) * (self.extent - 1 if self.or_one else 1)
+    def conditions(self) -> tuple[Index, ...]:
+        """Polynomials none of which is negative exactly where the demand is met."""
+        less = self.extent - self.other
+        if self.relation == "is at least":
+            return (less,)
+        zero = less if self.relation == "equals" else less * (self.extent - 1)
+        return (zero, -zero)
+
+    def over(self, change: Callable[[Index], Index]) -> Demand:
+        """The demand with both extents changed."""
+        return Demand(change(self.extent), self.relation, change(self.other))
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +152,15 @@ class View:
             raise self.refuse("E-SHAPE-UNKNOWN", f"axis {value} is outside rank {rank}")
         return at
 
-    def demand(self, extent: Index, equals: Index, *, or_one: bool = False) -> None:
-        """Demand that two extents are equal, or that the first is 1; refused where they never are."""
-        if extent == equals or (or_one and extent == ONE):
-            return
-        if extent.constant is not None and equals.constant is not None:
-            raise self.refuse("E-BROADCAST", f"{extent!r} and {equals!r} differ")
-        self.demands[Demand(extent, equals, or_one)] = None
+    def demand(self, extent: Index, relation: Relation, other: Index) -> None:
+        """Demand something of extents; refused where it never holds."""
+        demand = Demand(extent, relation, other)
+        known = [e.constant for e in demand.conditions]
+        if any(n is not None and n < 0 for n in known):
+            words = "differ" if relation != "is at least" else "do not fit"
+            raise self.refuse("E-BROADCAST", f"{extent!r} and {other!r} {words}")
+        if None in known:
+            self.demands[demand] = None
 
     def axes(self, shape: tuple[Index, ...], tag: str = "", output: int = 0) -> tuple[Axis, ...]:
         """Fresh axes, one per extent."""
@@ -279,7 +291,7 @@ def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple
     made = tuple(map(_with_names, made))
     if not demands:
         return made
-    told = tuple(Demand(named(d.extent), named(d.equals), d.or_one) for d in demands)
+    told = tuple(d.over(named) for d in demands)
     return (replace(made[0], demands=told), *made[1:])
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.index import Axis, Index, floor_div, least
+from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, greatest, least
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
 from onnxfuse.ops.spec import View
 
@@ -68,8 +68,8 @@ class Window:
         return Reduce("sum", (tap,), (one,), dtype)
 
 
-def windows(view: View, kernel: tuple[int, ...], data: int = 0) -> tuple[Window, ...]:
-    """The windows of a node over the spatial axes of its input `data`."""
+def windows(view: View, kernel: tuple[int, ...], data: int = 0, *, pooled: bool = False) -> tuple[Window, ...]:
+    """The windows of a node, a pooling one or a convolution, over the spatial axes of its input `data`."""
     spatial = view.shape(data)[2:]
     rank = len(spatial)
     if len(kernel) != rank:
@@ -82,11 +82,23 @@ def windows(view: View, kernel: tuple[int, ...], data: int = 0) -> tuple[Window,
     for i, (have, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
         low, high = (pads[i], pads[i + rank]) if auto == "NOTSET" else _auto_pads(view, auto, have, k, s, d)
         room = have + (low + high - d * (k - 1) - 1)
-        extent = floor_div(room, Index.of(s)) + 1
-        if view.attr("ceil_mode", 0):  # a last window that starts in the high padding is dropped
+        if not view.attr("ceil_mode", 0):
+            extent = _places(view, room, s, pooled)
+        else:  # a last window that starts in the high padding is dropped
             extent = least(-floor_div(-room, Index.of(s)) + 1, -floor_div(-(have + low), Index.of(s)))
         out.append(Window(have, extent, s, d, low, high, k))
     return tuple(out)
+
+
+def _places(view: View, room: Index, stride: int, pooled: bool) -> Index:
+    """How many places a window has that may move by `room`.
+
+    Where it is larger than the image, a convolution fails; pooling divides towards zero, which makes one place.
+    """
+    if room.constant is None:
+        view.demand(room, "is at least", Index.of(1 - stride if pooled else 0))
+        room = greatest(room, ZERO) if pooled and stride > 1 else room
+    return floor_div(room, Index.of(stride)) + 1
 
 
 def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tuple[int, int]:

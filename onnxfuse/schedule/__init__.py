@@ -91,7 +91,7 @@ def schedule(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
-    requires = (*requires, *(z for zero in c.zeros for z in (zero, -zero)))
+    requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     binds = _binds(c, inputs)
     return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires, tuple(choices))
 

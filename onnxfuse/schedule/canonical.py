@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import rebuild, walk
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import ONE, ZERO, Atom, Axis, Index, Loaded, Symbol, symbols_of
+from onnxfuse.ir.index import ONE, Atom, Axis, Index, Loaded, Symbol, symbols_of
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import Layout, Reshape, Step
@@ -20,7 +20,7 @@ from onnxfuse.ops.spec import Definition
 class Canonical:
     """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name).
 
-    Of the symbols, the `computed` ones follow from others; `zeros` are 0 in every valid call.
+    Of the symbols, the `computed` ones follow from others; no condition is negative in a valid call.
     """
 
     inputs: tuple[Param, ...]
@@ -28,7 +28,7 @@ class Canonical:
     definitions: tuple[Definition, ...]
     symbols: tuple[Symbol, ...]
     computed: Mapping[Symbol, Index]
-    zeros: tuple[Index, ...]
+    conditions: tuple[Index, ...]
 
 
 def canonical(group: Sized) -> Canonical:
@@ -53,7 +53,7 @@ def canonical(group: Sized) -> Canonical:
         definitions,
         tuple(a for e in symbols.values() for m, _ in e.terms for a in m if isinstance(a, Symbol)),
         {_symbol(symbols[s]): rename.index(e) for s, e in group.computed.items()},
-        tuple(z for d in lowered.demands if (z := rename.index(d.zero)) != ZERO),
+        tuple(e for d in lowered.demands for e in map(rename.index, d.conditions) if e.constant is None),
     )
 
 

@@ -33,7 +33,7 @@ KEPT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[4, 8] x) => (float[4, 8] y) { a = Neg(x)\n b = Relu(a)\n c = Abs(b)\n y = Exp(c) }"""
 SIZES = """<ir_version: 8, opset_import: ["": 17]>
 g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y)
-{ a = Relu(x)\n b = MaxPool<kernel_shape = [3, 3], strides = [2, 2], ceil_mode = 1>(a)\n y = Neg(b) }"""
+{ a = Relu(x)\n b = MaxPool<kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER">(a)\n y = Neg(b) }"""
 
 
 def model(text: str) -> onnx.ModelProto:
