@@ -1,0 +1,1 @@
+"""Probes of a GPU: what the CUDA backend's static choices and cost model rest on."""
