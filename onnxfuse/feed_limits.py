@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Literal
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, inliner, numpy_helper, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+    shape_inference,
+)
 
 from onnxfuse.errors import ModelError, UsageError
 
@@ -110,7 +120,7 @@ def _inferred(bare: ModelProto) -> ModelProto:
     """With functions inlined and shapes inferred, as far as that goes."""
     try:
         inlined = inliner.inline_local_functions(bare) if bare.functions else bare
-        return shape_inference.infershapes_of(inlined, data_prop=True)
+        return shape_inference.infer_shapes(inlined, data_prop=True)
     except Exception:  # a model that the tools cannot take is still run; its indices are then guessed
         return bare
 

@@ -126,7 +126,8 @@ def _of_product(node: NodeProto, read: Sequence[Extents]) -> Iterator[Pair]:
 
 def _of_recurrent(read: Sequence[Extents]) -> Iterator[Pair]:
     """Of X, W, R, B, lengths, the first state and the first cell."""
-    x, w, r, _, lengths, *states = (*read, *[()] * (7 - len(read)))
+    whole: list[Extents] = [*read, *[()] * (7 - len(read))]
+    x, w, r, lengths, *states = (whole[i] for i in (0, 1, 2, 4, 5, 6))
     yield _at(x, 2), _at(w, 2)
     yield _at(lengths, 0), _at(x, 1)
     for state in states[:2]:

@@ -52,6 +52,7 @@ class Recipe:
     equal: bool = False  # all symbols have one value
     ones: bool = False  # integers of no known use are 0 or 1
     positive: bool = False  # floats are between 0.1 and 1
+    bounds: bool = False  # single floats that are named a minimum or maximum leave room between them
 
 
 RECIPES = (
@@ -61,6 +62,7 @@ RECIPES = (
     Recipe("one size for all", spatial=(64, 64), shared=True, equal=True, ones=True),
     Recipe("two, then three, for all", ((2,) * 10, (3,) * 10), spatial=(2, 3), shared=True, equal=True, ones=True),
     Recipe("positive", shared=True, ones=True, positive=True),
+    Recipe("bounds", shared=True, ones=True, bounds=True),
 )
 TYPICAL = Recipe("typical", ((1, *[128] * 9),), (224,))  # sizes worth measuring
 
@@ -204,9 +206,7 @@ def _evaluate(tree: ast.expr, sizes: Mapping[str, int]) -> int:
     return 1
 
 
-def _values(
-    each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.random.Generator, longest: int
-) -> Array:
+def _values(each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.random.Generator, longest: int) -> Array:
     shape = tuple(size_of(extent, sizes) for extent in each.shape)
     if math.prod(shape) > _MOST_ELEMENTS:
         raise DeviceError(f"inputs: {each.name} of {list(shape)} is too large", hint="give the symbols sizes")
@@ -220,6 +220,8 @@ def _values(
         return random.integers(0, min(high, np.iinfo(each.dtype).max), shape).astype(each.dtype)
     if each.role == "int":
         return _integers(each.dtype, shape, recipe, random)
+    if recipe.bounds and math.prod(shape) == 1 and re.search("min|max", each.name, re.IGNORECASE):
+        return np.full(shape, 0.1 if re.search("min", each.name, re.IGNORECASE) else 1000.0).astype(each.dtype)
     drawn = random.uniform(0.1, 1.0, shape) if recipe.positive else random.standard_normal(shape)
     made: Array = drawn.astype(each.dtype)
     return made

@@ -143,7 +143,11 @@ def profile_models(
     loads = [{"model": path, "libraries": [*([own] if own else []), *custom]} for path, own in pairs]
     with work_folder() as folder:
         values = str(Path(folder, "inputs.npz"))
-        wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
+        wish: dict[str, Any] = {
+            "inputs": None if inputs is None else _whole(inputs),
+            "seed": seed,
+            "dims": dict(dims or {}),
+        }
         wish["models"] = [path for path, _ in pairs]
         shapes = _ask({"do": "inputs", **loads[0], **wish, "out": values}, time_limit)
         run = {"do": "engine", "threads": used, "inputs": values}
@@ -153,7 +157,9 @@ def profile_models(
         )
         seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
     models = tuple(
-        ModelProfile(path, library, latency(each.times), each.facts["load_ms"], len(each.times), *nodes, each.facts["note"])
+        ModelProfile(
+            path, library, latency(each.times), each.facts["load_ms"], len(each.times), *nodes, each.facts["note"]
+        )
         for (path, library), each, nodes in zip(pairs, raced, seen, strict=False)
     )
     return Profile(

@@ -47,8 +47,9 @@ def write_inputs(
     for each in models:
         feed_limits.load_proto(Path(each))
     session = engine.open_session(model, engine.options(libraries=libraries))
-    wanted = feeds.inputs_of(feed_limits.skeleton(Path(model)))
-    sets, _ = trial.input_sets(session, wanted, inputs, seed, dims, (feeds.TYPICAL, *feeds.RECIPES))
+    recipes = (feeds.TYPICAL, *feeds.RECIPES)
+    wish = trial.Wish(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
+    sets = trial.input_sets(session, wish).values
     # Types that NumPy has not are written as their bits; the session that reads them knows what they are.
     bits = {name: v.view(f"u{v.dtype.itemsize}") if v.dtype.kind == "V" else v for name, v in sets[0].items()}
     with Path(out).open("wb") as stream:

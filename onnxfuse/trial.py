@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,6 +26,7 @@ Sizes: TypeAlias = dict[str, int]
 LONG_RUN = 3.0  # seconds of all cores together, which do not depend on what else a machine does
 MORE_RUNS = 1.0  # the same, for all sets besides the first two
 SEARCH = 20.0  # seconds of the clock in which sizes are sought one by one
+_LARGE = (128, 1024, 16000)  # sizes of the last symbol, such as a length
 _WAYS = 3  # values of inputs that decide, each with sets of its own
 _LENGTHS = (1, 2, 3, 4, 8, 16, 32, 64, 80, 96, 128, 160, 224, 256, 288, 320, 400, 512, 576, 640, 800, 1024, 1280, 1600,
             2048, 4096, 8000, 16000, 32000, 80000, 160000)  # fmt: skip
@@ -50,16 +52,18 @@ class Sets:
     values: list[Values] = field(default_factory=list)
     results: Results = field(default_factory=list)
     sizes: list[Sizes] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of each run, of all cores together
 
-    def add(self, values: Values, result: list[Array], sizes: Sizes) -> None:
+    def add(self, values: Values, result: list[Array], sizes: Sizes, seconds: float = 0.0) -> None:
         """One more."""
         self.values.append(values)
         self.results.append(result)
         self.sizes.append(sizes)
+        self.seconds.append(seconds)
 
     def join(self, other: Sets) -> None:
         """All of another one."""
-        for each in zip(other.values, other.results, other.sizes, strict=True):
+        for each in zip(other.values, other.results, other.sizes, other.seconds, strict=True):
             self.add(*each)
 
 
@@ -106,8 +110,12 @@ class _Runner:
         return engine.run(self.session, values, self.names)
 
     def tells(self, results: Results) -> bool:
-        """Whether the model's outputs are numbers for the most part."""
-        return all(compare.relevant(out) for outputs in results for out in outputs[: self.own])
+        """Whether the model's outputs are there, and are numbers for the most part."""
+        return not self.empty(results) and all(compare.relevant(out) for each in results for out in each[: self.own])
+
+    def empty(self, results: Results) -> bool:
+        """Whether some run has no output with an element."""
+        return self.own > 0 and not all(any(out.size for out in each[: self.own]) for each in results)
 
     def reached(self, problem: DeviceError) -> int:
         """How far a run went: the place of the node that failed, by its name in the runtime's words; -1 unknown."""
@@ -124,7 +132,7 @@ def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
     """Sets for inputs whose decisions are made. Raises DeviceError."""
     wish = runner.wish
     fixed = fixed_sizes(wish.bare, wanted, wish.dims)
-    unclear: tuple[Sets, feeds.Recipe] | None = None  # mostly NaN: taken when nothing is better
+    unclear: Sets | None = None  # mostly NaN, or empty: taken when nothing is better
     refused = DeviceError("runtime: the model cannot be run")
     for recipe, dims in ((r, d) for d in ({**wish.dims, **fixed}, wish.dims)[: 1 + bool(fixed)] for r in wish.recipes):
         try:
@@ -134,28 +142,27 @@ def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
             continue
         if runner.tells(found.results):
             return _with_more(runner, wanted, found, recipe)
-        unclear = unclear or (found, recipe)
+        unclear = unclear or found
+    if unclear is not None and not runner.empty(unclear.results):
+        return unclear
+    sought = _sought(runner, wanted, fixed)
+    if sought is not None:
+        recipe, sizes = sought
+        return _with_more(runner, wanted, _by_recipe(runner, wanted, recipe, {**sizes, **wish.dims}), recipe)
     if unclear is not None:
-        return unclear[0]
-    for recipe, sizes in _sought(runner, wanted, fixed):
-        found = Sets()
-        for variant in range(2):
-            values = feeds.drawn(wanted, sizes, recipe, seed=wish.seed, variant=variant)
-            found.add(values, runner.run(values), sizes)
-        return _with_more(runner, wanted, found, recipe)
+        return unclear
     raise refused
 
 
-def _by_recipe(
-    runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]
-) -> Sets:
+def _by_recipe(runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]) -> Sets:
     """The sets of a recipe; the first one only, where a run takes long. Raises DeviceError."""
     found = Sets()
     for variant, values in enumerate(feeds.random_sets(wanted, seed=runner.wish.seed, recipe=recipe, dims=dims)):
         begin = time.process_time()
         result = runner.run(values)
-        found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims))
-        if time.process_time() - begin > LONG_RUN:
+        seconds = time.process_time() - begin
+        found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims), seconds)
+        if seconds > LONG_RUN:
             break
     return found
 
@@ -179,15 +186,17 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
         new = {**base.sizes[0], **{symbol: changed.get(size, size) for symbol, size in sizes.items()}}
         if new in base.sizes:
             return True
-        if time.process_time() > until:
+        begin = time.process_time()
+        rates = [t / _elements(wanted, s) for t, s in zip(base.seconds, base.sizes, strict=True)]
+        if begin + min(rates) * _elements(wanted, new) > until:
             return False
         try:
             values = feeds.drawn(wanted, new, recipe, seed=runner.wish.seed, variant=len(base.values))
             result = runner.run(values)
         except DeviceError:
             return False
-        if all(each.size for each in result) and runner.tells([result]):
-            base.add(values, result, new)
+        if runner.tells([result]):
+            base.add(values, result, new, time.process_time() - begin)
             return True
         return False
 
@@ -197,7 +206,8 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
             taken |= {kind: value} if run({**taken, kind: value}) else {}
     random = np.random.default_rng(runner.wish.seed)
     run({kind: _another(kind, random) for kind in kinds})
-    run({kind: 2 * kind for kind in kinds if kind > 16} or {kind: 64 + kind for kind in kinds})
+    for size in _LARGE:
+        run({kinds[-1]: size})
     return base
 
 
@@ -205,10 +215,14 @@ def _occurs(symbol: str, wanted: Sequence[feeds.Input]) -> bool:
     return any(symbol in feeds.symbols(extent) for each in wanted for extent in each.shape)
 
 
+def _elements(wanted: Sequence[feeds.Input], sizes: Sizes) -> int:
+    return 1 + sum(math.prod(feeds.size_of(extent, sizes) for extent in each.shape) for each in wanted)
+
+
 def _another(size: int, random: np.random.Generator) -> int:
     """A random size of the same sort."""
     step = next((step for step in (32, 16, 8) if size >= step and size % step == 0), 1)
-    return int(random.integers(1, 6)) * step if step > 1 else int(random.integers(3, 48))
+    return int(random.integers(1, 6)) * step if step > 1 else int(random.integers(3, 24))
 
 
 # ---- sizes that are sought one by one ----
@@ -216,30 +230,36 @@ def _another(size: int, random: np.random.Generator) -> int:
 
 def _sought(
     runner: _Runner, wanted: Sequence[feeds.Input], fixed: Mapping[str, int]
-) -> Iterator[tuple[feeds.Recipe, Sizes]]:
+) -> tuple[feeds.Recipe, Sizes] | None:
     """Sizes with which the model runs, if any are found: from each start, symbol by symbol, what gets a run farther."""
     until = time.monotonic() + SEARCH
     for start in ((1, 64, 16), (1, 64, 64), (2, 224, 128)):
-        recipe = feeds.Recipe("sought", ((start[0], *[start[2]] * 9),), (start[1],), shared=True, ones=True)
+        twice = ((start[0], *[start[2]] * 9),) * 2
+        recipe = feeds.Recipe("sought", twice, (start[1],) * 2, shared=True, ones=True)
         sizes = feeds.sizes_of(wanted, recipe, 0, {**runner.wish.dims, **fixed})
         free = [s for s in sizes if s not in runner.wish.dims and s not in fixed and _occurs(s, wanted)]
-        found = _climbed(runner, wanted, replace(recipe, sizes=recipe.sizes * 2, spatial=recipe.spatial * 2), sizes, free, until)
+        found = _climbed(runner, wanted, recipe, sizes, free, until)
         if found is not None:
-            yield recipe, found
-            return
+            return recipe, found
+    return None
 
 
 def _climbed(
-    runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, sizes: Sizes, free: Sequence[str], until: float
+    runner: _Runner,
+    wanted: Sequence[feeds.Input],
+    recipe: feeds.Recipe,
+    sizes: Sizes,
+    free: Sequence[str],
+    until: float,
 ) -> Sizes | None:
     """The sizes from which no symbol gets a run farther, None where the model does not run with them."""
 
     def reached(proposal: Sizes) -> float:
         try:
-            runner.run(feeds.drawn(wanted, proposal, recipe, seed=runner.wish.seed))
+            result = runner.run(feeds.drawn(wanted, proposal, recipe, seed=runner.wish.seed))
         except DeviceError as problem:
             return runner.reached(problem)
-        return np.inf
+        return np.inf if runner.tells([result]) else len(runner.order)
 
     best, before = reached(sizes), None
     while best < np.inf and before != sizes:

@@ -43,7 +43,7 @@ def truth(model: ModelProto, sets: Sequence[Mapping[str, Array]], names: Sequenc
             session = engine.open_session(wide.SerializeToString(), engine.options(optimize=False, lean=True))
             return RUNTIME, [engine.run(session, each, names) for each in given]
         try:
-            evaluator = ReferenceEvaluator(wide, new_ops=[Conv, Erf])  # type: ignore[arg-type]
+            evaluator = ReferenceEvaluator(wide, new_ops=[Conv, Erf])
             return REFERENCE, [[np.asarray(x) for x in evaluator.run(list(names), each)] for each in given]
         except Exception as problem:  # an operator that it does not know, or knows otherwise
             raise DeviceError(f"verify: no evaluation in float64: {problem}") from None
@@ -136,16 +136,16 @@ def _widen_tensor(tensor: TensorProto) -> None:
 # ---- operators that the reference evaluator is slow at ----
 
 
-class Erf(OpRun):  # type: ignore[misc]  # of a module without types
+class Erf(OpRun):
     """The error function."""
 
     op_domain = ""
 
     def _run(self, x: Array) -> tuple[Array]:
-        return (np.frompyfunc(math.erf, 1, 1)(x).astype(x.dtype),)
+        return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
 
 
-class Conv(OpRun):  # type: ignore[misc]  # of a module without types
+class Conv(OpRun):
     """A convolution as a product with all windows."""
 
     op_domain = ""

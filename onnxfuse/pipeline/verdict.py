@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -20,8 +19,6 @@ from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.verify import WITH_LIBRARY, Verdict
 from onnxfuse.verify import GroupResult as Compared
-
-_SAFE = 0.5  # share of a limit that the kernels that stay may fill
 
 
 def verify(context: Context, calls: Calls, b: Build) -> Build:
@@ -72,26 +69,19 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
 
 
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
-    """The fewest kernels without which the roundings of all others together may stay within the limit.
+    """The kernels without which the model passes, found by bisection.
 
-    None where that cannot be told: the model differs without its kernels too, or it does not run; or where no kernel
-    would be left.
+    None where it is wrong without its library too, where that cannot be told, or where no kernel would be left.
     """
-    failed = [run for run in verdict.runs if not run.ok]
-    if any(run.error is None or not run.name.startswith(WITH_LIBRARY) for run in failed):
+    if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
         return []
+    kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
+    files = (context.original, b.files[-1], have(b.library).path)
     try:
-        shares: Mapping[str, Mapping[str, float]] = calls.verify_shares(
-            b.files[-1], have(b.library).path, **_settings(context, b)
-        )
+        dropped = calls.verify_culprits(*files, verdict, kernels, **_limits(context), **_settings(context, b))
     except DeviceError:
         return []
-    excess = {op: max(found[run.output] / (run.limit or math.inf) for run in failed) for op, found in shares.items()}
-    order = sorted(excess, key=lambda op: excess[op])
-    while order and math.hypot(*(excess[op] for op in order)) > _SAFE:
-        order.pop()
-    kept = set(order)
-    return [p for p in b.all_parts if p.op not in kept] if kept else []
+    return [p for p in b.all_parts if p.op in dropped] if len(dropped) < len(kernels) else []
 
 
 def _settings(context: Context, b: Build) -> dict[str, Any]:
@@ -108,16 +98,19 @@ def _settings(context: Context, b: Build) -> dict[str, Any]:
     }
 
 
-def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
+def _limits(context: Context) -> dict[str, Any]:
+    """What the user allows."""
     options = context.options
+    return {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
+
+
+def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
     library = have(b.library).path if context.here and not b.copy else None
     verdict: Verdict = calls.verify_models(
         context.original,
         b.files[-1],
         library=library,
-        rtol=options.rtol,
-        atol=options.atol,
-        precision=options.precision,
+        **_limits(context),
         **_settings(context, b),
     )
     if library is None and not b.copy and verdict.ok:

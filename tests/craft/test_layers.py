@@ -25,7 +25,8 @@ LAYERS = (
     {"emit"},
     {"compare", "engine", "feed_limits", "turns"},  # what verify and profile are made of
     {"feeds"},
-    {"trial"},
+    {"feed_sizes"},
+    {"trial", "truth"},
     {"verify", "session", "profile", "report"},
     {"pipeline"},
     {"onnxfuse"},  # the front door, onnxfuse/__init__.py

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from onnxfuse import compare, verify, verify_nodes
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.verify import Verdict, judged, verify_groups, verify_models, verify_shares
+from onnxfuse.verify import Verdict, judged, verify_culprits, verify_groups, verify_models
 from tests.runtime import twice
 
 WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]
@@ -37,7 +37,7 @@ def test_a_right_library_passes_in_four_ways(files: Path, good: Path):
     assert verdict.ok is True
     assert [run.name for run in verdict.runs] == WAYS
     assert all(run.ok for run in verdict.runs)
-    assert verdict.inputs == 2
+    assert verdict.inputs == 9  # two, sizes of 1 and 2, another and larger ones
     assert verdict.max_error is not None
     assert verdict.limit is not None
     assert verdict.max_error <= verdict.limit < 1e-3
@@ -155,8 +155,8 @@ def measured(
     told = [way("with kernels", kernels)] if kernels is not None else []
     return judged(
         {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
-         "moved": [0.0] * len(own), "coded": kernels is not None,
-         "sets": 1, "runs": [*told, way("way", errors)]}, **more
+         "moved": [0.0] * len(own), "coded": kernels is not None, "shaken": [0.0] * len(own),
+         "sets": 1, "shapes": ["x 2x3"], "seed": 0, "runs": [*told, way("way", errors)]}, **more
     )  # fmt: skip
 
 
@@ -164,7 +164,7 @@ def way(name: str, errors: list[float]) -> dict[str, Any]:
     found = [
         {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
     ]
-    return {"name": name, "message": "", "distances": found}
+    return {"name": name, "message": "", "distances": found, "true": None}
 
 
 @pytest.mark.parametrize(
@@ -186,22 +186,23 @@ def test_an_unsteady_output_is_left_out():
 
 
 def test_what_kernels_make_of_codes_is_told():
-    verdict = measured([1e-6, 0.0], [0.2, 0.0], kernels=[0.3, 0.01])
-    assert (verdict.ok, verdict.told, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.5)
+    verdict = measured([1e-6, 0.0], [0.2, 0.0], kernels=[0.3, 1e-5])
+    assert (verdict.ok, verdict.told, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.4)
     assert measured([0.0], [0.0], kernels=[0.51]).ok is False
+    assert measured([1e-6], [0.01], kernels=[0.03]).ok is False
 
 
 @pytest.mark.parametrize(("error", "own", "ok"), [(1e-4, 0.0, False), (1e-4, 2e-5, True), (0.4, 0.2, True)])
 def test_the_model_of_codes_without_kernels_is_judged_by_the_originals_own_difference(
     error: float, own: float, ok: bool
 ):
-    assert measured([error], [own], kernels=[0.3]).ok is ok
-    assert measured([0.6], [own], kernels=[0.3]).ok is False
+    assert measured([error], [own], kernels=[0.0]).ok is ok
+    assert measured([0.6], [own], kernels=[0.0]).ok is False
 
 
 def test_what_kernels_make_of_codes_has_its_nans_where_they_belong():
-    verdict = measured([0.0, 0.0], [0.0, 0.0], kernels=[0.3, np.inf])
-    assert (verdict.ok, verdict.message) == (False, "with kernels: output y1: NaN elsewhere")
+    verdict = measured([0.0, 0.0], [0.2, 0.0], kernels=[0.3, np.inf])
+    assert (verdict.ok, verdict.message) == (False, "with kernels: output y1: NaN elsewhere on x 2x3 (seed 0)")
 
 
 def test_a_tolerance_is_asked_of_kernels_of_codes_too():
@@ -302,27 +303,34 @@ def test_a_kernel_is_not_at_fault_where_its_body_does_not_run(
     assert result["ok"] is None and "the body does not run" in result["message"]
 
 
-# ---- which kernel moves the whole ----
+# ---- which kernels are at fault ----
 
 
-def test_shares_tell_who_moves_the_outputs(files: Path, tmp_path: Path, wrong: Path, good: Path):
-    """Two operator types, of which the library has a wrong kernel for one."""
-    model = onnx.load(files / "fused.onnx")
+def two_kernels(path: Path) -> Path:
+    """A model of two operator types, of which the library has a kernel for one."""
+    model = twice.model(nodes=3)
     function = onnx.FunctionProto()
     function.CopyFrom(model.functions[0])
     function.name = "Other"
     model.functions.append(function)
     model.graph.node[1].op_type = "Other"
-    onnx.save(model, tmp_path / "m.onnx")
-    shares = verify_shares(tmp_path / "m.onnx", wrong)
-    assert shares["Twice"]["y"] == pytest.approx(0.018, abs=0.005)
-    assert shares["Other"]["y"] == 0.0
-    assert verify_shares(tmp_path / "m.onnx", good)["Twice"]["y"] < 1e-6
+    onnx.save(model, path)
+    return path
 
 
-def test_shares_of_a_crash_are_an_error(files: Path, crashing: Path):
-    with pytest.raises(DeviceError, match="SIGSEGV"):
-        verify_shares(files / "fused.onnx", crashing)
+@pytest.mark.parametrize("broken", ["wrong", "crashing"])
+def test_the_kernel_at_fault_is_found_by_bisection(
+    broken: str, files: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    model, library = two_kernels(tmp_path / "m.onnx"), request.getfixturevalue(broken)
+    verdict = verify_models(files / "plain.onnx", model, library=library)
+    assert verdict.ok is False
+    assert verify_culprits(files / "plain.onnx", model, library, verdict, ("Other", "Twice")) == ("Twice",)
+
+
+def test_what_passes_has_no_culprits(files: Path, good: Path):
+    verdict = verify_models(files / "plain.onnx", files / "fused.onnx", library=good)
+    assert verify_culprits(files / "plain.onnx", files / "fused.onnx", good, verdict, ("Twice",)) == ()
 
 
 def test_a_model_without_fused_nodes_has_no_groups(files: Path, good: Path):
