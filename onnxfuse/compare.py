@@ -145,9 +145,18 @@ TRUTH_FACTOR = 2.0  # of the original's own error to float64, what another model
 TRUTH_MOST = 1e-3  # of an error to float64: a kernel that is wrong by a percent is further away
 
 
-def true_limit(own: float, least: float) -> float:
-    """The error to float64 that is allowed to another model: twice the original's own, or the limit that is there."""
-    return max(least, min(TRUTH_FACTOR * own, TRUTH_MOST))
+def by_truth(pairs: Sequence[tuple[float, float]], others: bool, least: float) -> tuple[float, float]:
+    """Error to float64 and limit of an output, of the set of inputs that is nearest its limit or furthest over it.
+
+    `pairs` are the errors of the model under test and of the original, for each set that was too far away; `others`
+    tells that there are sets that were not. What is allowed is twice the original's own error, or the limit that is
+    there. Inputs on which the original itself is wrong say little, those on which it is very wrong say nothing: they
+    are believed only where others tell that no kernel is wrong by a percent.
+    """
+    told = others or any(TRUTH_FACTOR * own <= TRUTH_MOST for _, own in pairs)
+    most = UNRELATED if told else TRUTH_MOST
+    limits = [(error, max(least, min(TRUTH_FACTOR * own, most))) for error, own in pairs if own <= STEADY or not told]
+    return max(limits, key=lambda pair: excess(*pair), default=(0.0, least))
 
 
 def coded_limit(own: Sequence[float], floor: float) -> float:

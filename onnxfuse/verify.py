@@ -352,3 +352,24 @@ def verify_culprits(
                 if not doing.startswith(_PROBE):
                     raise
                 crashed.append(doing.removeprefix(_PROBE).split())
+
+
+def bisected(items: Sequence[str], passes: Callable[[Sequence[str]], bool], most: int = 400) -> list[str]:
+    """As many of the items, which do not pass all together, as do pass together: by halves, in so many trials at most.
+
+    >>> bisected(list("abcdefgh"), lambda used: "c" not in used and not {"a", "g"} <= set(used))
+    ['a', 'b', 'd', 'e', 'f', 'h']
+    """
+    kept: list[str] = []
+    pending = [list(items)]
+    wrong = True  # the first one, without a trial
+    for _ in range(most):
+        if not pending:
+            break
+        part = pending.pop(0)
+        if not wrong and passes([*kept, *part]):
+            kept += part
+        elif len(part) > 1:
+            pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+        wrong = False
+    return kept

@@ -5,12 +5,12 @@ The session config entry `onnxfuse.disable` switches kernels off without another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onnxfuse import feed_limits, trial
-from onnxfuse.verify import judged
+from onnxfuse.verify import bisected, judged
 from onnxfuse.verify_original import Original, original
 from onnxfuse.verify_ways import Note, Way, compared, facts_of, ways
 
@@ -53,23 +53,6 @@ def measure(
 
     kept = bisected(list(kernels), passes)
     return [each for each in kernels if each not in kept]
-
-
-def bisected(items: Sequence[str], passes: Callable[[Sequence[str]], bool]) -> list[str]:
-    """As many of the items as pass together, by halves.
-
-    >>> bisected(list("abcdefgh"), lambda used: "c" not in used and not {"a", "g"} <= set(used))
-    ['a', 'b', 'd', 'e', 'f', 'h']
-    """
-    kept: list[str] = []
-    pending = [list(items)]
-    while pending:
-        part = pending.pop(0)
-        if passes([*kept, *part]):
-            kept += part
-        elif len(part) > 1:
-            pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
-    return kept
 
 
 def _right(

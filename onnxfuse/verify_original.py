@@ -91,19 +91,19 @@ class Original:
             least = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.bare))
             errors = [max(rows[i][o].error for i in over) for o in range(len(self.names))]
             return Opinion(BOUND, errors, [max(least, limit) for limit in self.limits])
-        worst = [max((row[o] for _, row in each), key=lambda p: compare.excess(*p)) for o in range(len(self.names))]
+        others = len(over) < len(self.sets)
+        worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(self.limits)]
         return Opinion(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
     def _of_set(self, at: int, found: list[compare.Array]) -> tuple[str, list[tuple[float, float]]]:
-        """The evaluator, and by output the error to float64 of what was found, and what is allowed."""
+        """The evaluator, and by output the errors to float64 of what was found and of the original."""
         if at not in self.known:
             name, rows = truth.truth(onnx.load(self.path), [self.sets[at]], self.names)
             self.known[at] = (name, rows[0])
         name, true = self.known[at]
         runs = [self.expected[at], *self.optimized[at : at + 1]]
         own = [max(column) for column in zip(*(truth.errors([true], [run]) for run in runs), strict=True)]
-        pairs = zip(truth.errors([true], [found]), own, self.limits, strict=True)
-        return name, [(error, compare.true_limit(mine, limit)) for error, mine, limit in pairs]
+        return name, list(zip(truth.errors([true], [found]), own, strict=True))
 
 
 def original(path: str, bare: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:

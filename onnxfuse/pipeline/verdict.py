@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -11,14 +11,18 @@ from typing import Any
 from onnxfuse.config import unable
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.pipeline import finish
+from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model, cache_of
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_sums, names_of, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.verify import WITH_LIBRARY, Verdict
+from onnxfuse.verify import WITH_LIBRARY, Verdict, bisected
 from onnxfuse.verify import GroupResult as Compared
+
+_MOST_BUILDS = 24  # trials where kernels at fault are found by building again
 
 
 def verify(context: Context, calls: Calls, b: Build) -> Build:
@@ -71,10 +75,10 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
     """The kernels without which the model passes, found by bisection.
 
-    None where it is wrong without its library too, where that cannot be told, or where no kernel would be left.
+    None where that cannot be told, or where no kernel would be left.
     """
     if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
-        return []
+        return _rebuilt(context, calls, b)
     kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
     files = (context.original, b.files[-1], have(b.library).path)
     try:
@@ -82,6 +86,26 @@ def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> lis
     except DeviceError:
         return []
     return [p for p in b.all_parts if p.op in dropped] if len(dropped) < len(kernels) else []
+
+
+def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
+    """The kernels without which a build passes, where it is wrong without its library too: their bodies are at fault,
+    or what the model says of values between them. Each trial is planned and built anew.
+    """
+    quiet = replace(context, tell=lambda what, facts: None)
+
+    def passes(used: Sequence[str]) -> bool:
+        out = frozenset[str]().union(*(names_of(p.group) for p in b.all_parts if p.group.nodes[0].name not in used))
+        made = forbidden(replace(b, verdict=None), out)
+        for step in (first.plan, first.lower, first.schedule, first.render, finish.build, finish.emit):
+            made = step(quiet, calls, made)
+            if made.stale:
+                return False
+        return _compared(context, calls, made).ok is not False
+
+    names = [p.group.nodes[0].name for p in b.all_parts]
+    kept = bisected(names, passes, _MOST_BUILDS)
+    return [p for p in b.all_parts if p.group.nodes[0].name not in kept] if kept else []
 
 
 def _settings(context: Context, b: Build) -> dict[str, Any]:

@@ -166,7 +166,6 @@ def test_the_second_set_repeats_two_values(tmp_path: Path):
 def test_one_set_has_to_do_where_runs_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = embedding(tmp_path)
     session = engine.open_session(str(path), engine.options())
-    wanted = feeds.inputs_of(feed_limits.skeleton(path))
     monkeypatch.setattr(trial, "LONG_RUN", 0.0)
     sets, results = sets_of(session, path)
     assert len(sets) == len(results) == 1
@@ -178,7 +177,6 @@ def test_more_outputs_come_behind_and_may_be_nan(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"])}, ["a", "y"])
     session = engine.open_session(str(path), engine.options())
-    wanted = feeds.inputs_of(feed_limits.skeleton(path))
     _, ((y, a), _) = sets_of(session, path, also=["a"])
     assert np.isnan(a).any()
     assert (y < 0).any()
