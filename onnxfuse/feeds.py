@@ -262,7 +262,7 @@ def read_feeds(path: Path, inputs: Sequence[Input]) -> list[dict[str, Array]]:
             folders = sorted(path.glob("test_data_set_*")) or [path]
             sets = [_read_folder(folder, inputs) for folder in folders]
         else:
-            with np.load(path) as archive:  # a lone array is no context: TypeError
+            with path.open("rb") as stream, np.load(stream) as archive:  # a lone array is no context: TypeError
                 sets = [dict(archive)]
     except (OSError, ValueError, TypeError, BadZipFile, DecodeError) as problem:
         hint = "give an .npz file or a test_data_set folder"

@@ -24,7 +24,7 @@ Values: TypeAlias = dict[str, Array]
 Sizes: TypeAlias = dict[str, int]
 
 LONG_RUN = 3.0  # seconds of all cores together, which do not depend on what else a machine does
-MORE_RUNS = 1.0  # the same, for all sets besides the first two
+MORE_RUNS = 0.5  # the same, for all sets besides the first two
 SEARCH = 20.0  # seconds of the clock in which sizes are sought one by one
 _LARGE = (128, 1024, 16000)  # sizes of the last symbol, such as a length
 _WAYS = 3  # values of inputs that decide, each with sets of its own

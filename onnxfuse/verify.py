@@ -162,7 +162,7 @@ def judged(
     if measured["coded"] and not measured["asked"]:
         return _told(measured, **common)
     runs = tuple(
-        _judged_run(each, measured, steady, lambda found, i: _limit(found, i, measured, rtol, atol))
+        _judged_run(each, measured, steady, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
         for each in measured["runs"]
     )
     failed = [run for run in runs if not run.ok]
@@ -200,17 +200,18 @@ def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
     """
     floats = [i for i, exact in enumerate(measured["exact"]) if not exact]
     every = range(len(measured["outputs"]))
-    wide = [compare.coded_limit([*own, moved], floor) for own, moved, floor in
-            zip(measured["own"], measured["shaken"], measured["floors"], strict=True)]  # fmt: skip
 
-    def near(found: compare.Distance, i: int) -> float:
+    def near(found: compare.Distance, i: int, own: float) -> float:
         most = max(compare.UNRELATED, float(measured["floors"][i]))
-        return min(most, compare.limit(measured["own"][i], measured["floors"][i], measured["exact"][i]))
+        return min(most, compare.limit([own], measured["floors"][i], measured["exact"][i]))
+
+    def wide(found: compare.Distance, i: int, own: float) -> float:
+        return compare.coded_limit([own, measured["shaken"][i]], measured["floors"][i])
 
     runs = [
         _judged_run(run, measured, every, near)
         if run is measured["runs"][-1] and not run["name"].startswith(WITH_LIBRARY)
-        else _judged_run(run, measured, floats, lambda found, i: wide[i])
+        else _judged_run(run, measured, floats, wide)
         for run in measured["runs"]
     ]
     worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
@@ -224,13 +225,13 @@ def _judged_run(
     run: Mapping[str, Any],
     measured: Mapping[str, Any],
     outputs: Sequence[int],
-    limit: Callable[[compare.Distance, int], float],
+    limit: Callable[[compare.Distance, int, float], float],
 ) -> Run:
     """A run by those of its outputs that are compared, each within its limit."""
     if run["message"]:
         return Run(run["name"], False, "", None, None, None, run["message"])
-    found = [compare.Distance(**each) for each in run["distances"]]
-    limits = {i: limit(found[i], i) for i in outputs}
+    found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
+    limits = {i: limit(found[i], i, run["own"][i]) for i in outputs}
     if not limits:
         return Run(run["name"], True, "", None, None, None)
     errors = {i: found[i].error for i in limits}
@@ -253,17 +254,22 @@ def _words(measured: Mapping[str, Any], at: int, found: compare.Distance, error:
 
 
 def _limit(
-    found: compare.Distance, output: int, measured: Mapping[str, Any], rtol: float | None, atol: float | None
+    found: compare.Distance,
+    output: int,
+    own: float,
+    measured: Mapping[str, Any],
+    rtol: float | None,
+    atol: float | None,
 ) -> float:
     exact = measured["exact"][output]
     if exact or (rtol is None and atol is None):
-        return compare.limit(measured["own"][output], measured["floors"][output], exact)
+        return compare.limit([own], measured["floors"][output], exact)
     return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
 
 
 def _tolerance(measured: Mapping[str, Any], steady: Sequence[int]) -> float | None:
     floats = [i for i in steady if not measured["exact"][i]]
-    errors = [run["distances"][i]["error"] for run in measured["runs"] if run["distances"] for i in floats]
+    errors = [run["largest"][i]["error"] for run in measured["runs"] if run["largest"] for i in floats]
     return max(errors, default=None)
 
 

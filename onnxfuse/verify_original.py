@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -45,7 +45,7 @@ class Original:
     plain: bool  # it runs without optimizations
     rounding: float  # of inputs, which tells what `moved` is
     optimized: Results = field(default_factory=list)
-    own: list[list[float]] = field(default_factory=list)  # by output: optimized or not, and inputs nudged
+    own: list[list[float]] = field(default_factory=list)  # by set, by output: optimized or not, and inputs nudged
     moved: list[float] = field(default_factory=list)  # by output: inputs moved by `rounding`
     shaken: list[float] = field(default_factory=list)  # by output, of a model of codes: weights and inputs moved
     known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # what float64 said, by set
@@ -61,14 +61,31 @@ class Original:
         return makes_codes(self.bare)
 
     @property
-    def limits(self) -> list[float]:
-        """By output, the distance allowed to models that are rounded as this one is."""
-        least = floor(self.bare)
-        return [compare.limit(own, least, exact) for own, exact in zip(self.own, self.exact, strict=True)]
+    def limits(self) -> list[list[float]]:
+        """By set, by output, the distance allowed to models that are rounded as this one is."""
+        least, exact = floor(self.bare), self.exact
+        return [[compare.limit([own], least, exact[o]) for o, own in enumerate(row)] for row in self.own]
+
+    def nearest(self, found: Results) -> tuple[list[compare.Distance], list[float]]:
+        """By output the distance from the original, and the original's own, on the set nearest its limit or over it.
+
+        Sets on which the original does not reproduce an output say nothing of it, unless there are no others.
+        """
+        rows = [self._row(o, found) for o in range(len(self.names))]
+        return [each for each, _ in rows], [own for _, own in rows]
+
+    def _row(self, output: int, found: Results) -> tuple[compare.Distance, float]:
+        pairs = zip(self.expected, found, strict=True)
+        column = [replace(compare.distance(x[output], y[output]), at=at) for at, (x, y) in enumerate(pairs)]
+        steady = [d for d in column if self.own[d.at][output] <= compare.STEADY or d.reason]
+        limits = [row[output] for row in self.limits]
+        each = max(steady or column, key=lambda d: (compare.excess(d.error, limits[d.at]), d.error))
+        return each, self.own[each.at][output]
 
     def answer(self) -> dict[str, Any]:
         """What `verify.judged` needs to know, as plain values."""
-        facts = {"outputs": self.names, "exact": self.exact, "own": self.own, "moved": self.moved}
+        own = [[min(column)] for column in zip(*self.own, strict=True)]  # of the set that says most
+        facts = {"outputs": self.names, "exact": self.exact, "own": own, "moved": self.moved}
         facts |= {"coded": self.coded, "shaken": self.shaken, "floor": floor(self.bare), "sets": len(self.sets)}
         return facts | {"seed": self.seed, "shapes": [words_of(each) for each in self.sets]}
 
@@ -81,18 +98,19 @@ class Original:
             [compare.distance(x, y) for x, y in zip(a, b, strict=True)]
             for a, b in zip(self.expected, found, strict=True)
         ]
-        over = [i for i, row in enumerate(rows) if any(d.error > m for d, m in zip(row, self.limits, strict=True))]
+        over = [i for i, row in enumerate(rows) if any(d.error > m for d, m in zip(row, self.limits[i], strict=True))]
         finite = all(np.isfinite(d.error) for i in over for d in rows[i])
         if not over or not finite or self.coded or self.rounding:
             return None
         try:
             each = [self._of_set(i, found[i]) for i in over]
         except DeviceError:
-            least = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.bare))
+            bound = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.bare))
             errors = [max(rows[i][o].error for i in over) for o in range(len(self.names))]
-            return Opinion(BOUND, errors, [max(least, limit) for limit in self.limits])
+            return Opinion(BOUND, errors, [bound] * len(self.names))
+        least = [min(self.limits[i][o] for i in over) for o in range(len(self.names))]
         others = len(over) < len(self.sets)
-        worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(self.limits)]
+        worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(least)]
         return Opinion(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
     def _of_set(self, at: int, found: list[compare.Array]) -> tuple[str, list[tuple[float, float]]]:
@@ -134,11 +152,12 @@ def _measure(o: Original) -> None:
         session = _opened(o.path, o.custom)
         found = [engine.run(session, each) for each in (*o.sets, *nudged, *far)]
     except DeviceError:  # the reference ran: what is left is the floor
-        o.own, o.moved = [[] for _ in range(count)], [0.0] * count
+        o.own, o.moved = [[0.0] * count for _ in o.sets], [0.0] * count
         return
     o.optimized, near, moved = (found[at * len(o.sets) : (at + 1) * len(o.sets)] for at in range(3))
-    rows = [compare.distances(x, y) for x, y in ((o.expected, o.optimized), (o.optimized, near))]
-    o.own = [[each.error for each in column] for column in zip(*rows, strict=True)] or [[] for _ in range(count)]
+    for a, b, c in zip(o.expected, o.optimized, near, strict=True):
+        pairs = zip(compare.distances([a], [b]), compare.distances([b], [c]), strict=True)
+        o.own.append([max(x.error, y.error) for x, y in pairs])
     o.moved = [each.error for each in compare.distances(o.optimized, moved or o.optimized)]
 
 

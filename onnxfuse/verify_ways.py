@@ -9,7 +9,7 @@ from typing import Any
 from onnxruntime import InferenceSession
 
 from onnxfuse import compare, engine
-from onnxfuse.compare import Distance, Results
+from onnxfuse.compare import Results
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.verify import WITH_LIBRARY
 from onnxfuse.verify_original import Original, words_of
@@ -29,10 +29,9 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """By output the distance from the original and what was found, or the message of what went wrong."""
+    """What was found, or the message of what went wrong."""
 
     message: str
-    distances: tuple[Distance, ...] = ()
     results: Results | None = None
 
 
@@ -68,14 +67,23 @@ def compared(
             found.append(engine.run(session, each, matched))
         except OnnxFuseError as problem:
             return Found(f"{problem.message} {where}")
-    return Found("", tuple(compare.distances(first.expected, found)), found)
+    return Found("", found)
 
 
 def facts_of(way: Way, found: Found, first: Original) -> dict[str, Any]:
     """A run as `verify.judged` takes it; of what is too far away, with what float64 says of it."""
-    opinion = first.opinion(found.results) if found.results is not None else None
-    facts = {"name": way.name, "message": found.message, "distances": [asdict(each) for each in found.distances]}
-    return facts | {"true": None if opinion is None else asdict(opinion)}
+    if found.results is None:
+        return {"name": way.name, "message": found.message, "distances": [], "largest": [], "own": [], "true": None}
+    nearest, own = first.nearest(found.results)
+    opinion = first.opinion(found.results)
+    return {
+        "name": way.name,
+        "message": "",
+        "distances": [asdict(each) for each in nearest],
+        "largest": [asdict(each) for each in compare.distances(first.expected, found.results)],
+        "own": own,
+        "true": None if opinion is None else asdict(opinion),
+    }
 
 
 def loaded(note: Note, path: str, way: Way, custom: Sequence[str]) -> str:

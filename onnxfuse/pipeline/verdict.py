@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -22,7 +23,7 @@ from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.verify import WITH_LIBRARY, Verdict, bisected
 from onnxfuse.verify import GroupResult as Compared
 
-_MOST_BUILDS = 24  # trials where kernels at fault are found by building again
+_MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at fault are found by building again
 
 
 def verify(context: Context, calls: Calls, b: Build) -> Build:
@@ -92,9 +93,12 @@ def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
     """The kernels without which a build passes, where it is wrong without its library too: their bodies are at fault,
     or what the model says of values between them. Each trial is planned and built anew.
     """
+    until = time.monotonic() + _BUILDING
     quiet = replace(context, tell=lambda what, facts: None)
 
     def passes(used: Sequence[str]) -> bool:
+        if time.monotonic() > until:
+            return False
         out = frozenset[str]().union(*(names_of(p.group) for p in b.all_parts if p.group.nodes[0].name not in used))
         made = forbidden(replace(b, verdict=None), out)
         for step in (first.plan, first.lower, first.schedule, first.render, finish.build, finish.emit):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +90,43 @@ def test_a_model_that_does_not_open_is_an_answer(files: Path, tmp_path: Path):
     assert "NoSuchOperator" in asked_in_vain.message
 
 
+def asking_for_text(path: Path, source: onnx.ModelProto) -> Path:
+    """The model with another input, of strings, for which there are no random values."""
+    more = onnx.ModelProto()
+    more.CopyFrom(source)
+    more.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, [2]))
+    more.graph.node.append(helper.make_node("Identity", ["words"], ["said"]))
+    more.graph.output.append(helper.make_tensor_value_info("said", TensorProto.STRING, [2]))
+    onnx.save(more, path)
+    return path
+
+
+def test_what_cannot_be_run_is_loaded_at_least(files: Path, tmp_path: Path, good: Path):
+    plain, fused = (onnx.load(files / f"{name}.onnx") for name in ("plain", "fused"))
+    original, right = asking_for_text(tmp_path / "a.onnx", plain), asking_for_text(tmp_path / "b.onnx", fused)
+    verdict = verify_models(original, right, library=good)
+    assert verdict.ok is None
+    assert "strings" in verdict.message and "loaded with and without its library" in verdict.message
+    assert [run.name for run in verdict.runs] == WAYS
+    fused.functions[0].node[0].op_type = "NoSuchOperator"
+    broken = verify_models(original, asking_for_text(tmp_path / "c.onnx", fused), library=good)
+    assert broken.ok is False and [run.ok for run in broken.runs] == [True, True, False, False]
+    assert "without library" in broken.message and "NoSuchOperator" in broken.message
+
+
+def test_what_is_no_model_is_an_error_of_either_side(files: Path, tmp_path: Path):
+    (tmp_path / "text.onnx").write_text("text", encoding="utf-8")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for name in ("text", "empty"):
+        with pytest.raises(ModelError, match="not an ONNX model"):
+            verify_models(files / "plain.onnx", tmp_path / f"{name}.onnx")
+
+
+def test_the_message_names_the_run(files: Path, wrong: Path):
+    verdict = verify_models(files / "plain.onnx", files / "fused.onnx", library=wrong, seed=3)
+    assert re.search(r"with library, all optimizations: output y: error .* on x \d+x\d+ \(seed 3\)", verdict.message)
+
+
 def test_outputs_must_be_as_many(files: Path, tmp_path: Path):
     more = onnx.load(files / "plain.onnx")
     more.graph.output.append(onnx.ValueInfoProto(name="f0"))
@@ -152,19 +190,19 @@ def measured(
 ) -> Verdict:
     """Of a run with these errors; before it, where they are given, one with kernels, of a model of codes."""
     names = [f"y{i}" for i in range(len(errors))]
-    told = [way("with kernels", kernels)] if kernels is not None else []
+    told = [way("with kernels", kernels, own)] if kernels is not None else []
     return judged(
         {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
          "moved": [0.0] * len(own), "coded": kernels is not None, "shaken": [0.0] * len(own),
-         "sets": 1, "shapes": ["x 2x3"], "seed": 0, "runs": [*told, way("way", errors)]}, **more
+         "sets": 1, "shapes": ["x 2x3"], "seed": 0, "runs": [*told, way("way", errors, own)]}, **more
     )  # fmt: skip
 
 
-def way(name: str, errors: list[float]) -> dict[str, Any]:
+def way(name: str, errors: list[float], own: list[float]) -> dict[str, Any]:
     found = [
         {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
     ]
-    return {"name": name, "message": "", "distances": found, "true": None}
+    return {"name": name, "message": "", "distances": found, "largest": found, "own": own, "true": None}
 
 
 @pytest.mark.parametrize(
