@@ -73,6 +73,22 @@ class Percent(click.ParamType[float]):
         return share
 
 
+class Tolerance(click.ParamType[float]):
+    """A number that is not below 0."""
+
+    name = "tolerance"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        try:
+            found = float(value)
+        except ValueError:
+            found = -1.0
+        if not found >= 0.0:
+            self.fail(f"{value!r} is no tolerance; for example 1e-4", param, ctx)
+        return found
+
+
 class Flag(click.Option):
     """An option whose help shows its `--no-` form only where that is what people want."""
 
@@ -123,6 +139,8 @@ def _type(field: Field[Any]) -> Any:
         return Duration()
     if field.name == "min_gain":
         return Percent()
+    if field.name in ("rtol", "atol"):
+        return Tolerance()
     kind = str(field.type)
     if kind == "int":
         return click.IntRange(min=0)

@@ -150,6 +150,7 @@ def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None, le
     spread = f", spread {found.spread * 100:.1f} %" if found.spread is not None else ""
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in found.inputs.items())
     lines.append(f"milliseconds; {found.threads} threads; {shapes}")
+    lines += [f"note      {name}: {m.note}" for name, m in zip(names, found.models, strict=True) if m.note]
     if found.speedup is not None:
         lines.append(f"speedup   {found.speedup:.2f}x{spread}")
     if ratio is not None:

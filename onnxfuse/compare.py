@@ -48,6 +48,7 @@ class Distance:
     max_abs: float  # the largest difference of two elements
     rms: float = 0.0  # of the reference's finite elements
     reason: str = ""  # why the error is infinite
+    at: int = 0  # of several sets of inputs, the one that is told of
 
 
 def distance(a: Array, b: Array) -> Distance:
@@ -113,8 +114,8 @@ def type_name(dtype: np.dtype[Any]) -> str:
 
 def worst(found: Sequence[Distance]) -> Distance:
     """The largest error of several pairs, with the smallest reference."""
-    largest = max(found, key=lambda each: each.error)
-    return replace(largest, rms=min(each.rms for each in found))
+    at = max(range(len(found)), key=lambda i: found[i].error)
+    return replace(found[at], rms=min(each.rms for each in found), at=at)
 
 
 def distances(expected: Results, found: Results) -> list[Distance]:
@@ -138,6 +139,40 @@ def rounded(precision: str, moved: float) -> float:
     sqrt(2 L) are allowed here too.
     """
     return min(UNRELATED, 16.0 * max(ROUNDINGS[precision], moved))
+
+
+TRUTH_FACTOR = 2.0  # of the original's own error to float64, what another model's may be
+TRUTH_MOST = 1e-3  # of an error to float64: a kernel that is wrong by a percent is further away
+
+
+def by_truth(pairs: Sequence[tuple[float, float]], others: bool, least: float) -> tuple[float, float]:
+    """Error to float64 and limit of an output, of the set of inputs that is nearest its limit or furthest over it.
+
+    `pairs` are the errors of the model under test and of the original, for each set that was too far away; `others`
+    tells that there are sets that were not. What is allowed is twice the original's own error, or the limit that is
+    there. Inputs on which the original itself is wrong say little, those on which it is very wrong say nothing: they
+    are believed only where others tell that no kernel is wrong by a percent.
+    """
+    told = others or any(TRUTH_FACTOR * own <= TRUTH_MOST for _, own in pairs)
+    most = UNRELATED if told else TRUTH_MOST
+    limits = [(error, max(least, min(TRUTH_FACTOR * own, most))) for error, own in pairs if own <= STEADY or not told]
+    return max(limits, key=lambda pair: excess(*pair), default=(0.0, least))
+
+
+def coded_limit(own: Sequence[float], floor: float) -> float:
+    """The distance allowed to kernels of a model of codes, of which `own` tells how far the original is from itself.
+
+    Steps of codes drive runs apart until they are as far from each other as any: twice that is for luck.
+    """
+    return min(UNRELATED, max(2.0 * max(own, default=0.0), floor))
+
+
+def depth_bound(epsilon: float, depth: int, longest: int) -> float:
+    """What roundings may do to a network of so many operators behind each other with sums of so many terms.
+
+    Where nothing tells better: errors of layers are independent, so they grow as a root.
+    """
+    return min(TRUTH_MOST, epsilon * float(np.sqrt(depth) * np.sqrt(min(longest, LONGEST_PLAIN_SUM))))
 
 
 def excess(error: float, limit: float) -> float:

@@ -71,6 +71,17 @@ def options(
     return made
 
 
+REGISTERED = "kernels for "  # what a library says of itself, and its instruction set, where it is used
+
+
+def status(session_options: ort.SessionOptions, domain: str) -> str:
+    """What the library of a domain of ours said when it was registered; empty where there was none."""
+    try:
+        return str(session_options.get_session_config_entry(f"{domain}.status"))
+    except Exception:  # of the runtime: the entry is not there
+        return ""
+
+
 @contextmanager
 def _only(isa: str) -> Iterator[None]:
     """Tells libraries of ours, which look while they are registered, what they may use; the user's word comes back."""

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import Literal
 
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
-from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, inliner, shape_inference
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+    shape_inference,
+)
 
 from onnxfuse.errors import ModelError, UsageError
 
@@ -50,13 +60,18 @@ _SIZE: dict[str, tuple[int, ...]] = {
     "Loop": (0,),
 }
 
+_COMPARES = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+_RANKED = ("Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "Gemm", "MatMul")  # of their weights' rank is what they take
+
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An integer input is an index below `limit` (an extent, possibly a symbol), or it is a size."""
+    """An integer input is an index below `limit` (an extent, possibly a symbol), a size, or decides by its value."""
 
-    kind: Literal["index", "size"]
+    kind: Literal["index", "size", "choice"]
     limit: int | str = 1
+    values: tuple[int, ...] = ()  # of a choice: what it is compared with
 
 
 def load_proto(path: Path) -> ModelProto:
@@ -67,6 +82,8 @@ def load_proto(path: Path) -> ModelProto:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             model: ModelProto = ModelProto.FromString(memoryview(mapped))
+            if not model.HasField("graph"):
+                raise ValueError
             return model
     except OSError as problem:
         raise UsageError(f"inputs: {path} cannot be read: {problem.strerror or problem}") from None
@@ -94,8 +111,8 @@ def uses(bare: ModelProto) -> dict[str, Use]:
         return {}
     graph = _inferred(bare).graph
     consumers = _consumers(graph)
-    shapes = _shapes(graph)
-    found = {name: _use(name, consumers, shapes) for name in names}
+    shapes = shapes_of(graph)
+    found = {name: _use(name, consumers, shapes, _numbers(graph)) for name in names}
     return {name: use for name, use in found.items() if use is not None}
 
 
@@ -106,6 +123,15 @@ def _inferred(bare: ModelProto) -> ModelProto:
         return shape_inference.infer_shapes(inlined, data_prop=True)
     except Exception:  # a model that the tools cannot take is still run; its indices are then guessed
         return bare
+
+
+def rank_of(name: str, graph: GraphProto) -> int:
+    """The rank of an input whose shape is not stated: as the first reader demands that has weights, else 0."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for node in graph.node:
+        if name in node.input[:1] and node.op_type in _RANKED and len(node.input) > 1:
+            return len(shapes.get(node.input[1], ()))
+    return 0
 
 
 def graphs(graph: GraphProto) -> Iterator[GraphProto]:
@@ -127,7 +153,7 @@ def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:
     return found
 
 
-def _shapes(graph: GraphProto) -> dict[str, tuple[int | str | None, ...]]:
+def shapes_of(graph: GraphProto) -> dict[str, tuple[int | str | None, ...]]:
     """The extents of every value whose rank is known."""
     found: dict[str, tuple[int | str | None, ...]] = {}
     for each in graphs(graph):
@@ -148,22 +174,38 @@ def _use(
     name: str,
     consumers: Mapping[str, list[tuple[NodeProto, int]]],
     shapes: Mapping[str, tuple[int | str | None, ...]],
+    numbers: Mapping[str, int],
 ) -> Use | None:
     """The tightest use among all that the values of `name` reach."""
     limits: list[int | str] = []
+    compared: dict[int, None] = {}
     sized = False
     seen, front = {name}, [name]
     while front:
         for node, position in consumers.get(front.pop(), ()):
             if (data := _INDEX.get(node.op_type, {}).get(position)) is not None:
                 limits.append(_limit(node, shapes.get(node.input[data])))
+            if node.op_type in _COMPARES:
+                compared |= {numbers[other]: None for other in node.input if other in numbers}
             sized = sized or position in _SIZE.get(node.op_type, ())
             reached = [*node.output] if position in _PASS.get(node.op_type, ()) else _inner_names(node, position)
             front += [each for each in reached if each and each not in seen]
             seen.update(reached)
     if limits:
         return Use("index", min(limits, key=lambda limit: limit if isinstance(limit, int) else 1 << 40))
+    if compared and not sized:
+        return Use("choice", values=tuple(compared))
     return Use("size") if sized else None
+
+
+def _numbers(graph: GraphProto) -> dict[str, int]:
+    """The values of constants that are one integer."""
+    tensors = [(t.name, t) for each in graphs(graph) for t in each.initializer]
+    for node in (n for each in graphs(graph) for n in each.node if n.op_type == "Constant"):
+        tensors += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
+    whole = (TensorProto.INT32, TensorProto.INT64)
+    held = [(name, t) for name, t in tensors if t.data_type in whole and math.prod(t.dims) == 1]
+    return {name: int(numpy_helper.to_array(t).item()) for name, t in held if t.data_location != TensorProto.EXTERNAL}
 
 
 def _inner_names(node: NodeProto, position: int) -> list[str]:

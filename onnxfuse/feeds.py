@@ -6,18 +6,20 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
+from zipfile import BadZipFile
 
 import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnx
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.errors import DeviceError, UsageError
-from onnxfuse.feed_limits import Use, uses
+from onnxfuse.feed_limits import Use, rank_of, uses
 
 Array: TypeAlias = npt.NDArray[Any]
 Extent: TypeAlias = int | str  # a number, or a symbol such as "batch" or "past + 1"
@@ -34,8 +36,9 @@ class Input:
     name: str
     dtype: np.dtype[Any]
     shape: tuple[Extent, ...]
-    role: Literal["float", "mask", "int", "index", "size"]
+    role: Literal["float", "mask", "int", "index", "size", "choice", "length"]
     limit: Extent = 1  # of an index: its values stay below
+    values: tuple[int, ...] = ()  # of a choice: what the model compares it with
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ class Recipe:
     equal: bool = False  # all symbols have one value
     ones: bool = False  # integers of no known use are 0 or 1
     positive: bool = False  # floats are between 0.1 and 1
+    bounds: bool = False  # single floats that are named a minimum or maximum leave room between them
 
 
 RECIPES = (
@@ -58,6 +62,7 @@ RECIPES = (
     Recipe("one size for all", spatial=(64, 64), shared=True, equal=True, ones=True),
     Recipe("two, then three, for all", ((2,) * 10, (3,) * 10), spatial=(2, 3), shared=True, equal=True, ones=True),
     Recipe("positive", shared=True, ones=True, positive=True),
+    Recipe("bounds", shared=True, ones=True, bounds=True),
 )
 TYPICAL = Recipe("typical", ((1, *[128] * 9),), (224,))  # sizes worth measuring
 
@@ -69,21 +74,26 @@ def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
     """
     given = {each.name for each in skeleton.graph.initializer}
     found = uses(skeleton)
-    return tuple(_input(each, found.get(each.name)) for each in skeleton.graph.input if each.name not in given)
+    wanted = [each for each in skeleton.graph.input if each.name not in given]
+    ranks = {v.name: rank_of(v.name, skeleton.graph) for v in wanted if not v.type.tensor_type.HasField("shape")}
+    return tuple(_input(each, found.get(each.name), ranks.get(each.name, 0)) for each in wanted)
 
 
-def _input(value: onnx.ValueInfoProto, use: Use | None) -> Input:
+def _input(value: onnx.ValueInfoProto, use: Use | None, rank: int) -> Input:
     kind = value.type.WhichOneof("value")
     if kind != "tensor_type":
         raise DeviceError(f"inputs: input {value.name} is no tensor but a {str(kind).removesuffix('_type')}")
     tensor = value.type.tensor_type
     dtype: np.dtype[Any] = np.dtype(_FOREIGN.get(tensor.elem_type) or helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     dims = enumerate(tensor.shape.dim)
-    shape = tuple(_extent(dim, value.name, axis) for axis, dim in dims)  # none stated: a scalar
+    shape: tuple[Extent, ...] = tuple(_extent(dim, value.name, axis) for axis, dim in dims)
+    shape = shape or tuple(f"{value.name}.{axis}" for axis in range(rank))
     if use is not None:
-        return Input(value.name, dtype, shape, use.kind, use.limit)
+        return Input(value.name, dtype, shape, use.kind, use.limit, use.values)
     if dtype.kind == "b" or re.search("mask", value.name, re.IGNORECASE):
         return Input(value.name, dtype, shape, "mask")
+    if dtype.kind in "iu" and len(shape) < 2 and re.search("len", value.name, re.IGNORECASE):
+        return Input(value.name, dtype, shape, "length")
     return Input(value.name, dtype, shape, "int" if dtype.kind in "iu" else "float")
 
 
@@ -105,14 +115,29 @@ def random_sets(
     """
     if strings := [each.name for each in inputs if each.dtype.kind == "O"]:
         raise DeviceError(f"inputs: no random values for the strings of {strings[0]}", hint="give --inputs")
-    made = []
-    for variant in range(len(recipe.sizes)):
-        sizes = sizes_of(inputs, recipe, variant, dims)
-        random = np.random.default_rng((seed, variant))
-        values = {each.name: _values(each, sizes, recipe, random) for each in inputs}
-        few = {each.name for each in inputs if variant and each.role in ("int", "index")}
-        made.append({name: _repeated(v, random) if name in few else v for name, v in values.items()})
-    return made
+    every = range(len(recipe.sizes))
+    return [drawn(inputs, sizes_of(inputs, recipe, i, dims), recipe, seed=seed, variant=i) for i in every]
+
+
+def drawn(
+    inputs: Sequence[Input], sizes: Mapping[str, int], recipe: Recipe, *, seed: int, variant: int = 0
+) -> dict[str, Array]:
+    """Random values for `inputs` at these sizes; see `random_sets`."""
+    random = np.random.default_rng((seed, variant))
+    longest = max((size_of(extent, sizes) for each in inputs for extent in each.shape[1:]), default=1)
+    values = {each.name: _values(each, sizes, recipe, random, longest) for each in inputs}
+    few = {each.name for each in inputs if variant and each.role in ("int", "index")}
+    return {name: _repeated(v, random) if name in few else v for name, v in values.items()}
+
+
+def decided(inputs: Sequence[Input], number: int) -> tuple[Input, ...]:
+    """The inputs, of those that decide by their value the way of this number: the last one is none that is named."""
+
+    def one(each: Input) -> Input:
+        ways = (*each.values, max(each.values, default=0) + 1)
+        return replace(each, values=(ways[number % len(ways)],)) if each.role == "choice" else each
+
+    return tuple(map(one, inputs))
 
 
 def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:
@@ -122,7 +147,7 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
     by_axis: dict[str, int] = {}
     for each in inputs:
         for axis, extent in enumerate(each.shape):
-            for symbol in _symbols(extent):
+            for symbol in symbols(extent):
                 if symbol in sizes:
                     continue
                 image = len(each.shape) in (4, 5) and each.role == "float"
@@ -139,7 +164,7 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
     return sizes
 
 
-def _symbols(extent: Extent) -> Iterator[str]:
+def symbols(extent: Extent) -> Iterator[str]:
     """The symbols of an extent: names of an arithmetic expression, else the text itself."""
     if isinstance(extent, str):
         tree = _arithmetic(extent)
@@ -181,19 +206,22 @@ def _evaluate(tree: ast.expr, sizes: Mapping[str, int]) -> int:
     return 1
 
 
-def _values(each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.random.Generator) -> Array:
+def _values(each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.random.Generator, longest: int) -> Array:
     shape = tuple(size_of(extent, sizes) for extent in each.shape)
     if math.prod(shape) > _MOST_ELEMENTS:
         raise DeviceError(f"inputs: {each.name} of {list(shape)} is too large", hint="give the symbols sizes")
     if each.role == "mask":
         return _mask(shape, random).astype(each.dtype)
-    if each.role == "size":
-        return np.ones(shape, each.dtype)
+    if each.role in ("size", "choice", "length"):
+        value = {"size": 1, "choice": each.values[0] if each.values else 1, "length": longest}[each.role]
+        return np.full(shape, value).astype(each.dtype)
     if each.role == "index":
         high = max(1, size_of(each.limit, sizes))
         return random.integers(0, min(high, np.iinfo(each.dtype).max), shape).astype(each.dtype)
     if each.role == "int":
         return _integers(each.dtype, shape, recipe, random)
+    if recipe.bounds and math.prod(shape) == 1 and re.search("min|max", each.name, re.IGNORECASE):
+        return np.full(shape, 0.1 if re.search("min", each.name, re.IGNORECASE) else 1000.0).astype(each.dtype)
     drawn = random.uniform(0.1, 1.0, shape) if recipe.positive else random.standard_normal(shape)
     made: Array = drawn.astype(each.dtype)
     return made
@@ -234,9 +262,9 @@ def read_feeds(path: Path, inputs: Sequence[Input]) -> list[dict[str, Array]]:
             folders = sorted(path.glob("test_data_set_*")) or [path]
             sets = [_read_folder(folder, inputs) for folder in folders]
         else:
-            with np.load(path) as archive:
+            with path.open("rb") as stream, np.load(stream) as archive:  # a lone array is no context: TypeError
                 sets = [dict(archive)]
-    except (OSError, ValueError) as problem:
+    except (OSError, ValueError, TypeError, BadZipFile, DecodeError) as problem:
         hint = "give an .npz file or a test_data_set folder"
         raise UsageError(f"inputs: {path} cannot be read: {problem}", hint=hint) from None
     return [_matched(values, inputs, path) for values in sets]

@@ -71,6 +71,7 @@ class ModelProfile:
     runs: int
     ops: tuple[OpTime, ...] = ()
     events: tuple[Event, ...] = ()  # of one run, for a trace
+    note: str = ""  # why its kernels did not run, where they did not
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -142,7 +143,12 @@ def profile_models(
     loads = [{"model": path, "libraries": [*([own] if own else []), *custom]} for path, own in pairs]
     with work_folder() as folder:
         values = str(Path(folder, "inputs.npz"))
-        wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
+        wish: dict[str, Any] = {
+            "inputs": None if inputs is None else _whole(inputs),
+            "seed": seed,
+            "dims": dict(dims or {}),
+        }
+        wish["models"] = [path for path, _ in pairs]
         shapes = _ask({"do": "inputs", **loads[0], **wish, "out": values}, time_limit)
         run = {"do": "engine", "threads": used, "inputs": values}
         engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
@@ -151,7 +157,9 @@ def profile_models(
         )
         seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
     models = tuple(
-        ModelProfile(path, library, latency(each.times), each.facts["load_ms"], len(each.times), *nodes)
+        ModelProfile(
+            path, library, latency(each.times), each.facts["load_ms"], len(each.times), *nodes, each.facts["note"]
+        )
         for (path, library), each, nodes in zip(pairs, raced, seen, strict=False)
     )
     return Profile(

@@ -32,12 +32,24 @@ def main(request: dict[str, Any]) -> Any:
 
 
 def write_inputs(
-    model: str, libraries: Sequence[str], inputs: str | None, seed: int, dims: Mapping[str, int], out: str
+    model: str,
+    libraries: Sequence[str],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    out: str,
+    models: Sequence[str],
 ) -> dict[str, list[int]]:
-    """Write one set of inputs that the model can take to the .npz file `out`; returns their shapes."""
+    """Write one set of inputs that the model can take to the .npz file `out`; returns their shapes.
+
+    Raises ModelError where one of `models`, which are to be measured, is no model.
+    """
+    for each in models:
+        feed_limits.load_proto(Path(each))
     session = engine.open_session(model, engine.options(libraries=libraries))
-    wanted = feeds.inputs_of(feed_limits.skeleton(Path(model)))
-    sets, _ = trial.input_sets(session, wanted, inputs, seed, dims, (feeds.TYPICAL, *feeds.RECIPES))
+    recipes = (feeds.TYPICAL, *feeds.RECIPES)
+    wish = trial.Wish(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
+    sets = trial.input_sets(session, wish).values
     # Types that NumPy has not are written as their bits; the session that reads them knows what they are.
     bits = {name: v.view(f"u{v.dtype.itemsize}") if v.dtype.kind == "V" else v for name, v in sets[0].items()}
     with Path(out).open("wb") as stream:
@@ -55,11 +67,22 @@ def serve_turns(
 ) -> dict[str, Any]:
     """Load once, then run whenever the race at `address` asks for it."""
     begin = time.perf_counter()
-    session = engine.open_session(model, engine.options(libraries=libraries, threads=threads))
+    options = engine.options(libraries=libraries, threads=threads)
+    session = engine.open_session(model, options)
     load_ms = (time.perf_counter() - begin) * 1e3
     call = engine.prepared(session, _read(inputs))
-    turns.serve(address, call, {"load_ms": load_ms, "runtime": ort.__version__})
+    note = _aside(feed_limits.load_proto(Path(model)), options) if libraries else ""
+    turns.serve(address, call, {"load_ms": load_ms, "runtime": ort.__version__, "note": note})
     return {}
+
+
+def _aside(proto: ModelProto, options: ort.SessionOptions) -> str:
+    """Why kernels of a model do not run, though libraries were given; empty where they run."""
+    domains = [each.domain for each in proto.opset_import if each.domain.startswith(DOMAIN)]
+    found = [engine.status(options, each) for each in domains]
+    if found and not any(found):
+        return f"function bodies run: no library has kernels of {domains[0]}"
+    return next((said for said in found if said and not said.startswith(engine.REGISTERED)), "")
 
 
 def op_times(

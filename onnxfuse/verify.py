@@ -13,6 +13,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.folders import work_folder
 
 _CHILD = "onnxfuse.verify_child"
+_PROBE = "probe "  # what the note of a child begins with while it tries some kernels, whose names follow
 WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
 
 
@@ -27,6 +28,7 @@ class Run:
     limit: float | None
     max_abs: float | None
     message: str = ""
+    evaluator: str = ""  # what said what float64 makes of it, where error and limit are distances from that
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,16 +151,18 @@ def judged(
     measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None, precision: str = "fp32"
 ) -> Verdict:
     """The verdict on what `verify_child.measure` measured."""
+    if "problem" in measured:
+        return _only_loaded(measured)
     floors = [max(measured["floor"], compare.rounded(precision, moved)) for moved in measured["moved"]]
-    measured = {**measured, "floors": floors}
+    measured = {**measured, "floors": floors, "asked": rtol is not None or atol is not None}
     names: list[str] = measured["outputs"]
     own = [max(each, default=0.0) for each in measured["own"]]
     steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
     common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
-    if measured["coded"] and rtol is None and atol is None:
+    if measured["coded"] and not measured["asked"]:
         return _told(measured, **common)
     runs = tuple(
-        _judged_run(each, measured, steady, lambda found, i: _limit(found, i, measured, rtol, atol))
+        _judged_run(each, measured, steady, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
         for each in measured["runs"]
     )
     failed = [run for run in runs if not run.ok]
@@ -178,21 +182,38 @@ def judged(
     )
 
 
+def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
+    """The verdict where the original does not run: what it does not say either is whether the other one loads."""
+    runs = tuple(Run(r["name"], not r["message"], "", None, None, None, r["message"]) for r in measured["runs"])
+    failed = [run for run in runs if not run.ok]
+    if failed:
+        return Verdict(False, None, None, None, runs, message=f"{failed[0].name}: {failed[0].message}")
+    message = f"{measured['problem']}; the result was loaded with and without its library"
+    return Verdict(None, None, None, None, runs, message=message)
+
+
 def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
     """The verdict on a model of codes: its last run is the one without a library that is nearest to the original.
 
-    All others may be as far from it as steps of codes drive them, but not further than what has nothing to do with it.
+    All others may be as far from it as steps of codes drive them: twice as far as the original is driven from itself,
+    by optimizations and by weights and inputs that are moved a little.
     """
     floats = [i for i, exact in enumerate(measured["exact"]) if not exact]
     every = range(len(measured["outputs"]))
 
-    def near(found: compare.Distance, i: int) -> float:
+    def near(found: compare.Distance, i: int, own: float) -> float:
         most = max(compare.UNRELATED, float(measured["floors"][i]))
-        return min(most, compare.limit(measured["own"][i], measured["floors"][i], measured["exact"][i]))
+        return min(most, compare.limit([own], measured["floors"][i], measured["exact"][i]))
 
-    *others, nearest = measured["runs"]
-    runs = [_judged_run(run, measured, floats, lambda found, i: compare.UNRELATED) for run in others]
-    runs.append(_judged_run(nearest, measured, every, near))
+    def wide(found: compare.Distance, i: int, own: float) -> float:
+        return compare.coded_limit([own, measured["shaken"][i]], measured["floors"][i])
+
+    runs = [
+        _judged_run(run, measured, every, near)
+        if run is measured["runs"][-1] and not run["name"].startswith(WITH_LIBRARY)
+        else _judged_run(run, measured, floats, wide)
+        for run in measured["runs"]
+    ]
     worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
     failed = [run for run in runs if not run.ok]
     message = f"{failed[0].name}: {failed[0].message}" if failed else ""
@@ -204,34 +225,51 @@ def _judged_run(
     run: Mapping[str, Any],
     measured: Mapping[str, Any],
     outputs: Sequence[int],
-    limit: Callable[[compare.Distance, int], float],
+    limit: Callable[[compare.Distance, int, float], float],
 ) -> Run:
     """A run by those of its outputs that are compared, each within its limit."""
     if run["message"]:
         return Run(run["name"], False, "", None, None, None, run["message"])
-    found = [compare.Distance(**each) for each in run["distances"]]
-    limits = {i: limit(found[i], i) for i in outputs}
+    found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
+    limits = {i: limit(found[i], i, run["own"][i]) for i in outputs}
     if not limits:
         return Run(run["name"], True, "", None, None, None)
-    at = max(limits, key=lambda i: compare.excess(found[i].error, limits[i]))
-    ok = found[at].error <= limits[at]
-    name = measured["outputs"][at]
-    words = "" if ok else f"output {name}: {found[at].reason or f'error {found[at].error:.3g} above {limits[at]:.3g}'}"
-    return Run(run["name"], ok, name, found[at].error, limits[at], found[at].max_abs, words)
+    errors = {i: found[i].error for i in limits}
+    evaluator = ""
+    over = [i for i in limits if errors[i] > limits[i] and not measured["exact"][i]]
+    if over and run["true"] is not None and not measured["asked"]:
+        evaluator = run["true"]["evaluator"]
+        errors |= {i: run["true"]["errors"][i] for i in over}
+        limits |= {i: max(limits[i], run["true"]["limits"][i]) for i in over}
+    at = max(limits, key=lambda i: compare.excess(errors[i], limits[i]))
+    ok = errors[at] <= limits[at]
+    words = "" if ok else _words(measured, at, found[at], errors[at], limits[at])
+    return Run(run["name"], ok, measured["outputs"][at], errors[at], limits[at], found[at].max_abs, words, evaluator)
+
+
+def _words(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:
+    """What is wrong with an output, and on which inputs."""
+    said = found.reason or f"error {error:.3g} above {limit:.3g}"
+    return f"output {measured['outputs'][at]}: {said} on {measured['shapes'][found.at]} (seed {measured['seed']})"
 
 
 def _limit(
-    found: compare.Distance, output: int, measured: Mapping[str, Any], rtol: float | None, atol: float | None
+    found: compare.Distance,
+    output: int,
+    own: float,
+    measured: Mapping[str, Any],
+    rtol: float | None,
+    atol: float | None,
 ) -> float:
     exact = measured["exact"][output]
     if exact or (rtol is None and atol is None):
-        return compare.limit(measured["own"][output], measured["floors"][output], exact)
+        return compare.limit([own], measured["floors"][output], exact)
     return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
 
 
 def _tolerance(measured: Mapping[str, Any], steady: Sequence[int]) -> float | None:
     floats = [i for i in steady if not measured["exact"][i]]
-    errors = [run["distances"][i]["error"] for run in measured["runs"] if run["distances"] for i in floats]
+    errors = [run["largest"][i]["error"] for run in measured["runs"] if run["largest"] for i in floats]
     return max(errors, default=None)
 
 
@@ -281,24 +319,63 @@ def verify_groups(
             return (*(GroupResult(**each) for each in answer), *crashed)
 
 
-def verify_shares(
-    model: str | Path,
+def verify_culprits(
+    a: str | Path,
+    b: str | Path,
     library: str | Path,
+    verdict: Verdict,
+    kernels: Sequence[str],
     inputs: str | Path | None = None,
     *,
     isas: Sequence[str] = (),
     seed: int = 0,
     dims: Mapping[str, int] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    precision: str = "fp32",
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
     memory_limit: int | None = None,
-) -> dict[str, dict[str, float]]:
-    """By operator type of fused nodes: by output, how far it moves when these nodes alone run as kernels.
+) -> tuple[str, ...]:
+    """Operator types, of `kernels`, without which `b` passes in the ways in which it failed by the `verdict`.
 
-    Distances are those of `compare.distance`, the largest of all `isas`. Raises DeviceError when a kernel crashes or
-    the model does not run without the library, BudgetError when a limit is exceeded.
+    They are found by bisection, kernels switched off in the session; a process that dies has tried one set too many.
+    What is left out is the least only as far as halves tell. Raises DeviceError when `a` does not run, BudgetError when
+    a limit is exceeded.
     """
-    request = _request("shares", library, isas, inputs, seed, dims, custom_libraries) | {"model": _whole(model)}
+    request = _request("culprits", library, isas, inputs, seed, dims, custom_libraries)
+    request |= {"a": _whole(a), "b": _whole(b), "rounding": compare.ROUNDINGS[precision], "kernels": list(kernels)}
+    request["limits"] = {"rtol": rtol, "atol": atol, "precision": precision}
+    request["failed"] = [run.name.partition(": ")[0] for run in verdict.runs if not run.ok]
+    crashed: list[list[str]] = []
     with work_folder() as folder:
-        found: dict[str, dict[str, float]] = _ask(request, Path(folder, "notes"), time_limit, memory_limit)
-    return found
+        while True:
+            notes = Path(folder, str(len(crashed)))
+            try:
+                return tuple(_ask(request | {"crashed": crashed}, notes, time_limit, memory_limit))
+            except DeviceError:
+                doing = notes.read_text(encoding="utf-8") if notes.exists() else ""
+                if not doing.startswith(_PROBE):
+                    raise
+                crashed.append(doing.removeprefix(_PROBE).split())
+
+
+def bisected(items: Sequence[str], passes: Callable[[Sequence[str]], bool], most: int = 400) -> list[str]:
+    """As many of the items, which do not pass all together, as do pass together: by halves, in so many trials at most.
+
+    >>> bisected(list("abcdefgh"), lambda used: "c" not in used and not {"a", "g"} <= set(used))
+    ['a', 'b', 'd', 'e', 'f', 'h']
+    """
+    kept: list[str] = []
+    pending = [list(items)]
+    wrong = True  # the first one, without a trial
+    for _ in range(most):
+        if not pending:
+            break
+        part = pending.pop(0)
+        if not wrong and passes([*kept, *part]):
+            kept += part
+        elif len(part) > 1:
+            pending[:0] = [part[: len(part) // 2], part[len(part) // 2 :]]
+        wrong = False
+    return kept

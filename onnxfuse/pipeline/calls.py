@@ -17,7 +17,7 @@ from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
-from onnxfuse.verify import verify_groups, verify_models, verify_shares
+from onnxfuse.verify import verify_culprits, verify_groups, verify_models
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,6 @@ class Calls:
     write_stream: Callable[..., Any] = write_stream
     verify_groups: Callable[..., Any] = verify_groups
     verify_models: Callable[..., Any] = verify_models
-    verify_shares: Callable[..., Any] = verify_shares
+    verify_culprits: Callable[..., Any] = verify_culprits
     memory_of: Callable[..., Any] = memory_of
     profile_models: Callable[..., Any] = profile_models

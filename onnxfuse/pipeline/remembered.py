@@ -22,11 +22,16 @@ _PROGRAM = (
     "compare",
     "engine",
     "feed_limits",
+    "feed_sizes",
     "feeds",
     "trial",
+    "truth",
     "verify",
     "verify_child",
+    "verify_culprits",
     "verify_nodes",
+    "verify_original",
+    "verify_ways",
 )  # modules that decide what is compared, and how
 
 

@@ -136,8 +136,8 @@ def check_options(options: Options) -> None:
         for one in (value if isinstance(value, tuple) else (value,)) if choices else ():
             if one is not None and one not in choices:
                 raise UsageError(f"options: {each.name} is not {one!r}", hint=f"it is one of {', '.join(choices)}")
-        if isinstance(value, int) and value < 0:
-            raise UsageError(f"options: {each.name} is below 0", hint="give 0 or more")
+        if isinstance(value, int | float) and not value >= 0:
+            raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
     if options.check and (options.lock is None or options.profile_guided):
         raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
     for pattern in options.skip_node:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+from onnxfuse import feed_limits, feeds
 from onnxfuse.build import TILES
 from onnxfuse.emit import domain
+from onnxfuse.errors import DeviceError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
@@ -36,6 +40,9 @@ def load(context: Context, calls: Calls, b: Build) -> Build:
     """The model as a graph without shape arithmetic; one with kernels of ours is only copied."""
     graph = calls.load(context.model, context.options)
     source: Loaded = graph.source
+    if context.options.inputs is not None:  # what cannot be read is better said before anything is compiled
+        with suppress(DeviceError):  # inputs that are no tensors are left for the runtime to judge
+            feeds.read_feeds(Path(context.options.inputs), feeds.inputs_of(feed_limits.skeleton(context.original)))
     size = source.bytes + sum(path.stat().st_size for path in source.external)
     name = str(context.model) if not isinstance(context.model, bytes) else "standard input"
     context.tell("read", {"path": name, "opset": graph.opset, "nodes": len(graph.nodes), "bytes": size})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from importlib.util import find_spec
@@ -12,16 +12,18 @@ from typing import Any
 from onnxfuse.config import unable
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.pipeline import finish
+from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model, cache_of
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_sums, names_of, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.verify import WITH_LIBRARY, Verdict
+from onnxfuse.verify import WITH_LIBRARY, Verdict, bisected
 from onnxfuse.verify import GroupResult as Compared
 
-_SAFE = 0.5  # share of a limit that the kernels that stay may fill
+_MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at fault are found by building again
 
 
 def verify(context: Context, calls: Calls, b: Build) -> Build:
@@ -72,26 +74,42 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
 
 
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
-    """The fewest kernels without which the roundings of all others together may stay within the limit.
+    """The kernels without which the model passes, found by bisection.
 
-    None where that cannot be told: the model differs without its kernels too, or it does not run; or where no kernel
-    would be left.
+    None where that cannot be told, or where no kernel would be left.
     """
-    failed = [run for run in verdict.runs if not run.ok]
-    if any(run.error is None or not run.name.startswith(WITH_LIBRARY) for run in failed):
-        return []
+    if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
+        return _rebuilt(context, calls, b)
+    kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
+    files = (context.original, b.files[-1], have(b.library).path)
     try:
-        shares: Mapping[str, Mapping[str, float]] = calls.verify_shares(
-            b.files[-1], have(b.library).path, **_settings(context, b)
-        )
+        dropped = calls.verify_culprits(*files, verdict, kernels, **_limits(context), **_settings(context, b))
     except DeviceError:
         return []
-    excess = {op: max(found[run.output] / (run.limit or math.inf) for run in failed) for op, found in shares.items()}
-    order = sorted(excess, key=lambda op: excess[op])
-    while order and math.hypot(*(excess[op] for op in order)) > _SAFE:
-        order.pop()
-    kept = set(order)
-    return [p for p in b.all_parts if p.op not in kept] if kept else []
+    return [p for p in b.all_parts if p.op in dropped] if len(dropped) < len(kernels) else []
+
+
+def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
+    """The kernels without which a build passes, where it is wrong without its library too: their bodies are at fault,
+    or what the model says of values between them. Each trial is planned and built anew.
+    """
+    until = time.monotonic() + _BUILDING
+    quiet = replace(context, tell=lambda what, facts: None)
+
+    def passes(used: Sequence[str]) -> bool:
+        if time.monotonic() > until:
+            return False
+        out = frozenset[str]().union(*(names_of(p.group) for p in b.all_parts if p.group.nodes[0].name not in used))
+        made = forbidden(replace(b, verdict=None), out)
+        for step in (first.plan, first.lower, first.schedule, first.render, finish.build, finish.emit):
+            made = step(quiet, calls, made)
+            if made.stale:
+                return False
+        return _compared(context, calls, made).ok is not False
+
+    names = [p.group.nodes[0].name for p in b.all_parts]
+    kept = bisected(names, passes, _MOST_BUILDS)
+    return [p for p in b.all_parts if p.group.nodes[0].name not in kept] if kept else []
 
 
 def _settings(context: Context, b: Build) -> dict[str, Any]:
@@ -108,16 +126,19 @@ def _settings(context: Context, b: Build) -> dict[str, Any]:
     }
 
 
-def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
+def _limits(context: Context) -> dict[str, Any]:
+    """What the user allows."""
     options = context.options
+    return {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
+
+
+def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
     library = have(b.library).path if context.here and not b.copy else None
     verdict: Verdict = calls.verify_models(
         context.original,
         b.files[-1],
         library=library,
-        rtol=options.rtol,
-        atol=options.atol,
-        precision=options.precision,
+        **_limits(context),
         **_settings(context, b),
     )
     if library is None and not b.copy and verdict.ok:

@@ -38,6 +38,7 @@ from onnxfuse.plan.kinds import (
 from onnxfuse.plan.layouts import channels_in, layouts_of
 from onnxfuse.plan.left import about, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
+from onnxfuse.plan.ties import coded_functions
 from onnxfuse.plan.units import Units
 
 MOST_NODES = 64
@@ -47,9 +48,9 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
     """Groups of a graph. Nodes named in `forbidden` stay with the runtime."""
     graph = with_own_decoders(graph, rows)
     kinds, decisions = _kinds(graph, rows, options, forbidden)
-    integers = integer_nodes(graph, kinds, rows)
-    decisions.extend(integers.values())
-    kinds = {i: k for i, k in kinds.items() if i not in integers}
+    theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows)
+    decisions.extend(theirs.values())
+    kinds = {i: k for i, k in kinds.items() if i not in theirs}
     left: set[str] = set()
     while True:
         made, dropped = _planned(

@@ -314,3 +314,28 @@ def test_a_bug_of_ours(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.Monk
     said = onnxfuse("optimize", model, "--no-verify")
     assert said.code == 70 and "internal error: StopIteration" in said.last and "--debug" in said.last
     assert "Traceback" not in said.err
+
+
+@pytest.mark.parametrize("value", ["-1", "nan", "much"])
+@pytest.mark.parametrize("flag", ["--rtol", "--atol"])
+def test_a_tolerance_below_nothing(onnxfuse: Onnxfuse, model: Path, here: Path, flag: str, value: str):
+    is_one_line(onnxfuse("optimize", model, "out.onnx", flag, value), 2, "is no tolerance")
+    is_one_line(onnxfuse("verify", model, model, flag, value), 2, "is no tolerance")
+    assert files(here) == {"m.onnx"}
+
+
+def test_inputs_are_looked_at_before_anything_is_compiled(onnxfuse: Onnxfuse, model: Path, here: Path):
+    for name, content in (("bad.npz", b"PK\x03\x04 no archive"), ("text.npz", b"text")):
+        Path(name).write_bytes(content)
+        said = onnxfuse("optimize", model, "out.onnx", "--inputs", name)
+        is_one_line(said, 2, f"inputs: {name} cannot be read")
+        assert "compile" not in said.err
+    is_one_line(onnxfuse("optimize", model, "out.onnx", "--inputs", "none.npz"), 2, "inputs: none.npz cannot be read")
+    assert not Path("out.onnx").exists()
+
+
+def test_a_second_model_that_is_none(onnxfuse: Onnxfuse, model: Path, here: Path):
+    Path("text.onnx").write_text("text", encoding="utf-8")
+    for pair in ((model, "text.onnx"), ("text.onnx", model)):
+        is_one_line(onnxfuse("verify", *pair), 3, "text.onnx is not an ONNX model")
+        is_one_line(onnxfuse("profile", *pair, "--duration", "0.1"), 3, "text.onnx is not an ONNX model")

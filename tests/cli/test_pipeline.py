@@ -11,6 +11,7 @@ import onnx
 import pytest
 
 from onnxfuse.config import STEPS as STEP_NAMES
+from onnxfuse.emit import body
 from onnxfuse.errors import AnsweredNo, DeviceError, OnnxFuseError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Group, Plan
@@ -23,7 +24,7 @@ from onnxfuse.pipeline.groups import BUG, MOST_ROUNDS
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
-from onnxfuse.verify import GroupResult, Verdict, verify_shares
+from onnxfuse.verify import GroupResult, Verdict, verify_culprits
 from tests.cli.conftest import files
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]>
@@ -170,24 +171,44 @@ def test_only_the_failing_kernel_is_dropped(here: Path, kernels: Path):
     assert len(numerics) == 1 and len(numerics[0].nodes) == 3 and "planted" in numerics[0].reason
 
 
-def test_the_kernel_that_moves_the_whole_too_far_is_dropped(here: Path, kernels: Path):
-    """No kernel fails alone; the share of one is above the limit, that of the other is not."""
+def wrong_y(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
+    """A `lower` of which the kernel that makes y computes one percent too much."""
+    return one_percent_more(group, made, rows) if "y" in group.outputs else lower(group, made, rows)
+
+
+def test_the_kernel_that_makes_the_whole_wrong_is_found_and_dropped(here: Path, kernels: Path):
+    """No kernel fails alone; with one of them switched off the model is right."""
     onnx.save(onnx.parser.parse_model(TWO), "m.onnx")
-    asked: list[int] = []
+    asked: list[tuple[str, ...]] = []
 
-    def wrong_y(group: Group, made: Plan, rows: Any) -> Lowered | Decision:
-        return one_percent_more(group, made, rows) if "y" in group.outputs else lower(group, made, rows)
+    def culprits(*arguments: Any, **settings: Any) -> Any:
+        asked.append(verify_culprits(*arguments, **settings))
+        return asked[-1]
 
-    def shares(*arguments: Any, **settings: Any) -> Any:
-        asked.append(1)
-        return verify_shares(*arguments, **settings)
-
-    calls = Calls(lower=wrong_y, verify_groups=lambda *_, **__: (), verify_shares=shares)
+    calls = Calls(lower=wrong_y, verify_groups=lambda *_, **__: (), verify_culprits=culprits)
     result = optimize("m.onnx", "o.onnx", calls=calls, cache_dir=str(kernels), verify=True)
-    assert asked == [1]
+    assert [len(each) for each in asked] == [1]
     assert result.kernels == 1 and result.nodes_left == 3
     assert result.verify is not None and result.verify.ok is True
-    assert ["the model as a whole differs" in r.reason for r in result.refusals] == [True]
+    numerics = [r for r in result.refusals if "the model as a whole differs" in r.reason]
+    assert len(numerics) == 1 and "error 0.01 above" in numerics[0].reason and "seed 0" in numerics[0].reason
+
+
+def test_the_group_whose_body_is_wrong_is_found_by_building_without_it(here: Path, kernels: Path):
+    """What is wrong without the library too cannot be switched off: halves of the groups are left out."""
+    onnx.save(onnx.parser.parse_model(TWO), "m.onnx")
+
+    def wrong_body(*arguments: Any) -> Any:
+        made = body(*arguments)
+        if not any(n.op == "Exp" for n in made.nodes):
+            return made
+        nodes = tuple(replace(n, op="Sqrt") if n.op == "Exp" else n for n in made.nodes)
+        return replace(made, nodes=nodes)
+
+    calls = Calls(body=wrong_body, verify_groups=lambda *_, **__: (), memory_of=nothing)
+    result = optimize("m.onnx", "o.onnx", calls=calls, cache_dir=str(kernels))
+    assert result.kernels == 1 and result.verify is not None and result.verify.ok is True
+    assert {n for r in result.refusals if r.code == "E-NUMERICS" for n in r.nodes} == {"Abs_0", "Exp_0", "Neg_0"}
 
 
 def test_sums_are_left_out_before_the_rest_of_their_group(here: Path, kernels: Path):

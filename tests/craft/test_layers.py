@@ -25,7 +25,8 @@ LAYERS = (
     {"emit"},
     {"compare", "engine", "feed_limits", "turns"},  # what verify and profile are made of
     {"feeds"},
-    {"trial"},
+    {"feed_sizes"},
+    {"trial", "truth"},
     {"verify", "session", "profile", "report"},
     {"pipeline"},
     {"onnxfuse"},  # the front door, onnxfuse/__init__.py
@@ -34,7 +35,7 @@ LAYERS = (
 PLACE = {module: place for place, row in enumerate(LAYERS) for module in row}
 
 # Who may import what comes from outside; anything not named here is open to all.
-CHECKING = {"emit", "feed_limits", "feeds", "load", "profile", "verify"}
+CHECKING = {"emit", "feed_limits", "feed_sizes", "feeds", "load", "profile", "trial", "truth", "verify"}
 RUNNING = {"emit", "engine", "profile", "session", "trial", "verify"}
 DOORS = {
     "onnx": CHECKING,

@@ -107,4 +107,4 @@ def test_a_group_bound_lets_rounding_pass_and_one_percent_not():
 
 def test_the_worst_of_several():
     found = [compare.Distance(0.1, 1.0, rms=5.0), compare.Distance(0.2, 0.5, rms=7.0)]
-    assert compare.worst(found) == compare.Distance(0.2, 0.5, rms=5.0)
+    assert compare.worst(found) == compare.Distance(0.2, 0.5, rms=5.0, at=1)

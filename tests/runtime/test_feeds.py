@@ -39,6 +39,15 @@ def described(path: Path) -> dict[str, feeds.Input]:
     return {each.name: each for each in feeds.inputs_of(feed_limits.skeleton(path))}
 
 
+def sets_of(
+    session: Any, path: Path, inputs: str | None = None, *, seed: int = 0, **more: Any
+) -> tuple[list[dict[str, Any]], list[list[Any]]]:
+    """Inputs that the model takes, and its outputs, without other sizes where none are asked for."""
+    wish = trial.Wish(feed_limits.skeleton(path), inputs, seed, {}, **{"larger": False} | more)
+    found = trial.input_sets(session, wish)
+    return found.values, found.results
+
+
 def embedding(folder: Path) -> Path:
     """Ids through Cast and Unsqueeze into a table of 50, positions into 9, a mask, and an extent that is a sum."""
     nodes = [
@@ -68,7 +77,7 @@ def test_indices_stay_in_range_and_extents_fit(tmp_path: Path):
     assert (found["positions"].role, found["positions"].limit) == ("index", 9)
     session = engine.open_session(str(path), engine.options())
     for seed in range(5):
-        sets, _ = trial.input_sets(session, list(found.values()), None, seed, {})
+        sets, _ = sets_of(session, path, seed=seed)
         for each in sets:
             assert each["ids"].dtype == np.int32
             assert set(np.unique(each["attention_mask"])) <= {0, 1}
@@ -134,7 +143,7 @@ def test_extents_without_a_name_come_to_agree_by_trial(tmp_path: Path):
         w=np.ones((4, 8), np.float32),
     )
     session = engine.open_session(str(path), engine.options())
-    sets, results = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), None, 0, {})
+    sets, results = sets_of(session, path)
     assert results[0][0].shape != results[1][0].shape
     assert all(each["a"].shape[0] == each["b"].shape[0] for each in sets)
 
@@ -157,20 +166,18 @@ def test_the_second_set_repeats_two_values(tmp_path: Path):
 def test_one_set_has_to_do_where_runs_are_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = embedding(tmp_path)
     session = engine.open_session(str(path), engine.options())
-    wanted = feeds.inputs_of(feed_limits.skeleton(path))
     monkeypatch.setattr(trial, "LONG_RUN", 0.0)
-    sets, results = trial.input_sets(session, wanted, None, 0, {})
+    sets, results = sets_of(session, path)
     assert len(sets) == len(results) == 1
     np.savez(tmp_path / "in.npz", allow_pickle=False, **sets[0])
-    assert len(trial.input_sets(session, wanted, str(tmp_path / "in.npz"), 0, {})[0]) == 1
+    assert len(sets_of(session, path, str(tmp_path / "in.npz"))[0]) == 1
 
 
 def test_more_outputs_come_behind_and_may_be_nan(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("Identity", ["x"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"])}, ["a", "y"])
     session = engine.open_session(str(path), engine.options())
-    wanted = feeds.inputs_of(feed_limits.skeleton(path))
-    _, ((y, a), _) = trial.input_sets(session, wanted, None, 0, {}, also=["a"])
+    _, ((y, a), _) = sets_of(session, path, also=["a"])
     assert np.isnan(a).any()
     assert (y < 0).any()
 
@@ -180,14 +187,14 @@ def test_a_model_that_nothing_suits_says_why(tmp_path: Path):
     path = saved(tmp_path, nodes, {"x": (FLOAT, [7]), "shape": (INT64, [2])}, ["y"])
     session = engine.open_session(str(path), engine.options())
     with pytest.raises(DeviceError, match="cannot be run"):
-        trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), None, 0, {})
+        sets_of(session, path)
 
 
 def test_numbers_are_preferred_to_nan(tmp_path: Path):
     nodes = [helper.make_node("Sqrt", ["x"], ["a"]), helper.make_node("ReduceProd", ["a"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, [40])}, ["y"])
     session = engine.open_session(str(path), engine.options())
-    _, results = trial.input_sets(session, feeds.inputs_of(feed_limits.skeleton(path)), None, 0, {})
+    _, results = sets_of(session, path)
     assert all(np.isfinite(outputs[0]).all() for outputs in results)
 
 

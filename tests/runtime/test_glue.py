@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import sys
 import threading
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from onnxfuse import engine
+from onnxfuse import engine, process
 from onnxfuse.config import cpu_flags, has_features
 from onnxfuse.engine import Array
 from onnxfuse.errors import DeviceError, OnnxFuseError
@@ -73,6 +74,39 @@ def test_the_config_entry_switches_it_off(wrong: Path):
     assert kernel_runs(wrong)
     assert kernel_runs(wrong, onnxfuse__disable="0")
     assert not kernel_runs(wrong, onnxfuse__disable="1")
+
+
+STATUS = """
+import sys, onnxruntime
+options = onnxruntime.SessionOptions()
+options.register_custom_ops_library(sys.argv[1])
+print(options.get_session_config_entry(sys.argv[2]))
+"""
+
+
+def said(library: Path, **environment: str) -> tuple[str, str]:
+    """What a library says of itself as a config entry, and what the runtime logs, in a process of its own."""
+    done = process.run(
+        [sys.executable, "-c", STATUS, str(library), f"{twice.DOMAIN}.status"], env={"ONNXFUSE_ISA": ""} | environment
+    )
+    assert done.code == 0, done.err
+    return done.out.strip(), done.err.strip()
+
+
+def test_a_library_says_that_it_is_used(good: Path):
+    assert said(good) == ("kernels for any", "")
+
+
+def test_a_library_that_steps_aside_says_so_in_the_log(good: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    status, log = said(good, ONNXFUSE_ISA="none")
+    assert (
+        status == "function bodies run instead of the kernels: the environment variable ONNXFUSE_ISA allows none alone"
+    )
+    assert status in log and len(log.splitlines()) == 1
+    monkeypatch.setitem(ort_glue.FEATURES, "never", NEVER)
+    status, log = said(twice.built(tmp_path, twice.glue("never")))
+    assert status == "function bodies run instead of the kernels: this processor lacks never"
+    assert status in log
 
 
 def test_what_a_kernel_refuses_is_the_runtimes_error(good: Path):

@@ -84,3 +84,23 @@ def test_origins_of_functions_and_nodes(tmp_path: Path):
     onnx.save(model, tmp_path / "m.onnx")
     found = node_origins(feed_limits.load_proto(tmp_path / "m.onnx"))
     assert found == {"fused0": ("part0_mul", "part0_add"), "fused1": ("from", "function"), "neg": ("neg",)}
+
+
+def test_a_library_that_does_not_run_is_noted(files: Path, good: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    def note(library: Path) -> str:
+        found = profile_models([files / "fused.onnx"], libraries=[library], repeats=1, duration=0.1, a_a=False)
+        return found.models[0].note
+
+    other = twice.built(tmp_path, twice.glue(domain="onnxfuse.another"))
+    assert note(good) == ""
+    assert note(other) == f"function bodies run: no library has kernels of {twice.DOMAIN}"
+    monkeypatch.setenv("ONNXFUSE_ISA", "none")
+    assert "ONNXFUSE_ISA allows none alone" in note(good)
+
+
+def test_what_is_no_model_is_an_error_of_either_side(files: Path, tmp_path: Path):
+    (tmp_path / "text.onnx").write_text("text", encoding="utf-8")
+    for pair in (("text", "plain"), ("plain", "text")):
+        paths = [tmp_path / "text.onnx" if name == "text" else files / f"{name}.onnx" for name in pair]
+        with pytest.raises(ModelError, match="not an ONNX model"):
+            profile_models(paths, repeats=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from onnx import TensorProto, helper
 
 from onnxfuse import compare, verify, verify_nodes
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.verify import Verdict, judged, verify_groups, verify_models, verify_shares
+from onnxfuse.verify import Verdict, judged, verify_culprits, verify_groups, verify_models
 from tests.runtime import twice
 
 WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]
@@ -37,7 +38,7 @@ def test_a_right_library_passes_in_four_ways(files: Path, good: Path):
     assert verdict.ok is True
     assert [run.name for run in verdict.runs] == WAYS
     assert all(run.ok for run in verdict.runs)
-    assert verdict.inputs == 2
+    assert verdict.inputs == 9  # two, sizes of 1 and 2, another and larger ones
     assert verdict.max_error is not None
     assert verdict.limit is not None
     assert verdict.max_error <= verdict.limit < 1e-3
@@ -87,6 +88,43 @@ def test_a_model_that_does_not_open_is_an_answer(files: Path, tmp_path: Path):
     asked_in_vain = verify_models(tmp_path / "broken.onnx", files / "plain.onnx")
     assert asked_in_vain.ok is None
     assert "NoSuchOperator" in asked_in_vain.message
+
+
+def asking_for_text(path: Path, source: onnx.ModelProto) -> Path:
+    """The model with another input, of strings, for which there are no random values."""
+    more = onnx.ModelProto()
+    more.CopyFrom(source)
+    more.graph.input.append(helper.make_tensor_value_info("words", TensorProto.STRING, [2]))
+    more.graph.node.append(helper.make_node("Identity", ["words"], ["said"]))
+    more.graph.output.append(helper.make_tensor_value_info("said", TensorProto.STRING, [2]))
+    onnx.save(more, path)
+    return path
+
+
+def test_what_cannot_be_run_is_loaded_at_least(files: Path, tmp_path: Path, good: Path):
+    plain, fused = (onnx.load(files / f"{name}.onnx") for name in ("plain", "fused"))
+    original, right = asking_for_text(tmp_path / "a.onnx", plain), asking_for_text(tmp_path / "b.onnx", fused)
+    verdict = verify_models(original, right, library=good)
+    assert verdict.ok is None
+    assert "strings" in verdict.message and "loaded with and without its library" in verdict.message
+    assert [run.name for run in verdict.runs] == WAYS
+    fused.functions[0].node[0].op_type = "NoSuchOperator"
+    broken = verify_models(original, asking_for_text(tmp_path / "c.onnx", fused), library=good)
+    assert broken.ok is False and [run.ok for run in broken.runs] == [True, True, False, False]
+    assert "without library" in broken.message and "NoSuchOperator" in broken.message
+
+
+def test_what_is_no_model_is_an_error_of_either_side(files: Path, tmp_path: Path):
+    (tmp_path / "text.onnx").write_text("text", encoding="utf-8")
+    (tmp_path / "empty.onnx").write_bytes(b"")
+    for name in ("text", "empty"):
+        with pytest.raises(ModelError, match="not an ONNX model"):
+            verify_models(files / "plain.onnx", tmp_path / f"{name}.onnx")
+
+
+def test_the_message_names_the_run(files: Path, wrong: Path):
+    verdict = verify_models(files / "plain.onnx", files / "fused.onnx", library=wrong, seed=3)
+    assert re.search(r"with library, all optimizations: output y: error .* on x \d+x\d+ \(seed 3\)", verdict.message)
 
 
 def test_outputs_must_be_as_many(files: Path, tmp_path: Path):
@@ -152,19 +190,19 @@ def measured(
 ) -> Verdict:
     """Of a run with these errors; before it, where they are given, one with kernels, of a model of codes."""
     names = [f"y{i}" for i in range(len(errors))]
-    told = [way("with kernels", kernels)] if kernels is not None else []
+    told = [way("with kernels", kernels, own)] if kernels is not None else []
     return judged(
         {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
-         "moved": [0.0] * len(own), "coded": kernels is not None,
-         "sets": 1, "runs": [*told, way("way", errors)]}, **more
+         "moved": [0.0] * len(own), "coded": kernels is not None, "shaken": [0.0] * len(own),
+         "sets": 1, "shapes": ["x 2x3"], "seed": 0, "runs": [*told, way("way", errors, own)]}, **more
     )  # fmt: skip
 
 
-def way(name: str, errors: list[float]) -> dict[str, Any]:
+def way(name: str, errors: list[float], own: list[float]) -> dict[str, Any]:
     found = [
         {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
     ]
-    return {"name": name, "message": "", "distances": found}
+    return {"name": name, "message": "", "distances": found, "largest": found, "own": own, "true": None}
 
 
 @pytest.mark.parametrize(
@@ -186,22 +224,23 @@ def test_an_unsteady_output_is_left_out():
 
 
 def test_what_kernels_make_of_codes_is_told():
-    verdict = measured([1e-6, 0.0], [0.2, 0.0], kernels=[0.3, 0.01])
-    assert (verdict.ok, verdict.told, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.5)
+    verdict = measured([1e-6, 0.0], [0.2, 0.0], kernels=[0.3, 1e-5])
+    assert (verdict.ok, verdict.told, verdict.max_error, verdict.limit) == (True, True, 0.3, 0.4)
     assert measured([0.0], [0.0], kernels=[0.51]).ok is False
+    assert measured([1e-6], [0.01], kernels=[0.03]).ok is False
 
 
 @pytest.mark.parametrize(("error", "own", "ok"), [(1e-4, 0.0, False), (1e-4, 2e-5, True), (0.4, 0.2, True)])
 def test_the_model_of_codes_without_kernels_is_judged_by_the_originals_own_difference(
     error: float, own: float, ok: bool
 ):
-    assert measured([error], [own], kernels=[0.3]).ok is ok
-    assert measured([0.6], [own], kernels=[0.3]).ok is False
+    assert measured([error], [own], kernels=[0.0]).ok is ok
+    assert measured([0.6], [own], kernels=[0.0]).ok is False
 
 
 def test_what_kernels_make_of_codes_has_its_nans_where_they_belong():
-    verdict = measured([0.0, 0.0], [0.0, 0.0], kernels=[0.3, np.inf])
-    assert (verdict.ok, verdict.message) == (False, "with kernels: output y1: NaN elsewhere")
+    verdict = measured([0.0, 0.0], [0.2, 0.0], kernels=[0.3, np.inf])
+    assert (verdict.ok, verdict.message) == (False, "with kernels: output y1: NaN elsewhere on x 2x3 (seed 0)")
 
 
 def test_a_tolerance_is_asked_of_kernels_of_codes_too():
@@ -302,27 +341,29 @@ def test_a_kernel_is_not_at_fault_where_its_body_does_not_run(
     assert result["ok"] is None and "the body does not run" in result["message"]
 
 
-# ---- which kernel moves the whole ----
+# ---- which kernels are at fault ----
 
 
-def test_shares_tell_who_moves_the_outputs(files: Path, tmp_path: Path, wrong: Path, good: Path):
-    """Two operator types, of which the library has a wrong kernel for one."""
-    model = onnx.load(files / "fused.onnx")
+def two_kernels(path: Path) -> Path:
+    """A model of two operator types, of which the library has a kernel for one."""
+    model = twice.model(nodes=3)
     function = onnx.FunctionProto()
     function.CopyFrom(model.functions[0])
     function.name = "Other"
     model.functions.append(function)
     model.graph.node[1].op_type = "Other"
-    onnx.save(model, tmp_path / "m.onnx")
-    shares = verify_shares(tmp_path / "m.onnx", wrong)
-    assert shares["Twice"]["y"] == pytest.approx(0.018, abs=0.005)
-    assert shares["Other"]["y"] == 0.0
-    assert verify_shares(tmp_path / "m.onnx", good)["Twice"]["y"] < 1e-6
+    onnx.save(model, path)
+    return path
 
 
-def test_shares_of_a_crash_are_an_error(files: Path, crashing: Path):
-    with pytest.raises(DeviceError, match="SIGSEGV"):
-        verify_shares(files / "fused.onnx", crashing)
+@pytest.mark.parametrize("broken", ["wrong", "crashing"])
+def test_the_kernel_at_fault_is_found_by_bisection(
+    broken: str, files: Path, tmp_path: Path, request: pytest.FixtureRequest
+):
+    model, library = two_kernels(tmp_path / "m.onnx"), request.getfixturevalue(broken)
+    verdict = verify_models(files / "plain.onnx", model, library=library)
+    assert verdict.ok is False
+    assert verify_culprits(files / "plain.onnx", model, library, verdict, ("Other", "Twice")) == ("Twice",)
 
 
 def test_a_model_without_fused_nodes_has_no_groups(files: Path, good: Path):

@@ -50,7 +50,7 @@ constexpr Slot<91, Status*(KernelContext*, size_t index, const int64_t* dims, si
 constexpr Slot<93, void(Status*)> ReleaseStatus{};
 constexpr Slot<99, void(ShapeInfo*)> ReleaseShapeInfo{};
 constexpr Slot<101, void(Domain*)> ReleaseCustomOpDomain{};
-constexpr Slot<130, Status*(SessionOptions*, const char* key, const char* value)> AddSessionConfigEntry{};
+constexpr Slot<130, Status*(SessionOptions*, const char* key, const char* value)> AddSessionConfigEntry{};  // copies both
 constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
 constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
 constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};

@@ -293,6 +293,37 @@ inline bool names(const char* list, const char* name) {
   return false;
 }
 
+// A few words, cut where they get too long.
+struct Words {
+  char text[512];
+  size_t size;
+  Words() : size(0) { text[0] = 0; }
+  Words& operator<<(const char* more) {
+    while (*more && size + 1 < sizeof(text)) text[size++] = *more++;
+    text[size] = 0;
+    return *this;
+  }
+};
+
+// Whether options have heard of a domain. Equal kernels of another model's library serve both models.
+inline bool told(ort::Api api, const ort::SessionOptions* options, const char* domain) {
+  Words key;
+  key << domain << ".status";
+  int there = 0;
+  if (ort::Status* failed = ort::HasSessionConfigEntry(api)(options, key.text, &there)) ort::ReleaseStatus(api)(failed);
+  return there != 0;
+}
+
+// The session config entry `DOMAIN.status` says whether kernels run. A library that steps aside also has the runtime log
+// it: there is no logger yet, but an entry that is set again is reported as a warning, with its old value.
+inline void tell(ort::Api api, ort::SessionOptions* options, const char* domain, const char* status, bool log) {
+  if (told(api, options, domain)) return;
+  Words key;
+  key << domain << ".status";
+  for (int i = 0; i < 1 + log; ++i)
+    if (ort::Status* failed = ort::AddSessionConfigEntry(api)(options, key.text, status)) ort::ReleaseStatus(api)(failed);
+}
+
 // The kernels of a library for one instruction set.
 struct Variant {
   const char* name;
@@ -357,14 +388,18 @@ inline int best_variant(const Registration& r) {
   return -1;
 }
 
-// Options refuse a domain that they have. It is of the very same kernels where another library brought it, of a model
-// with equal ones: they serve both models. The session config entry of the domain's name says that it is there.
-inline ort::Status* add_once(ort::Api api, ort::SessionOptions* options, const char* name, ort::Domain* domain) {
-  int there = 0;
-  if (ort::Status* status = ort::HasSessionConfigEntry(api)(options, name, &there)) return status;
-  if (there) return nullptr;
-  if (ort::Status* status = ort::AddCustomOpDomain(api)(options, domain)) return status;
-  return ort::AddSessionConfigEntry(api)(options, name, "1");
+// What keeps this machine from running any variant.
+inline void say_why(const Registration& r, Words* words) {
+  const char* only = getenv("ONNXFUSE_ISA");
+  const char* missing = nullptr;
+  for (int i = 0; i < r.variant_count; ++i) {
+    const Variant& v = r.variants[i];
+    if (only && *only && strcmp(only, v.name) != 0) continue;
+    for (int k = v.feature_count; k-- > 0;)
+      if (!cpu_has(v.features[k])) missing = v.features[k].name;
+  }
+  if (missing) *words << "this processor lacks " << missing;
+  else *words << "the environment variable ONNXFUSE_ISA allows " << only << " alone";
 }
 
 // Success without a registration is an answer too: the runtime then runs the function bodies.
@@ -374,13 +409,26 @@ inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Ba
   const char* without = api ? switched_off(api, options) : "";
   if (!api || strcmp(without, "1") == 0) return nullptr;
   const int variant = best_variant(r);
-  if (variant < 0) return nullptr;
+  Words words;
+  if (variant < 0) {
+    words << "function bodies run instead of the kernels: ";
+    say_why(r, &words);
+    tell(api, options, r.domain, words.text, true);
+    return nullptr;
+  }
   if (ort::Status* status = set_up(base, api, r)) return status;
-  if (runtime.base != base) return nullptr;  // a second runtime in this process: tables must not be mixed
+  if (runtime.base != base) {  // tables must not be mixed
+    tell(api, options, r.domain, "function bodies run instead of the kernels: they serve another runtime of this process", true);
+    return nullptr;
+  }
+  if (told(api, options, r.domain)) return nullptr;  // options refuse a domain that they have
   ort::Domain* domain = r.domains[variant];
   if (*without)
     if (ort::Status* status = make_domain(r, variant, without, &domain)) return status;
-  return add_once(api, options, r.domain, domain);
+  if (ort::Status* status = ort::AddCustomOpDomain(api)(options, domain)) return status;
+  words << "kernels for " << r.variants[variant].name;
+  tell(api, options, r.domain, words.text, false);
+  return nullptr;
 }
 
 }  // namespace

@@ -1,0 +1,128 @@
+"""Sizes of inputs come from weights, constants and trials, so that models run which say little about their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse import engine, feed_limits, feeds, trial
+from onnxfuse.feed_sizes import fixed_sizes
+
+FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
+
+
+def saved(
+    folder: Path,
+    nodes: Sequence[onnx.NodeProto],
+    inputs: dict[str, tuple[int, Sequence[Any] | None]],
+    outputs: Sequence[str],
+    **constants: Any,
+) -> Path:
+    given = [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()]
+    wanted = [helper.make_tensor_value_info(name, FLOAT, None) for name in outputs]
+    tensors = [numpy_helper.from_array(np.asarray(value), name) for name, value in constants.items()]
+    graph = helper.make_graph(nodes, "g", given, wanted, tensors)
+    path = folder / "m.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    return path
+
+
+def tried(path: Path) -> trial.Sets:
+    session = engine.open_session(str(path), engine.options(optimize=False))
+    return trial.input_sets(session, trial.Wish(feed_limits.skeleton(path), None, 0, {}))
+
+
+def weights(*shape: int) -> Any:
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+def recurrent(folder: Path) -> Path:
+    node = helper.make_node("LSTM", ["x", "w", "r", "", "", "h", "c"], ["y", "yh", "yc"], hidden_size=6)
+    states = {name: (FLOAT, [None, None, None]) for name in ("x", "h", "c")}
+    return saved(folder, [node], states, ["y", "yh", "yc"], w=weights(1, 24, 5), r=weights(1, 24, 6))
+
+
+def test_widths_of_recurrent_weights(tmp_path: Path):
+    path = recurrent(tmp_path)
+    bare = feed_limits.skeleton(path)
+    found = fixed_sizes(bare, feeds.inputs_of(bare), {})
+    assert found == {"x.2": 5, "h.0": 1, "h.2": 6, "c.0": 1, "c.2": 6}
+    assert all(each["x"].shape[1] == each["h"].shape[1] for each in tried(path).values)
+
+
+def test_widths_behind_other_operators(tmp_path: Path):
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("Conv", ["t", "w"], ["c"], group=2),
+        helper.make_node("MatMul", ["z", "m"], ["p"]),
+    ]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", "t", "f"]), "z": (FLOAT, [None, None])}, ["c", "p"],
+                 w=weights(4, 3, 1), m=weights(9, 2))  # fmt: skip
+    bare = feed_limits.skeleton(path)
+    assert fixed_sizes(bare, feeds.inputs_of(bare), {}) == {"f": 6, "z.1": 9}
+    assert {each["x"].shape[2] for each in tried(path).values} == {6}
+
+
+def test_a_rank_that_is_not_stated(tmp_path: Path):
+    path = saved(tmp_path, [helper.make_node("Conv", ["x", "w"], ["y"])], {"x": (FLOAT, None)}, ["y"],
+                 w=weights(4, 3, 3, 3))  # fmt: skip
+    assert all(each["x"].ndim == 4 for each in tried(path).values)
+
+
+@pytest.mark.parametrize("length", [96, 576])
+def test_a_length_is_sought(tmp_path: Path, length: int):
+    """Only one length, or its multiples, goes through the Reshape; a window has to fit into it as well."""
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["p"], mode="reflect", name="pad"),
+        helper.make_node("Reshape", ["x", "shape"], ["y"], name="cut"),
+    ]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, [None, None])}, ["y", "p"], pads=np.array([0, 30, 0, 30]),
+                 shape=np.array([-1, length]))  # fmt: skip
+    assert all(each["x"].size % length == 0 for each in tried(path).values)
+
+
+def test_each_way_that_a_value_decides(tmp_path: Path):
+    def branch(op: str) -> onnx.GraphProto:
+        out = helper.make_tensor_value_info(op, FLOAT, None)
+        return helper.make_graph([helper.make_node(op, ["x"], [op])], op, [], [out])
+
+    nodes = [
+        helper.make_node("Equal", ["rate", "usual"], ["same"]),
+        helper.make_node("If", ["same"], ["y"], then_branch=branch("Abs"), else_branch=branch("Neg")),
+    ]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"]), "rate": (INT64, [])}, ["y"], usual=np.array(16000))
+    found = tried(path)
+    assert {int(each["rate"]) for each in found.values} == {16000, 16001}
+    assert any((y < 0).any() for (y,) in found.results)
+
+
+def test_sizes_of_one_and_two_and_larger_ones(tmp_path: Path):
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["batch", "seq", 8])}, ["y"], w=weights(8, 4))
+    sizes = {each["x"].shape[:2] for each in tried(path).values}
+    assert {(1, 1), (2, 2)} <= sizes
+    assert any(batch == 1 < seq for batch, seq in sizes)
+    assert any(seq >= 1024 for _, seq in sizes)
+
+
+def test_what_the_original_refuses_is_left_out(tmp_path: Path):
+    nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", 3])}, ["y"], shape=np.array([-1, 2, 3]))
+    assert all(each["x"].shape[0] % 2 == 0 for each in tried(path).values)
+
+
+def test_bounds_leave_room(tmp_path: Path):
+    """Random bounds may be the wrong way round, which gives NaN."""
+    nodes = [
+        helper.make_node("Sub", ["fmax", "fmin"], ["room"]),
+        helper.make_node("Log", ["room"], ["l"]),
+        helper.make_node("Mul", ["x", "l"], ["y"]),
+    ]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"]), "fmin": (FLOAT, []), "fmax": (FLOAT, [])}, ["y"])
+    assert all(np.isfinite(y).all() for (y,) in tried(path).results)
