@@ -1,18 +1,29 @@
-"""The branch of an If whose condition is known becomes part of the graph around it, as the only one that ever runs."""
+"""The branch of an If whose condition is known becomes part of the graph around it, as the only one that ever runs.
+
+So does one where the other would end every run: exporters ask whether an extent is 1, squeeze it away or do not, and
+hand the result to an operator that takes one rank.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx
 
 from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.load.inline import defined, graphs
+from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source
 
 Outputs = tuple[str, ...]
+Path = tuple[tuple[Outputs, str], ...]  # from graph to graph: the outputs of a node, the attribute that holds the next
+Again = Callable[[onnx.ModelProto], Graph]
+_BRANCHES = ("then_branch", "else_branch")
+_ROUNDS = 16  # in which branches that are known to run make more of them known
+_TRIES = 8  # Ifs of which one branch is tried, to see whether a run of it could succeed
+_RANKS = {"LSTM": 3, "GRU": 3, "RNN": 3}  # of the first inputs, whatever else is given; others are refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,21 +34,79 @@ class _Choices:
     inner: Mapping[tuple[Outputs, str], _Choices]
 
 
-def chosen(graph: Graph) -> onnx.ModelProto | None:
-    """The model with the branches that are known to run in place of their Ifs; None where none is known.
+def opened(graph: Graph, again: Again) -> Graph:
+    """The graph with branches in place of their Ifs, where these are known to run, or no run of the other succeeds.
 
-    Values keep their names, except those that would be made twice; the nodes of a branch are named as those of a body
-    are: IF/BRANCH/NAME.
+    `again` loads a changed model. Values keep their names, except those that would be made twice; the nodes of a branch
+    are named as those of a body are: IF/BRANCH/NAME.
     """
-    choices = _choices(graph)
-    if choices is None:
-        return None
+    graph = _known(graph, again)
+    tried: set[tuple[Path, Outputs]] = set()
+    while len(tried) < _TRIES:
+        spot = next((spot for spot in _unclear(graph, ()) if spot not in tried), None)
+        if spot is None:
+            break
+        tried.add(spot)
+        for name, other in (_BRANCHES, _BRANCHES[::-1]):
+            if _fails(_known(again(_with(graph, _at(spot, name))), again), spot[0]):
+                graph = _known(again(_with(graph, _at(spot, other))), again)
+                break
+    return graph
+
+
+def _known(graph: Graph, again: Again) -> Graph:
+    """The graph with the branches that are known to run in place of their Ifs."""
+    for _ in range(_ROUNDS):
+        choices = _choices(graph)
+        if choices is None:
+            break
+        graph = again(_with(graph, choices))
+    return graph
+
+
+def _with(graph: Graph, choices: _Choices) -> onnx.ModelProto:
+    """The model of a graph with chosen branches in place of their Ifs."""
     source: Source = graph.source
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
     names = Counter(name for g in graphs(proto.graph) for name in defined(g))
     _splice(proto.graph, choices, names)
     return proto
+
+
+def _unclear(graph: Graph, path: Path) -> Iterator[tuple[Path, Outputs]]:
+    """The Ifs whose results have no known shape, in a graph and in its bodies."""
+    held = {n.name: n for n in graph.nodes if graph.source.bodies}
+    holders = [held[name] for name in dict.fromkeys(b.node for b in graph.source.bodies)]
+    yield from (
+        (path, n.outputs) for n in holders if n.op == "If" and any(graph.types.get(o) is None for o in n.outputs)
+    )
+    for body in graph.source.bodies:
+        yield from _unclear(body.graph, (*path, (held[body.node].outputs, body.attribute)))
+
+
+def _at(spot: tuple[Path, Outputs], name: str) -> _Choices:
+    """The choice of one branch of one If."""
+    path, outputs = spot
+    made = _Choices({outputs: name}, {})
+    for step in reversed(path):
+        made = _Choices({}, {step: made})
+    return made
+
+
+def _fails(graph: Graph, path: Path) -> bool:
+    """Whether a node that runs whenever the graph at the end of a path does is given what the runtime refuses."""
+    for outputs, attribute in path:
+        held = {n.name: n.outputs for n in graph.nodes}
+        found = [b.graph for b in graph.source.bodies if (held[b.node], b.attribute) == (outputs, attribute)]
+        if not found:
+            return False
+        graph = found[0]
+    for n in alive(graph.nodes, graph.outputs)[0]:
+        types = [graph.types.get(v) for v in n.inputs[:3]]
+        if n.standard and n.op in _RANKS and any(t is not None and len(t.shape) != _RANKS[n.op] for t in types):
+            return True
+    return False
 
 
 def _choices(graph: Graph) -> _Choices | None:

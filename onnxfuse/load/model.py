@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import onnx
 
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.bodies import bodies_of
-from onnxfuse.load.branches import chosen
+from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
@@ -25,7 +26,6 @@ from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.typed import declared, typed
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
-_ROUNDS = 16  # in which branches that are known to run make more of them known
 UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
 
@@ -45,21 +45,16 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
         proto = _inline(proto, warnings)
     defined_once(proto)
     spelled = {} if already_fused else respelled(proto)
-    graph = _graph(file, proto, options, spelled, tuple(warnings), already_fused=already_fused)
-    for _ in range(_ROUNDS):
-        made = chosen(graph)
-        if made is None:
-            break
-        graph = _graph(file, made, options, spelled, tuple(warnings), already_fused=already_fused)
-    return graph
+    make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
+    return opened(make(proto), make)
 
 
 def _graph(
     file: File,
-    proto: onnx.ModelProto,
     options: Options,
     spelled: Mapping[str, str],
     notes: tuple[str, ...],
+    proto: onnx.ModelProto,
     *,
     already_fused: bool,
 ) -> Graph:

@@ -10,7 +10,6 @@ import pytest
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import load
-from onnxfuse.load.branches import chosen
 
 HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 # By its rank and an extent, as traced squeezes and recurrent layers have them; the inner If stands on the outer one's
@@ -70,7 +69,7 @@ def test_a_branch_that_is_known_to_run_replaces_its_if(extent: int) -> None:
 
 def test_one_that_depends_on_the_input_stays() -> None:
     _, graph = loaded()
-    assert ops(graph).count("If") == 2 and chosen(graph) is None
+    assert ops(graph).count("If") == 2
 
 
 def test_ifs_inside_of_branches_that_stay_are_opened_too() -> None:
@@ -97,3 +96,48 @@ def test_ifs_inside_of_branches_that_stay_are_opened_too() -> None:
     session = ort.InferenceSession(graph.source.proto.SerializeToString())
     for c in (True, False):
         assert np.array_equal(session.run(None, {"c": np.array(c), "x": x})[0], np.maximum(x, 0) if c else x)
+
+
+RECURRENT = """recurrent (float[N, 6, T] x, bool c) => (float[1, M, 4] h)
+<int64[1] one = {1}, int64[1] last = {-1}, int64[1] first = {0}, int64 two = {2}> {
+  s = Shape (x)
+  t = Gather <axis = 0> (s, last)
+  is1 = Equal (t, one)
+  z = If (is1) <
+    then_branch = then () => (float[P, Q] a) { a = Squeeze (x, last) },
+    else_branch = else () => (float[P, Q, R] b) { b = Identity (x) }
+  >
+  zs = Shape (z)
+  rank = Size (zs)
+  flat = Equal (rank, two)
+  q = If (flat) <
+    then_branch = then2 () => (float[] a2) { a2 = Identity (z) },
+    else_branch = else2 () => (float[] b2) { b2 = Unsqueeze (z, first) }
+  >
+  q3 = Unsqueeze (q, first)
+  y, h1 = LSTM <hidden_size = 4> (q3, w, r)
+  h = %s (h1)
+}"""
+
+
+def recurrent(op: str, *dim: str) -> tuple[onnx.ModelProto, Graph]:
+    model = onnx.parser.parse_model(HEAD + RECURRENT % op)
+    random = np.random.default_rng(2)
+    for name, shape in (("w", (1, 16, 6)), ("r", (1, 16, 4))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(random.normal(size=shape).astype(np.float32), name))
+    return model, load(model.SerializeToString(), Options(dim=dim))
+
+
+def test_where_one_branch_ends_every_run_the_other_one_is_opened() -> None:
+    model, graph = recurrent("Relu")
+    assert ops(graph).count("If") == 0 and "Squeeze" in ops(graph)
+    t = graph.types["h"]
+    assert t is not None and len(t.shape) == 3
+    sessions = [ort.InferenceSession(m.SerializeToString()) for m in (model, graph.source.proto)]
+    for n in (1, 5):
+        feeds = {"x": np.random.default_rng(n).normal(size=(n, 6, 1)).astype(np.float32)}
+        got = [s.run(None, feeds | ({"c": np.array(True)} if len(s.get_inputs()) > 1 else {}))[0] for s in sessions]
+        assert np.array_equal(*got)
+    for s in sessions:  # and neither takes another extent
+        with pytest.raises(Exception, match=r"(?i)dimension|rank|shape"):
+            s.run(None, {"x": np.zeros((2, 6, 3), np.float32), "c": np.array(True)})
