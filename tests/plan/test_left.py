@@ -68,7 +68,6 @@ def test_a_node_that_nobody_names_is_found() -> None:
 UNLOCKED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     (ALONE, {}, {"min_group": 1}),
     (SHAPE, {}, {"min_group": 1}),
-    (SIBLINGS, {}, {"min_group": 1}),
     (KEPT, {"skip_node": (".*",)}, {}),
     (SIZES, {}, {"dim": ("H=9", "W=9")}),
     (SIZES_BEHIND, {}, {"dim": ("H=9", "W=9")}),
