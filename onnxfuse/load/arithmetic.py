@@ -9,8 +9,6 @@ do: rounding matters nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from fractions import Fraction
 from math import prod
 from typing import Any
 
@@ -37,6 +35,7 @@ from onnxfuse.ir.index import (
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.load.ratio import RATIONAL, Ratio, ratio_of
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # elements of a tensor worth knowing
@@ -45,14 +44,6 @@ Element = Any
 # Floating-point functions that every implementation rounds alike: no shape may hang on the last bit of an exponential.
 _EXACT = {"add", "sub", "mul", "div", "min", "max", "neg", "abs", "sign", "floor", "ceil", "round", "sqrt", "cast"}
 _EXACT |= {f for f, row in FUNCTIONS.items() if row.result == "bool"}
-
-
-@dataclass(frozen=True, slots=True)
-class Ratio:
-    """num / den, exactly: what floating-point arithmetic on extents gives before it is rounded to an integer."""
-
-    num: Index
-    den: int
 
 
 class Undecided(Exception):  # a control transfer
@@ -187,7 +178,7 @@ class _Evaluator:
         if all(isinstance(a, Index) for a in args) and not x.dtype.floating:
             return self._typed(_INTEGER[x.fn](self.prove, *args), x.dtype) if x.fn in _INTEGER else _undecided()
         if any(isinstance(a, Ratio) or (isinstance(a, Index) and a.constant is None) for a in args):
-            return self._rational(x, [_ratio(a) for a in args])
+            return self._rational(x, [ratio_of(a) for a in args])
         numbers = [_number(a) for a in args]
         if x.fn not in _EXACT:
             raise Undecided
@@ -199,12 +190,13 @@ class _Evaluator:
             raise Undecided
         return self._typed(Index.of(int(result != 0 if x.dtype.kind == "b" else result)), x.dtype)
 
-    def _rational(self, x: Apply, args: list[Ratio]) -> Element:
+    def _rational(self, x: Apply, given: list[Ratio | None]) -> Element:
         """A function of numbers that hang on symbols. Extents are far below 2^24: float32 holds them, and rounds
 
         quotients of them to no integer that they are not.
         """
-        result = _RATIONAL[x.fn](*args) if x.fn in _RATIONAL else None
+        args = [a for a in given if a is not None]
+        result = RATIONAL[x.fn](*args) if x.fn in RATIONAL and len(args) == len(given) else None
         if result is None:
             raise Undecided
         whole = divides(Index.of(result.den), result.num)
@@ -236,46 +228,6 @@ def _number(e: Element) -> Any:
     if isinstance(e, Ratio) or e.constant is None:
         raise Undecided
     return np.int64(e.constant)
-
-
-def _ratio(e: Element) -> Ratio:
-    """An element as a ratio; Undecided where it is no short fraction."""
-    if isinstance(e, (Index, Ratio)):
-        return e if isinstance(e, Ratio) else Ratio(e, 1)
-    exact = Fraction(float(e)) if np.isfinite(e) else Fraction(1, _LONGEST + 1)
-    if exact.denominator > _LONGEST:
-        raise Undecided
-    return Ratio(Index.of(exact.numerator), exact.denominator)
-
-
-def _plus(a: Ratio, b: Ratio) -> Ratio:
-    return Ratio(a.num * b.den + b.num * a.den, a.den * b.den)
-
-
-def _over(a: Ratio, b: Ratio) -> Ratio | None:
-    n = b.num.constant
-    return Ratio(a.num * b.den, a.den * n) if n is not None and n > 0 else None
-
-
-def _floor(a: Ratio) -> Ratio:
-    return Ratio(floor_div(a.num, Index.of(a.den)), 1)
-
-
-def _minus(a: Ratio) -> Ratio:
-    return Ratio(-a.num, a.den)
-
-
-_LONGEST = 1 << 12  # the largest denominator of a number that extents are multiplied by
-_RATIONAL: dict[str, Callable[..., Ratio | None]] = {
-    "cast": lambda a: a,
-    "add": _plus,
-    "sub": lambda a, b: _plus(a, _minus(b)),
-    "mul": lambda a, b: Ratio(a.num * b.num, a.den * b.den),
-    "div": _over,
-    "neg": _minus,
-    "floor": _floor,
-    "ceil": lambda a: _minus(_floor(_minus(a))),
-}
 
 
 # Integers over symbols ------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.extents import named
+from onnxfuse.ir.extents import expanded, named
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.index import Axis, Index, symbols_of
 from onnxfuse.ir.indexing import transform
@@ -176,9 +176,9 @@ class View:
 
     def unsized(self, reason: str, extents: Iterable[Index]) -> Refused:
         """A refusal about extents that have to be numbers, to be raised: users can give those that have names."""
-        names = sorted({s.name for e in extents for s in symbols_of(e)})
-        named = all(not name.startswith("?") for name in names)  # the loader's own begin so
-        flags = [f"--dim {name}=N" for name in names] if named else ["--input-shape"]
+        names = sorted({s.name for e in extents for s in symbols_of(expanded(e))})
+        given = not any(name.startswith("?") for name in names)  # the loader's own begin so
+        flags = [f"--dim {name}=N" for name in names] if given else ["--input-shape"]
         return self.refuse("E-SHAPE-UNKNOWN", reason, f"give {' '.join(flags)}")
 
 

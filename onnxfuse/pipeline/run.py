@@ -228,11 +228,11 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
 
 
 def _decisions(b: Build) -> tuple[Decision, ...]:
-    """Every refusal once, those of the planner first."""
+    """Every refusal once, those of kernels first: what they leave over is planned again, and may be too little."""
     planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
     later = [d for each in b.everywhere() for d in each.refused]
     holders = {(each.node,) for each in b.everywhere()}
-    return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*planned, *later)))
+    return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*later, *planned)))
 
 
 def _of_holder(d: Decision) -> Decision:

@@ -74,7 +74,7 @@ def test_equal_inputs_give_equal_bytes(toolchain: Toolchain, tmp_path: Path, mon
     first = make(toolchain, tmp_path / "one.so", jobs=1)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    monkeypatch.setattr(build.tempfile, "tempdir", str(elsewhere))
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
     second = make(toolchain, tmp_path / "two.so", jobs=3, cache=Cache(tmp_path / "cache"))
     raw = first.path.read_bytes()
     assert raw == second.path.read_bytes()

@@ -36,6 +36,9 @@ g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y)
 { a = Relu(x)\n b = MaxPool<kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER">(a)\n y = Neg(b) }"""
 
 
+SIZES_BEHIND = SIZES.replace("Relu(x)", "MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)")
+
+
 def model(text: str) -> onnx.ModelProto:
     proto = onnx.parser.parse_model(text)
     if not proto.graph.initializer and "w>" in text:
@@ -68,6 +71,7 @@ UNLOCKED: tuple[tuple[str, dict[str, Any], dict[str, Any]], ...] = (
     (APART, {}, {"min_group": 1}),
     (KEPT, {"skip_node": (".*",)}, {}),
     (SIZES, {}, {"dim": ("H=9", "W=9")}),
+    (SIZES_BEHIND, {}, {"dim": ("H=9", "W=9")}),
 )
 
 

@@ -1,0 +1,59 @@
+"""Numbers that are fractions of extents: what floating-point arithmetic on a shape makes before it is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite
+from typing import Any
+
+from onnxfuse.ir.index import Index, floor_div
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """num / den, exactly: what floating-point arithmetic on extents gives before it is rounded to an integer."""
+
+    num: Index
+    den: int
+
+
+def ratio_of(e: Index | Ratio | Any) -> Ratio | None:
+    """An integer, ratio or NumPy scalar as a ratio; None where it is no short fraction."""
+    if isinstance(e, (Index, Ratio)):
+        return e if isinstance(e, Ratio) else Ratio(e, 1)
+    exact = Fraction(float(e)) if isfinite(e) else None
+    if exact is None or exact.denominator > _LONGEST:
+        return None
+    return Ratio(Index.of(exact.numerator), exact.denominator)
+
+
+def _plus(a: Ratio, b: Ratio) -> Ratio:
+    return Ratio(a.num * b.den + b.num * a.den, a.den * b.den)
+
+
+def _over(a: Ratio, b: Ratio) -> Ratio | None:
+    n = b.num.constant
+    return Ratio(a.num * b.den, a.den * n) if n is not None and n > 0 else None
+
+
+def _floor(a: Ratio) -> Ratio:
+    return Ratio(floor_div(a.num, Index.of(a.den)), 1)
+
+
+def _minus(a: Ratio) -> Ratio:
+    return Ratio(-a.num, a.den)
+
+
+_LONGEST = 1 << 12  # the largest denominator of a number that extents are multiplied by
+RATIONAL: dict[str, Callable[..., Ratio | None]] = {
+    "cast": lambda a: a,
+    "add": _plus,
+    "sub": lambda a, b: _plus(a, _minus(b)),
+    "mul": lambda a, b: Ratio(a.num * b.num, a.den * b.den),
+    "div": _over,
+    "neg": _minus,
+    "floor": _floor,
+    "ceil": lambda a: _minus(_floor(_minus(a))),
+}
