@@ -159,7 +159,7 @@ def detector(
     made = net.model({out: ("p2o.DynamicDimension.3", 1, "p2o.DynamicDimension.4", "p2o.DynamicDimension.5")})
     images = np.random.default_rng(9).standard_normal((2, 3, image, image), dtype=np.float32)
     # Of the sums and products of branches: what is added to a level must not outgrow it.
-    return sized(made, {"x": images}, {r"\.se\.conv2": 1.5, r"neck\.lateral|\.dw\.": 0.7})
+    return sized(made, {"x": images}, {r"\.se\.conv2": 1.5, r"neck\.lateral|\.[dp]w\.": 0.7})
 
 
 def _pyramid(net: Net, levels: list[tuple[str, int]], inner: int, enlarge: str) -> str:

@@ -19,7 +19,8 @@ from onnxfuse.compare import distance
 from onnxfuse.engine import open_session, options
 
 Feeds = dict[str, np.ndarray[Any, Any]]
-Outputs = list[np.ndarray[Any, Any]] | None  # None where the runtime refuses
+Outputs = list[np.ndarray[Any, Any]] | str  # the words of a runtime that refuses
+WORDS = 400  # characters of a reason
 AGAIN = 1e-6  # of the same kernels in another order: sums of several threads may be grouped in another way
 
 
@@ -52,18 +53,20 @@ def _orders(session: ort.InferenceSession, way: str, sets: Sequence[Feeds], foun
 
 
 def outcome(session: ort.InferenceSession, feeds: Feeds) -> Outputs:
-    """What a model says, or None where it fails."""
+    """What a model says, or why it fails."""
     try:
         return list(session.run(None, feeds))
-    except Exception:  # the runtime has one type of exception for each of its codes
-        return None
+    except Exception as problem:  # the runtime has one type of exception for each of its codes
+        return str(problem)[:WORDS]
 
 
 def report(way: str, at: int | str, wanted: Outputs, found: Outputs, limit: float) -> None:
     """Say what is wrong at a size, if something is."""
-    if wanted is None or found is None:
-        if (wanted is None) != (found is None):
-            say({"way": way, "wrong": at, "why": "refused" if found is None else "not refused"})
+    if isinstance(wanted, str) or isinstance(found, str):
+        if not isinstance(wanted, str):
+            say({"way": way, "wrong": at, "why": f"refused: {found}"})
+        elif not isinstance(found, str):
+            say({"way": way, "wrong": at, "why": f"not refused: {wanted}"})
         return
     worst = max((distance(a, b) for a, b in zip(wanted, found, strict=True)), key=lambda each: each.error)
     if not worst.error <= limit:
