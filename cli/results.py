@@ -11,7 +11,6 @@ from typing import Any, TypeAlias
 from onnxfuse.config import Options
 from onnxfuse.emit.staged import Staged, refuse_existing
 from onnxfuse.errors import OutputError, UsageError
-from onnxfuse.pipeline.groups import BUG
 from onnxfuse.pipeline.outputs import STREAM, places_of
 from onnxfuse.report.document import envelope, parsed, plain
 from onnxfuse.report.result import Result
@@ -138,10 +137,9 @@ def after_optimize(screen: show.Screen, result: Result) -> None:
     """What is left to say when `optimize` has done its work."""
     for note in result.notes:
         screen.warn(note)
-    bugs = [refusal for refusal in result.refusals if BUG in refusal.reason]
+    bugs = [refusal for refusal in result.refusals if refusal.code == "E-INTERNAL"]
     if bugs:
-        first = bugs[0].reason
-        screen.warn(f"{len(bugs)} groups stay with ONNX Runtime for {BUG}; please report it: {first}")
+        screen.warn(f"{len(bugs)} bugs of onnxfuse were gone around; please report them: {bugs[0].reason}")
     if not result.kernels and result.output.model is not None:
         screen.warn("nothing was fused: the output is a copy of the input   (why: onnxfuse explain)")
     for line in _details(result):

@@ -14,6 +14,7 @@ from . import show
 from .flags import DEBUG, PLANNING, Choice, Duration, Percent, common, flag, of_options
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_STRICT = "end with a bug of onnxfuse (exit code 70) instead of going around it"
 _STREAM = "-"
 MOST_THREADS = 1024  # of an engine that is measured: more than any machine has cores, few enough to start
 
@@ -74,7 +75,10 @@ verb = onnxfuse.command
     help="show the rewrite rules and end",
     callback=lambda ctx, param, wanted: _list_passes(ctx) if wanted else None,
 )
-def optimize(model: str, out: str | None, as_json: bool, verbose: bool, quiet: bool, **values: Any) -> None:
+@flag("strict", is_flag=True, default=False, help=_STRICT)
+def optimize(
+    model: str, out: str | None, as_json: bool, verbose: bool, quiet: bool, strict: bool, **values: Any
+) -> None:
     """Fuse MODEL: write OUT, its kernels and a manifest."""
     from onnxfuse.pipeline import optimize as run
 
@@ -96,7 +100,7 @@ def optimize(model: str, out: str | None, as_json: bool, verbose: bool, quiet: b
             tell=tell,
             stream=stream,
             show=texts.append,
-            strict=_debug(),
+            strict=strict or _debug(),
             about=lambda made: keep.texts(made.to_json()),
         )
     for text in texts:
@@ -130,7 +134,7 @@ def _list_passes(ctx: click.Context) -> None:
 
 
 def _debug() -> bool:
-    """Whether --debug was given: then a bug in one group is an error instead of a refusal."""
+    """Whether --debug was given: then a bug of ours is an error instead of a refusal, as with --strict."""
     return bool(click.get_current_context().meta.get(DEBUG))
 
 
@@ -211,16 +215,17 @@ def inspect(model: str, as_json: bool, **values: Any) -> None:
 @verb()
 @click.argument("model")
 @flag("node", metavar="REGEX", help="only what is about nodes whose name matches")
+@flag("strict", is_flag=True, default=False, help=_STRICT)
 @of_options(PLANNING)
 @common()
-def explain(model: str, node: str | None, as_json: bool, **values: Any) -> None:
+def explain(model: str, node: str | None, as_json: bool, strict: bool, **values: Any) -> None:
     """Show what would be fused, and why not more."""
     from . import looking, results
 
     show.screen(quiet=values.pop("quiet"), verbose=values.pop("verbose"))
     keep = results.Keeper(values, others=(model,))
     source = show.given() if model == _STREAM else model
-    results.answer(looking.explain(source, node, Options(**values), strict=_debug()), as_json, keep)
+    results.answer(looking.explain(source, node, Options(**values), strict=strict or _debug()), as_json, keep)
 
 
 @verb()

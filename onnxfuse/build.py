@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -64,11 +64,15 @@ _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol
 
 
 class CompileError(ToolchainError):
-    """The compiler or linker failed; `log` holds the command and all that it said."""
+    """The compiler or linker failed; `log` holds the command and all that it said.
+
+    `unit` is the symbol of a source that is at fault: others compile.
+    """
 
     def __init__(self, message: str, *, hint: str, log: str) -> None:
         super().__init__(message, hint=hint)
         self.log = log
+        self.unit = ""
         self.add_note(log)
 
 
@@ -283,10 +287,22 @@ def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
         try:
             done = wait(waiting, return_when=FIRST_EXCEPTION).done
             return sum(future.result() for future in waiting if future in done)
-        except BaseException:
+        except BaseException as problem:
             site.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
+            if isinstance(problem, CompileError):
+                problem.unit = _at_fault(site, units, problem)
             raise
+
+
+def _at_fault(site: _Site, units: Sequence[Source], problem: CompileError) -> str:
+    """The symbol of the kernel that does not compile, where the last unit, the glue, does: else it is the compiler."""
+    found = next((u.symbol for u in units[:-1] if f"build: {u.symbol}.cpp " in problem.message), "")
+    try:
+        _object(replace(site, stop=threading.Event()), units[-1])
+    except CompileError:
+        return ""
+    return found
 
 
 def _object(site: _Site, unit: Source) -> bool:

@@ -85,6 +85,7 @@ class Counter:
     tables: dict[str, Point] = field(default_factory=dict)
     vector: Axis | None = None
     loop_count: int = 0
+    spelled: dict[Index, Index] = field(default_factory=dict)  # what `whole` gave for indices less their numbers
 
     def cycles(self) -> float:
         """Cycles of one thread. The accesses are there afterwards."""
@@ -138,12 +139,10 @@ class Counter:
 
     def whole(self, e: Index) -> Index:
         """An index in loop axes alone: bound ones are spelled out."""
-        for _ in range(8):
-            known = {a: self.bound[a] for a in axes_of(e) if a in self.bound}
-            if not known:
-                break
-            e = substitute(e, known)
-        return e
+        rest = Index(tuple((mono, c) for mono, c in e.terms if mono))
+        if rest not in self.spelled:
+            self.spelled[rest] = substitute(rest, self.bound)
+        return self.spelled[rest] + sum(c for mono, c in e.terms if not mono)
 
     # statements -------------------------------------------------------------------------------------------------------
 
@@ -244,8 +243,9 @@ class Counter:
 
     def _bind(self, s: Bind) -> None:
         """The mean of an axis that is computed, over the values of the innermost loop that it runs with."""
-        self.bound[s.axis] = s.value
-        run = next((r for r in reversed(self.loops) if r.axis in axes_of(self.whole(s.value))), None)
+        self.bound[s.axis] = self.whole(s.value)
+        self.spelled.clear()
+        run = next((r for r in reversed(self.loops) if r.axis in axes_of(self.bound[s.axis])), None)
         if run is None or s.most is None or run.reach <= 1:
             found = self.number(s.value)
             self.values[s.axis] = found if s.most is None else min(found, self.number(s.most))

@@ -8,40 +8,40 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, axes_of
+from onnxfuse.ir.index import Atom, Axis, Div, Entry, Index, Least, Loaded, Mod, axes_of
 from onnxfuse.ir.index import atoms as index_atoms
 from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, number
-
-
-def children(x: Scalar) -> tuple[Scalar, ...]:
-    """The scalars directly inside x."""
-    if isinstance(x, Apply):
-        return x.args
-    if isinstance(x, Reduce):
-        return x.body
-    if isinstance(x, Load) and x.otherwise is not None:
-        return (x.otherwise,)
-    return ()
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, children, number
 
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""
-    seen: set[int] = set()
-    keep: set[Scalar] = set()
+    seen: set[Scalar] = set()
 
     def visit(node: Scalar) -> Iterator[Scalar]:
-        if id(node) in seen:
+        if node in seen:
             return
-        seen.add(id(node))
         for child in children(node):
             yield from visit(child)
-        if node not in keep:
-            keep.add(node)
-            yield node
+        seen.add(node)
+        yield node
 
     yield from visit(x)
+
+
+def size(x: Scalar) -> int:
+    """How many scalars x has, written out: what is shared counts wherever it stands."""
+    sizes: dict[Scalar, int] = {}
+    for node in walk(x):
+        sizes[node] = 1 + sum(sizes[c] for c in children(node))
+    return sizes[x]
+
+
+def index_size(x: Scalar) -> int:
+    """How many atoms the longest index in x has, written out."""
+    known: dict[Index, int] = {}
+    return max((_index_size(i, known) for i in indices_of(x)), default=0)
 
 
 def loads(x: Scalar) -> Iterator[Load]:
@@ -66,29 +66,51 @@ def sources(x: Scalar) -> frozenset[str]:
     return frozenset(found)
 
 
+def _index_size(e: Index, known: dict[Index, int]) -> int:
+    """How many atoms an index has, written out; `known` remembers those of its parts."""
+    found = known.get(e)
+    if found is None:
+        parts = [part for mono, _ in e.terms for a in mono for part in _parts(a)]
+        found = known[e] = sum(len(mono) for mono, _ in e.terms) + sum(_index_size(p, known) for p in parts)
+    return found
+
+
+def _parts(a: Atom) -> tuple[Index, ...]:
+    """The indices that an atom is made of."""
+    if isinstance(a, (Div, Mod)):
+        return (a.num, a.den)
+    if isinstance(a, Least):
+        return (a.one, a.two)
+    if isinstance(a, Entry):
+        return (a.at,)
+    return a.at if isinstance(a, Loaded) else ()
+
+
 def free_axes(x: Scalar) -> frozenset[Axis]:
     """Axes that x mentions and does not reduce over."""
-    if isinstance(x, Reduce):
-        inner = frozenset().union(*(free_axes(b) for b in x.body))
-        return inner - frozenset(x.ranges)
-    found: set[Axis] = set()
-    if isinstance(x, (Load, FromIndex)):
-        own = x.index if isinstance(x, Load) else (x.index,)
-        for i in (*own, *(g.index for g in x.guards)):
-            found |= axes_of(i)
-    for child in children(x):
-        found |= free_axes(child)
-    return frozenset(found)
+    found: dict[Scalar, frozenset[Axis]] = {}
+    for node in walk(x):
+        own = frozenset[Axis]().union(*(found[c] for c in children(node)))
+        if isinstance(node, Reduce):
+            own -= frozenset(node.ranges)
+        elif isinstance(node, (Load, FromIndex)):
+            indices = node.index if isinstance(node, Load) else (node.index,)
+            own = own.union(*(axes_of(i) for i in (*indices, *(g.index for g in node.guards))))
+        found[node] = own
+    return found[x]
 
 
 def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None], on_index: Callable[[Index], Index]) -> Scalar:
-    """x with `leaf` tried on every node from the top, and `on_index` applied to every index of what stays."""
-    memo: dict[int, Scalar] = {}
+    """x with `leaf` tried on every node from the top, and `on_index` applied to every index of what stays.
+
+    Each is done once for equal nodes, so that what is shared stays shared.
+    """
+    memo: dict[Scalar, Scalar] = {}
 
     def go(node: Scalar) -> Scalar:
-        done = memo.get(id(node))
+        done = memo.get(node)
         if done is None:
-            done = memo[id(node)] = _rebuild_one(node, leaf, on_index, go)
+            done = memo[node] = _rebuild_one(node, leaf, on_index, go)
         return done
 
     return go(x)
@@ -235,24 +257,31 @@ def with_sources(x: Scalar, names: Mapping[str, str], numbers: Mapping[str, Cons
 
 def folded(x: Scalar) -> Scalar:
     """x with functions of numbers, extents that are numbers, and extremes of one number evaluated."""
+    made: dict[Scalar, Scalar] = {}
+    for node in walk(x):
+        made[node] = _folded_one(node, made)
+    return made[x]
+
+
+def _folded_one(x: Scalar, made: Mapping[Scalar, Scalar]) -> Scalar:
     if isinstance(x, FromIndex):
         value = x.index.constant
         return x if value is None else number(value, x.dtype)
     if isinstance(x, Reduce):
-        body = tuple(map(folded, x.body))
+        body = tuple(made[b] for b in x.body)
         if x.combine in ("max", "min") and isinstance(body[0], Const):
             return _of_one_number(x, body[0])
         return Reduce(x.combine, x.ranges, body, x.dtype, x.slot)
     if not isinstance(x, Apply):
         return x
-    args = tuple(map(folded, x.args))
+    args = tuple(made[a] for a in x.args)
     if not all(isinstance(a, Const) for a in args):
         return Apply(x.fn, args, x.dtype)
     if x.fn == "cast":
         return cast(args[0], x.dtype)
     with np.errstate(all="ignore"):
-        made = FUNCTIONS[x.fn].numpy(*(np.asarray(a.value, a.dtype.numpy) for a in args if isinstance(a, Const)))
-    return Const(np.asarray(made).astype(x.dtype.numpy).item(), x.dtype)
+        found = FUNCTIONS[x.fn].numpy(*(np.asarray(a.value, a.dtype.numpy) for a in args if isinstance(a, Const)))
+    return Const(np.asarray(found).astype(x.dtype.numpy).item(), x.dtype)
 
 
 def _of_one_number(x: Reduce, n: Const) -> Scalar:

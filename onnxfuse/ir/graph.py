@@ -30,6 +30,8 @@ CODES: dict[str, str] = {
     "E-KEEP": "the user asked to leave it",
     "E-NO-KERNEL": "the operator is not generated yet",
     "E-NUMERICS": "the kernel differed from its body",
+    "E-INVALID": "the operator does not allow such a call",
+    "E-INTERNAL": "a bug of onnxfuse is in the way",
     "E-OPSET": "the fallback body cannot be spelled in the model's opset",
 }
 
@@ -107,8 +109,9 @@ Attribute = int | float | str | bytes | tuple[int, ...] | tuple[float, ...] | tu
 class Node:
     """An operator call. "" marks an absent optional input; `captures` are outer values that its subgraphs read.
 
-    `origin` names the nodes of the loaded model that it stands for; `raw` is the loader's node for opaque ones. `body`
-    is what an operator without a row computes: its inputs stand for those of the node, and are no values of the graph.
+    `origin` names the nodes of the loaded model that it stands for; `raw` is the loader's node for opaque ones.
+    `invalid` says what is wrong with a call that its operator does not allow, which is as opaque. `body` is what an
+    operator without a row computes: its inputs stand for those of the node, and are no values of the graph.
     """
 
     op: str
@@ -121,11 +124,12 @@ class Node:
     captures: tuple[str, ...] = ()
     raw: Any = field(default=None, compare=False, repr=False)
     body: Graph | None = field(default=None, compare=False, repr=False)
+    invalid: str = field(default="", compare=False, repr=False)
 
     @property
     def standard(self) -> bool:
-        """Whether its operator is of the default domain."""
-        return self.domain in ("", "ai.onnx")
+        """Whether it is a call of an operator of the default domain that may be looked into."""
+        return self.domain in ("", "ai.onnx") and not self.invalid
 
     @property
     def key(self) -> str:

@@ -199,6 +199,8 @@ class Index:
         right = Index.of(other)
         if not self.terms or not right.terms:
             return right if not self.terms else self
+        if len(right.terms) == 1 and not right.terms[0][0]:
+            return _shifted(self, right.terms[0][1])
         return _collect([*self.terms, *right.terms])
 
     def __radd__(self, other: Atom | int) -> Index:
@@ -217,6 +219,8 @@ class Index:
         right = Index.of(other)
         if self.constant == 1 or right.constant == 1:
             return right if self.constant == 1 else self
+        if len(right.terms) == 1 and not right.terms[0][0]:
+            return Index(tuple((m, c * right.terms[0][1]) for m, c in self.terms))
         return _collect([(_product(a, b), c * d) for a, c in self.terms for b, d in right.terms])
 
     def __rmul__(self, other: Atom | int) -> Index:
@@ -256,6 +260,7 @@ def _paren(e: Index) -> str:
     return repr(e) if (len(e.terms) == 1 and e.terms[0][1] == 1) or e.constant is not None else f"({e!r})"
 
 
+@lru_cache(1 << 14)
 def _rank(atom: Atom) -> tuple[int, str]:
     order = {Axis: 0, Loaded: 1, Entry: 2, Least: 3, Common: 3, Div: 4, Mod: 5, Symbol: 6}
     return order[type(atom)], repr(atom)
@@ -265,6 +270,12 @@ def _product(a: Monomial, b: Monomial) -> Monomial:
     if not a or not b:
         return a or b
     return tuple(sorted(a + b, key=_rank))
+
+
+def _shifted(e: Index, by: int) -> Index:
+    """e plus a number, which comes last."""
+    rest, last = (e.terms[:-1], e.terms[-1][1]) if not e.terms[-1][0] else (e.terms, 0)
+    return Index((*rest, ((), last + by))) if last + by else Index(rest)
 
 
 def _collect(terms: list[tuple[Monomial, int]]) -> Index:
@@ -540,6 +551,7 @@ def upper(e: Index) -> Index | None:
     return _bound(e, upper_side=True)
 
 
+@lru_cache(1 << 14)
 def _bound(e: Index, *, upper_side: bool) -> Index | None:
     total = ZERO
     for mono, c in e.terms:
@@ -649,11 +661,13 @@ def atoms(e: Index) -> Iterator[Atom]:
                     yield from atoms(at)
 
 
+@lru_cache(1 << 14)
 def axes_of(e: Index) -> frozenset[Axis]:
     """The axes that e mentions."""
     return frozenset(a for a in atoms(e) if isinstance(a, Axis))
 
 
+@lru_cache(1 << 14)
 def symbols_of(e: Index) -> frozenset[Symbol]:
     """The symbols that e mentions, those in the extents of its axes not counted."""
     return frozenset(a for a in atoms(e) if isinstance(a, Symbol))

@@ -59,6 +59,9 @@ class Load:
         key = ("load", self.source, self.index, self.dtype.name, self.guards, self.otherwise)
         object.__setattr__(self, "_hash", hash(key))
 
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -93,6 +96,9 @@ class Apply:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.fn, self.args, self.dtype.name)))
 
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -115,6 +121,9 @@ class Reduce:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_hash", hash((self.combine, self.ranges, self.body, self.slot)))
 
+    def __eq__(self, other: object) -> bool:
+        return _same(self, other)
+
     def __hash__(self) -> int:
         return self._hash
 
@@ -125,6 +134,49 @@ class Reduce:
 
 
 Scalar = Const | Load | FromIndex | Apply | Reduce
+
+
+def children(x: Scalar) -> tuple[Scalar, ...]:
+    """The scalars directly inside x."""
+    if isinstance(x, Apply):
+        return x.args
+    if isinstance(x, Reduce):
+        return x.body
+    if isinstance(x, Load) and x.otherwise is not None:
+        return (x.otherwise,)
+    return ()
+
+
+def _same(a: Scalar, b: object) -> bool:
+    """Equality in steps as many as there are distinct pairs of nodes, also where much is shared."""
+    if a is b:
+        return True
+    pairs: list[tuple[Scalar, object]] = [(a, b)]
+    seen: set[tuple[int, int]] = set()
+    while pairs:
+        one, two = pairs.pop()
+        if one is two or (id(one), id(two)) in seen:
+            continue
+        if not _alike(one, two):
+            return False
+        seen.add((id(one), id(two)))
+        pairs.extend(zip(children(one), children(two), strict=True))  # type: ignore[arg-type]  # of one kind now
+    return True
+
+
+def _alike(one: Scalar, two: object) -> bool:
+    """Whether two scalars are equal but for what is inside of them."""
+    if type(one) is not type(two) or hash(one) != hash(two):
+        return False
+    if isinstance(one, Apply) and isinstance(two, Apply):
+        return one.fn == two.fn and one.dtype == two.dtype and len(one.args) == len(two.args)
+    if isinstance(one, Load) and isinstance(two, Load):
+        reads = [(x.source, x.index, x.dtype, x.guards, x.otherwise is None) for x in (one, two)]
+        return reads[0] == reads[1]
+    if isinstance(one, Reduce) and isinstance(two, Reduce):
+        sums = [(x.combine, x.ranges, x.dtype, x.slot, len(x.body)) for x in (one, two)]
+        return sums[0] == sums[1]
+    return one == two
 
 
 def _when(guards: tuple[Guard, ...]) -> str:

@@ -17,6 +17,7 @@ from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_dims
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import defined
+from onnxfuse.load.legal import marked
 from onnxfuse.load.shapes import Setting, Shapes, propagate
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Body, Source
@@ -80,6 +81,7 @@ def _body(place: _Place) -> Graph | None:
         return None
     source: Source = place.outer.source
     parts = convert(place.proto, source.proto.ir_version, place.payloads, place.outer.constants, place.path)
+    marked(parts, place.outer.opset)
     given: dict[str, TensorType | None] = {name: place.outer.types.get(name) for name in parts.inputs[len(listed) :]}
     shapes = _settled(place, parts, formal, given)
     captured = {name: c for name, c in parts.constants.items() if place.outer.constants.get(name) is c}

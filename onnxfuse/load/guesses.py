@@ -8,7 +8,7 @@ from onnxfuse.ir.dtype import U8
 from onnxfuse.ir.graph import Refused, TensorType
 from onnxfuse.ir.index import Index, divides
 from onnxfuse.ops.resize import resized
-from onnxfuse.ops.spec import INVALID_CALL, View
+from onnxfuse.ops.spec import UNFORESEEN, View
 
 Guess = Callable[[View], TensorType | None]
 
@@ -73,5 +73,5 @@ def guessed(view: View) -> TensorType | None:
     guess = _GUESSES.get(view.node.domain, {}).get(view.node.op)
     try:
         return guess(view) if guess is not None else None
-    except (Refused, *INVALID_CALL):
+    except (Refused, *UNFORESEEN):
         return None

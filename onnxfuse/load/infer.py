@@ -64,7 +64,7 @@ class NodeInference:
     ) -> dict[str, tuple[int, tuple[Index | None, ...]]]:
         """(element type number, extents) of the outputs; an extent is None where it is anything."""
         raw = self.raw.get(node.name)
-        if raw is None or node.raw is not None or node.domain not in ("", "ai.onnx"):
+        if raw is None or node.raw is not None or not node.standard:
             return {}
         given = {i: t for i in node.inputs if i and (t := types.get(i)) is not None}
         if len(given) != len({i for i in node.inputs if i}):

@@ -17,6 +17,7 @@ from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
 from onnxfuse.load.inline import graphs, inlined
+from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled
 from onnxfuse.load.read import File, read
 from onnxfuse.load.shapes import Setting, Shapes, propagate
@@ -66,6 +67,7 @@ def _graph(
     infos = {name: listed[name] for name in parts.inputs}
     names = names_of(_as_loaded(options, spelled), infos, (*proto.graph.output, *proto.graph.value_info))
     opset = _opset(proto, warnings)
+    marked(parts, opset)
     shapes = _shapes(proto, parts, infos, names, opset)
     _check_subgraph_data(proto, payloads)
     if parts.overridable:

@@ -19,7 +19,7 @@ from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
 from onnxfuse.ops.movement import Piece, slices
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import INVALID_CALL, Definition, View, define
+from onnxfuse.ops.spec import UNFORESEEN, Definition, View, define
 
 _PASSES = 8  # rounds after which equalities are looked for no more; each needs another slice that meets its bound
 
@@ -110,7 +110,7 @@ class _Pass:
             if (mine := guessed(view)) is not None:
                 typed[node.outputs[0]] = mine
                 self.unproven.pop(node.outputs[0], None)
-            if node.op == "Slice" and node.domain in ("", "ai.onnx"):
+            if node.op == "Slice" and node.standard:
                 typed = self._sliced(view, typed)
             self.types.update(typed)
         for d in definitions:
@@ -118,7 +118,7 @@ class _Pass:
                 self.types[d.name] = self._checked(node, d)
         try:
             self._compute(node, definitions)
-        except (Undecided, *INVALID_CALL):
+        except (Undecided, *UNFORESEEN):
             pass  # not known before the model runs
 
     # Types --------------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ class _Pass:
         """The type of a Slice whose row refuses: exact where the facts allow; a symbol that is a minimum is noted."""
         try:
             have, places, out = view.type(0), slices(view), view.out()
-        except (Refused, *INVALID_CALL):
+        except (Refused, *UNFORESEEN):
             return typed
         guess = typed[out].shape if out in typed and len(typed[out].shape) == len(have.shape) else None
         shape, believed = list(have.shape), False
@@ -254,7 +254,7 @@ class _Pass:
 
     def _compute(self, node: Node, found: Sequence[Definition]) -> None:
         """Learn the elements of a node's outputs where they follow from what is known."""
-        if node.domain not in ("", "ai.onnx") or not self.setting.opset:
+        if not node.standard or not self.setting.opset:
             return
         if node.op in ("Shape", "Size"):
             self._shape_of(node)

@@ -47,7 +47,7 @@ def alive(nodes: Sequence[Node], outputs: Iterable[str]) -> tuple[list[Node], se
     wanted = set(outputs)
     kept: list[Node] = []
     for node in reversed(nodes):
-        if node.domain not in ("", "ai.onnx") or wanted.intersection(node.outputs):
+        if not node.standard or wanted.intersection(node.outputs):
             wanted.update(node.reads)
             kept.append(node)
     return kept[::-1], wanted

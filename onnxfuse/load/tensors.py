@@ -131,6 +131,12 @@ def constant(tensor: onnx.TensorProto, payloads: Payloads) -> Constant:
         raise ModelError(f"load: the tensor {tensor.name} has the negative extent {min(shape)}", hint=_DAMAGED)
     payload = payloads.of(tensor)
     if dtype.kind == "x":
+        need = -(-math.prod(shape) * dtype.bits // 8)
+        if payload is not None and dtype.name != "string" and len(payload) != need:
+            raise ModelError(
+                f"load: the tensor {tensor.name} has {len(payload)} bytes, its shape {list(shape)} needs {need}",
+                hint=_DAMAGED,
+            )
         return Constant(dtype, shape, lambda: _decoded(tensor, payload), tensor)
     have = len(payload) if payload is not None else len(getattr(tensor, _FIELDS[dtype.name])) * dtype.bytes
     need = math.prod(shape) * dtype.bytes

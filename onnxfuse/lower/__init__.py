@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
-from onnxfuse.ir.compose import cost, indices_of, inline, loads, rebuild, sources, walk
+from onnxfuse.ir.compose import cost, index_size, indices_of, inline, loads, rebuild, size, sources, walk
 from onnxfuse.ir.dtype import F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
@@ -26,9 +26,11 @@ from onnxfuse.lower.lowered import Lowered
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 from onnxfuse.plan.alive import data
 
-__all__ = ["EXPENSIVE", "Lowered", "has_reduction", "in_float", "lower"]
+__all__ = ["EXPENSIVE", "Lowered", "has_reduction", "lower"]
 
 EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
+LARGEST = 1000  # scalars, written out, above which a value is stored whoever reads it
+LONGEST = 32  # atoms of an index, likewise
 
 
 def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
@@ -158,11 +160,16 @@ def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definiti
     for d in made:
         value = recoded(simplify(_resolve(inline(d.value, inlined), inlined)))
         stored = d.name in outputs or (d.name in looked_up and not _is_index(value))
-        if not stored and (d.name in vanish or _cheap(d, value, readers)):
+        if not stored and (d.name in vanish or _cheap(d, value, readers)) and _short(value):
             inlined[d.name] = (d.axes, value)
         else:
             kept.append(Definition(d.name, d.axes, value))
     return tuple(kept)
+
+
+def _short(value: Scalar) -> bool:
+    """Whether a value may be written out at its readers: what is read there twice, again and again, grows fast."""
+    return size(value) <= LARGEST and index_size(value) <= LONGEST
 
 
 def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]) -> bool:
@@ -212,16 +219,3 @@ def _uncast(value: Scalar) -> Scalar:
     while isinstance(value, Apply) and value.fn == "cast" and value.dtype in (I32, I64):
         value = value.args[0]
     return value
-
-
-def in_float(x: Scalar) -> Scalar:
-    """x with half-precision arithmetic done in float32: loads are widened, the result is rounded once."""
-
-    def go(node: Scalar) -> Scalar | None:
-        if isinstance(node, Load) and node.dtype.accumulator != node.dtype:
-            return Apply("cast", (node,), F32)
-        if isinstance(node, Apply) and node.fn != "cast" and node.dtype.accumulator != node.dtype:
-            return Apply(node.fn, tuple(in_float(a) for a in node.args), F32)
-        return None
-
-    return cast(rebuild(x, go, lambda i: i), x.dtype)

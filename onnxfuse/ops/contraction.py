@@ -87,6 +87,8 @@ def turned(
     `finish` makes of a sum and the result's axes what is stored, in the type of the first input or `dtype`.
     """
     a, b = view.shape(0), view.shape(weights)
+    view.lengths("the shape of the first side", a, 2)
+    view.lengths("the shape of the second side", b, 2)
     ta, tb = view.attr("transA", 0), view.attr("transB", 0)
     m, k_extent = (a[1], a[0]) if ta else (a[0], a[1])
     view.demand(k_extent, "equals", b[1] if tb else b[0])

@@ -99,6 +99,8 @@ def transpose(view: View) -> tuple[Definition, ...]:
     """Transpose by perm (default: reversed)."""
     have = view.shape(0)
     perm = view.attr("perm", tuple(reversed(range(len(have)))))
+    if sorted(perm) != list(range(len(have))):
+        raise view.refuse("E-SHAPE-UNKNOWN", f"{tuple(perm)} does not order {len(have)} dimensions")
     axes = view.axes(tuple(have[p] for p in perm))
     index = [ZERO] * len(have)
     for a, p in zip(axes, perm, strict=True):
@@ -225,6 +227,8 @@ def concat(view: View) -> tuple[Definition, ...]:
     count = len(view.node.inputs)
     first = view.shape(0)
     at = view.axis(view.attr("axis", 0), len(first))
+    for i in range(count):
+        view.lengths("the shape of a piece", view.shape(i), len(first))
     extents = [view.shape(i)[at] for i in range(count)]
     beside = [_one_extent(view, [view.shape(i)[d] for i in range(count)], at == d) for d in range(len(first))]
     shape = (*beside[:at], sum(extents, ZERO), *beside[at + 1 :])

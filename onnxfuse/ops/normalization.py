@@ -14,7 +14,7 @@ from onnxfuse.ir.indexing import flatten
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, cast, const
 from onnxfuse.ops.reduction import reduced_axes
 from onnxfuse.ops.spec import Define, Definition, Row, Spell, Speller, View
-from onnxfuse.ops.stages import At, Element, Normal, Stages, here, square, total, wide
+from onnxfuse.ops.stages import At, Element, Normal, Stages, exponential, here, logarithm, square, total, wide
 
 
 def softmax_axes(view: View) -> tuple[int, ...]:
@@ -280,14 +280,14 @@ def log_sum_exp(view: View) -> tuple[Definition, ...]:
         top = high(at)
         return apply("select", apply("isinf", top), const(0, top.dtype), top)
 
-    norm = s.reduced("%sum", have, over, "sum", lambda at: apply("exp", apply("sub", x(at), least(at))))
+    norm = s.reduced("%sum", have, over, "sum", lambda at: exponential(apply("sub", x(at), least(at))))
     keep = view.attr("keepdims", 1)
     kept = [i for i in range(len(have)) if keep or i not in over]
 
     def value(at: At) -> Scalar:
         place = dict(zip(kept, at, strict=True))
         full = tuple(ZERO if i in over else place[i] for i in range(len(have)))
-        return apply("add", least(full), apply("log", norm(full)))
+        return apply("add", least(full), logarithm(norm(full)))
 
     s.output(tuple(ONE if i in over else have[i] for i in kept), value)
     return tuple(s.made)

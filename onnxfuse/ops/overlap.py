@@ -88,6 +88,16 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
     pads = tuple(view.attr("pads", None) or (0,) * (2 * rank))
     more = tuple(view.attr("output_padding", None) or (0,) * rank)
     asked = tuple(view.attr("output_shape", None) or ())[-rank:]
+    for name, values in (
+        ("strides", strides),
+        ("dilations", dilations),
+        ("output_padding", more),
+        ("the kernel", kernel),
+    ):
+        view.lengths(name, values, rank)
+    view.lengths("pads", pads, 2 * rank)
+    if min((*strides, *dilations, *kernel), default=1) < 1:
+        raise view.refuse("E-INVALID", "strides, dilations and kernels are at least 1")
     auto = view.attr("auto_pad", "NOTSET")
     out: list[Landing] = []
     for i, (n, k, s, d) in enumerate(zip(have, kernel, strides, dilations, strict=True)):

@@ -58,6 +58,7 @@ def margins(view: View) -> tuple[Margin, ...]:
     have = view.shape(0)
     pads = view.static_ints(1) if view.opset >= 11 else tuple(view.attr("pads", ()))
     axes = view.static_ints(3) if view.has(3) else tuple(range(len(have)))
+    view.lengths("pads", pads, 2 * len(axes))
     out = [Margin(e) for e in have]
     for k, a in enumerate(axes):
         at = view.axis(a, len(have))

@@ -82,6 +82,7 @@ def stretches(view: View) -> tuple[Stretch, ...]:
     named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
     out = [Stretch(i, e, e) for i, e in enumerate(have)]
     sizes = view.ints(3) if view.has(3) and view.opset >= 11 and view.shape(3) != (ZERO,) else None
+    view.lengths("what it is resized by", sizes if sizes is not None else _scales(view), len(named))
     for k, at in enumerate(named):
         if sizes is not None:
             out[at] = _sized(view, out[at], sizes[k])

@@ -110,7 +110,14 @@ class View:
         constant = self.constants.get(self.node.inputs[i])
         if constant is not None and constant.size == 1:
             return Const(constant.load().reshape(()).item(), constant.dtype)
+        if len(index) != len(self.shape(i)):
+            raise self.refuse("E-INVALID", f"{self.node.inputs[i]} is not of rank {len(index)}")
         return Load(self.node.inputs[i], index, self.dtype(i))
+
+    def lengths(self, name: str, values: Sequence[Any], wanted: int) -> None:
+        """Refuse a list of another length than the wanted one."""
+        if len(values) != wanted:
+            raise self.refuse("E-INVALID", f"{name} has {len(values)} entries, not {wanted}")
 
     def ints(self, i: int) -> tuple[Index, ...]:
         """Elements of integer input i, known before the model runs or as extents; refused otherwise."""
@@ -261,13 +268,16 @@ def view_of(graph: Graph, node: Node) -> View:
     return View(node, graph.types, graph.constants, graph.known, graph.opset)
 
 
-# What rows raise on nodes of invalid models: attributes, ranks or inputs that the operator does not have.
-INVALID_CALL = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+REPORT = "report it, with the model if you can: a bug of onnxfuse"
+# What rows raise where nobody thought of a case: never what is meant, but it costs the node alone.
+UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
     """What a node computes, or why that cannot be said."""
     node = view.node
+    if node.invalid:
+        return Decision("E-INVALID", (node.name,), f"{node.op}: {node.invalid}", "the runtime refuses it too")
     row = rows.find(node, view.opset)
     if row is None and node.body is not None:
         return _by_body(rows, node, node.body)
@@ -282,8 +292,8 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         return _settled(row.define(view), tuple(view.demands))
     except Refused as refused:
         return refused.decision
-    except INVALID_CALL as e:
-        return Decision("E-SHAPE-UNKNOWN", (node.name,), f"{node.op}: not a valid call of it: {e!r}")
+    except UNFORESEEN as e:
+        return Decision("E-INTERNAL", (node.name,), f"{node.op}: {e!r}", REPORT)
 
 
 def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:

@@ -48,6 +48,11 @@ def logarithm(x: Scalar) -> Scalar:
     return cast(apply("log", x if x.dtype.floating else cast(x, F64)), x.dtype)
 
 
+def exponential(x: Scalar) -> Scalar:
+    """e to the power of x, for integers that of the real number, rounded towards zero."""
+    return cast(apply("exp", x if x.dtype.floating else cast(x, F64)), x.dtype)
+
+
 def wide(view: View, i: int = 0) -> Element:
     """Input i in the type that sums are held in."""
     dtype = view.dtype(i).accumulator

@@ -9,16 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.build import Library
+from onnxfuse.build import CompileError, Library
 from onnxfuse.cache import Cache
 from onnxfuse.config import Target, default_cache_dir
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.errors import DeviceError
+from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
+from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described, features_of, predicted
+from onnxfuse.pipeline.groups import described, features_of, forbidden, names_of, predicted
 from onnxfuse.pipeline.guided import lock_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
@@ -43,19 +45,30 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
         for target, features in _features(context, b)
     ]
     glue = calls.registration(b.domain, variants)
-    library = calls.build_library(
-        tuple(b.sources.values()),
-        glue,
-        toolchain,
-        cache,
-        options.jobs,
-        context.folder / have(context.places).library.name,
-        context.meter.left,
-    )
+    out = context.folder / have(context.places).library.name
+    try:
+        library = calls.build_library(
+            tuple(b.sources.values()), glue, toolchain, cache, options.jobs, out, context.meter.left
+        )
+    except CompileError as problem:
+        if context.strict or not problem.unit:
+            raise
+        return _without(b, problem)
     distinct = len(ops) * len(variants)
     told = {"distinct": distinct, "cached": min(library.cached, distinct), "compiler": library.compiler}
     context.tell("compile", told | {"seconds": library.seconds})
     return replace(b, library=library)
+
+
+def _without(b: Build, problem: CompileError) -> Build:
+    """The build without the kernel that does not compile, to be planned again."""
+    op = next(op for (_, op), source in b.sources.items() if source.symbol == problem.unit)
+    groups = [p.group for p in b.all_parts if p.op == op]
+    if not groups:  # tiles, which many kernels call
+        raise problem
+    told = tuple(Decision("E-INTERNAL", g.origin or (g.name,), problem.message, REPORT) for g in groups)
+    out = frozenset[str]().union(*(names_of(g) for g in groups))
+    return forbidden(replace(b, refused=(*b.refused, *told)), out)
 
 
 def _features(context: Context, b: Build) -> Iterator[tuple[Target, tuple[str, ...]]]:
@@ -78,7 +91,7 @@ def cache_of(context: Context) -> Cache | None:
 
 def check_library(b: Build) -> None:
     """Assert that there is a library where there are kernels."""
-    assert b.copy or (b.library is not None and b.library.path.is_file()), "build: there is no library"
+    assert b.copy or b.stale or (b.library is not None and b.library.path.is_file()), "build: there is no library"
 
 
 def emit(context: Context, calls: Calls, b: Build) -> Build:

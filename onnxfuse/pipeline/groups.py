@@ -22,14 +22,13 @@ from onnxfuse.ir.kernel import Choice, Kernel
 from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.spec import define, view_of
+from onnxfuse.ops.spec import REPORT, define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.render.cpp import products_of
 from onnxfuse.report.result import GroupResult, WayResult
 
 ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
-BUG = "a bug of onnxfuse"  # in the reason of refusals that should never be
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
 MOST_ROUNDS = 12
 
@@ -44,8 +43,15 @@ def attempted(context: Context, what: str, make: Callable[[], Any]) -> Any:
     except Exception as problem:
         if context.strict:
             raise
-        said = f"{type(problem).__name__} {problem}".splitlines()[0]
-        return Decision("E-NO-KERNEL", (), f"{what}: {BUG}: {said}", "report it")
+        said = " ".join(f"{type(problem).__name__} {problem}".split())
+        return Decision("E-INTERNAL", (), f"{what}: {said}", REPORT)
+
+
+def raise_bug(context: Context, decisions: Iterable[Decision]) -> None:
+    """Raise OnnxFuseError where one of the decisions is a bug and the build is strict."""
+    bug = next((d for d in decisions if d.code == "E-INTERNAL"), None)
+    if bug is not None and context.strict:
+        raise OnnxFuseError(f"internal error: {', '.join(bug.nodes)}: {bug.reason}", hint=bug.unlock)
 
 
 def refused(b: Build, refusals: Iterable[tuple[Group, Decision]]) -> Build:

@@ -62,7 +62,7 @@ def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], 
             b = function(context, calls, b)
             check(b)
         show(name, b)
-        back = b.stale and name in ("schedule", "verify", "guide")
+        back = b.stale and name in ("schedule", "build", "verify", "guide")
         at = _NAMES.index("plan") if back else at + 1
     return b
 

@@ -18,15 +18,16 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import (
-    BUG,
     MOST_ROUNDS,
     ROUNDING,
     attempted,
     checked_plan,
     features_of,
     half_for,
+    raise_bug,
     refused,
     rounds,
 )
@@ -98,9 +99,11 @@ def rewrite(context: Context, calls: Calls, b: Build) -> Build:
 
 def _rewritten(context: Context, calls: Calls, b: Build) -> Build:
     """One graph with every allowed rewrite done; bodies of nodes that are gone are forgotten."""
-    graph, firings = calls.rewrite(have(b.graph), context.options)
+    bugs: list[Decision] = []
+    graph, firings = calls.rewrite(have(b.graph), context.options, None if context.strict else bugs)
     there = {n.name for n in graph.nodes}
-    return replace(b, graph=graph, firings=firings, inner=tuple(each for each in b.inner if each.node in there))
+    inner = tuple(each for each in b.inner if each.node in there)
+    return replace(b, graph=graph, firings=firings, inner=inner, refused=(*b.refused, *dict.fromkeys(bugs)))
 
 
 def plan(context: Context, calls: Calls, b: Build) -> Build:
@@ -117,7 +120,11 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         given_up = Decision("E-NO-KERNEL", tuple(n.name for n in graph.nodes), reason, "report it")
         made = Plan(graph, (), {}, (given_up,))
     else:
-        made = calls.plan(graph, ROWS, context.options, b.forbidden)
+        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, context.options, b.forbidden))
+        if isinstance(found, Decision):
+            found = Plan(graph, (), {}, (replace(found, nodes=tuple(n.name for n in graph.nodes)),))
+        made = found
+        raise_bug(context, made.decisions)
     return replace(b, plan=made, parts=(), rounds=b.rounds + 1, again=False)
 
 
@@ -185,10 +192,8 @@ def _explained(context: Context, b: Build) -> Build:
     nodes = [n for n in have(b.plan).graph.nodes if n.name in staying]
     missed = unnamed(nodes, (*have(b.plan).decisions, *b.refused))
     assert not (missed and context.strict), f"plan: nobody says why {missed[0].name} stays"
-    reason = f"nobody says why: {BUG}"
-    return replace(
-        b, refused=(*b.refused, *(Decision("E-NO-KERNEL", (n.name,), f"{n.op}: {reason}", "report it") for n in missed))
-    )
+    told = (Decision("E-INTERNAL", (n.name,), f"{n.op}: nobody says why it stays", REPORT) for n in missed)
+    return replace(b, refused=(*b.refused, *told))
 
 
 def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
@@ -251,7 +256,7 @@ def nodes_left(b: Build) -> Iterator[str]:
     for p in b.parts:
         wanted.update(param.value for param in p.kernel.inputs) if p.kernel is not None else None
     for node in reversed(graph.nodes):
-        foreign = node.domain not in ("", "ai.onnx")
+        foreign = not node.standard
         if node.outputs not in inside and (foreign or wanted.intersection(node.outputs)):
             wanted.update(node.reads)
             yield node.name

@@ -37,7 +37,7 @@ class Affine:
 
 def affine_of(work: Work, node: Node) -> Affine:
     """A node as an affine map of its only variable input. Raises Miss."""
-    if node.op not in AFFINE or node.domain not in ("", "ai.onnx"):
+    if node.op not in AFFINE or not node.standard:
         raise Miss(f"{node.op} is not affine")
     if not work.type(node.outputs[0]).dtype.floating:
         raise Miss(f"{node.outputs[0]} does not hold real numbers")

@@ -79,7 +79,7 @@ def _known(work: Work, node: Node) -> dict[str, Constant]:
 def identity(work: Work, at: int, trust: bool) -> Draft:
     """A node that its row defines as `out[i] = in[i]` gives way to its input, whatever its operator is."""
     node = work.nodes[at]
-    if node.op == "Identity" and node.domain in ("", "ai.onnx"):
+    if node.op == "Identity" and node.standard:
         return Draft(work, at).replace(node.outputs[0], node.inputs[0], typed=False)
     meaning = work.definitions(at)
     d = meaning[-1]
@@ -110,7 +110,7 @@ def equal_nodes(work: Work, at: int, trust: bool) -> Draft:
 def node_key(work: Work, node: Node) -> tuple[Any, ...]:
     """What two nodes that compute the same have in common. Raises Miss for nodes that may not."""
     pure = node.op in _UNROWED_PURE or ROWS.find(node, work.opset) is not None
-    if node.domain not in ("", "ai.onnx") or not pure or node.op == "Dropout" or node.captures:
+    if not node.standard or not pure or node.op == "Dropout" or node.captures:
         raise Miss(f"{node.op} may give another result each time")
     inputs = tuple(sorted(node.inputs)) if commutes(node.op) else node.inputs
     attrs = tuple(sorted((k, _attribute_key(v)) for k, v in node.attrs.items()))

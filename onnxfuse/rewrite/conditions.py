@@ -116,7 +116,7 @@ def _nonnegative(work: Work, v: str, depth: int) -> bool:
     if found is not None:
         return found.dtype.kind in "fiub" and found.size <= 64 * SMALL and not bool((found.load() < 0).any())
     node = work.node(v)
-    if node is None or node.domain not in ("", "ai.onnx") or depth == 0:
+    if node is None or not node.standard or depth == 0:
         return False
     if node.op in _NONNEGATIVE:
         return True

@@ -7,12 +7,13 @@ process ends, and no two rules can undo each other.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
-from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ops.spec import REPORT
 from onnxfuse.rewrite import affine, cleanup, codes, linear, masks, merge, movement, padding, scale, selection
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
@@ -70,19 +71,54 @@ def select(options: Options) -> Selected:
     return Selected(local, late, trusted)
 
 
-def rewrite(graph: Graph, options: Options) -> tuple[Graph, tuple[Firing, ...]]:
+class Broken(Exception):
+    """A bug of the step `name`, where it leaves a graph behind that is changed by half."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
+
+
+def rewrite(graph: Graph, options: Options, bugs: list[Decision] | None = None) -> tuple[Graph, tuple[Firing, ...]]:
     """The graph with every allowed rewrite done, and what fired, in the order of the first firings.
 
     The result has the same inputs and outputs with the same types. Nodes that stand for others name them in `origin`.
+    With `bugs`, a bug of a step costs that step where it was about to fire, and is told there; else it is raised.
     """
     chosen = select(options)
     if graph.opset == 0:  # an opset without rows
         return graph, ()
+    while True:
+        try:
+            return _rewritten(graph, chosen, bugs)
+        except Broken as broken:
+            if bugs is None:
+                raise
+            bugs.append(_bug(broken.name, "", broken.__cause__ or broken))
+            local, late = (tuple(_without(t, broken.name) for t in part) for part in (chosen.local, chosen.late))
+            chosen = replace(chosen, local=local, late=late)
+        except Exception as problem:
+            if bugs is None:
+                raise
+            bugs.append(_bug("all rules", "", problem))
+            return graph, ()
+
+
+def _without(tier: tuple[Step, ...], name: str) -> tuple[Step, ...]:
+    return tuple(s for s in tier if s.name != name)
+
+
+def _bug(step: str, node: str, problem: BaseException) -> Decision:
+    said = " ".join(f"{type(problem).__name__} {problem}".split())
+    return Decision("E-INTERNAL", (node,) if node else (), f"rewrite: {step}: {said}", REPORT)
+
+
+def _rewritten(graph: Graph, chosen: Selected, bugs: list[Decision] | None) -> tuple[Graph, tuple[Firing, ...]]:
     work = Work(graph)
     fired: dict[str, list[str]] = {}
     _merge_constants(work)
     _drop_unread(work)
-    while _run(work, chosen.local, chosen.trusted, fired) | _run(work, chosen.late, chosen.trusted, fired):
+    while _run(work, chosen.local, chosen.trusted, fired, bugs) | _run(work, chosen.late, chosen.trusted, fired, bugs):
         pass
     result = work.freeze()
     _check(graph, result, fired)
@@ -117,7 +153,13 @@ def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draf
     return gain, draft
 
 
-def _run(work: Work, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str], fired: dict[str, list[str]]) -> bool:
+def _run(
+    work: Work,
+    tiers: tuple[tuple[Step, ...], ...],
+    trusted: frozenset[str],
+    fired: dict[str, list[str]],
+    bugs: list[Decision] | None,
+) -> bool:
     """Rewrite until nothing fires; whether anything did. Ends with one pass over all nodes in which nothing fires."""
     any_fired = False
     while True:
@@ -131,13 +173,13 @@ def _run(work: Work, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str
             if at not in work.nodes:
                 continue
             work.retype(at)
-            best = _best(work, at, tiers, trusted)
+            best = _best(work, at, tiers, trusted, bugs)
             if best is None:
                 continue
             name, draft = best
             fired.setdefault(name, []).append(_label(work.nodes[at]))
             fired_now = True
-            for touched in commit(work, draft):
+            for touched in _committed(work, name, draft):
                 if touched in work.nodes and touched not in waiting:
                     waiting.add(touched)
                     heappush(queue, (work.place[touched], touched))
@@ -146,12 +188,24 @@ def _run(work: Work, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str
             return any_fired
 
 
+def _committed(work: Work, name: str, draft: Draft) -> list[int]:
+    """What `commit` gives. Raises Broken where it fails."""
+    try:
+        return commit(work, draft)
+    except Exception as problem:
+        raise Broken(name) from problem
+
+
 def _label(node: Node) -> str:
     return node.origin[0] if node.origin else node.name or node.outputs[0]
 
 
 def _best(
-    work: Work, at: int, tiers: tuple[tuple[Step, ...], ...], trusted: frozenset[str]
+    work: Work,
+    at: int,
+    tiers: tuple[tuple[Step, ...], ...],
+    trusted: frozenset[str],
+    bugs: list[Decision] | None,
 ) -> tuple[str, Draft] | None:
     op = work.nodes[at].key
     for tier in tiers:
@@ -162,6 +216,11 @@ def _best(
             try:
                 gain, draft = propose(work, step, at, step.name in trusted)
             except Miss:
+                continue
+            except Exception as problem:
+                if bugs is None:
+                    raise
+                bugs.append(_bug(step.name, _label(work.nodes[at]), problem))
                 continue
             found.append((gain, step.name, draft))
         if found:

@@ -100,7 +100,8 @@ def moved(d: Definition, arrays: Mapping[str, Constant]) -> Move | None:
     perm = permutation(value.index, shape, d)
     if perm is not None:
         return partial(_permute, perm, dtype)
-    if flatten(plain(value.index, d), shape) == flatten(plain(tuple(map(Index.of, d.axes)), d), d.shape):
+    whole = product(list(shape)) == product(list(d.shape))
+    if whole and flatten(plain(value.index, d), shape) == flatten(plain(tuple(map(Index.of, d.axes)), d), d.shape):
         return partial(_reshape, target, dtype)
     return None
 

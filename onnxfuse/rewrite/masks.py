@@ -59,7 +59,7 @@ def _smaller(draft: Draft, old: str, new: str) -> Draft:
 
 
 def _again(draft: Draft, node: Node, values: dict[str, str]) -> str:
-    if node.domain not in ("", "ai.onnx") or node.op not in {*functions(), "Where", "Cast"}:
+    if not node.standard or node.op not in {*functions(), "Where", "Cast"}:
         raise Miss(f"{node.op} is not elementwise")
     return draft.node(node.op, [values.get(i, i) for i in node.inputs], node.attrs)
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from onnxfuse.ir.compose import children
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.graph import Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.scalar import Apply, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.rewrite.work import Definitions, Miss
 

@@ -15,6 +15,7 @@ from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 _DEEPEST = 16  # nodes between a value and where its elements come from
 _LARGEST = 64 * SMALL  # elements of a constant that is looked into
 # Operators that hold where operand i is at least operand j plus something.
+FARTHEST = 1 << 40  # of a number that a place is multiplied with
 _COMPARISONS = {"GreaterOrEqual": (0, 1, 0), "Greater": (0, 1, 1), "LessOrEqual": (1, 0, 0), "Less": (1, 0, 1)}
 
 Place = tuple[Index, ...]
@@ -68,6 +69,8 @@ def _fitted(array: Array, at: Place) -> Index | None:
         return _fitted(array[..., last], at[:-1])
     first = int(array.reshape(-1)[0])
     steps = [int(np.take(array, 1, axis).reshape(-1)[0]) - first if n > 1 else 0 for axis, n in enumerate(array.shape)]
+    if max(map(abs, (first, *steps))) > FARTHEST:
+        return None
     want = np.full((), first, np.int64)
     for n, step in zip(array.shape, steps, strict=True):
         want = want[..., None] + np.arange(n) * step
@@ -97,7 +100,7 @@ def always_true(work: Work, v: str) -> bool:
     if work.number(v) == 1.0:
         return True
     node = work.node(v)
-    if node is None or node.op not in _COMPARISONS or node.domain not in ("", "ai.onnx"):
+    if node is None or node.op not in _COMPARISONS or not node.standard:
         return False
     try:
         (meaning,) = work.definitions(work.maker[v])

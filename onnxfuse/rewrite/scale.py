@@ -49,7 +49,7 @@ def _reaches(work: Work, v: str, path: Path, depth: int) -> bool:
         taker = work.constants[v]
         return taker.dtype.floating and (taker.size <= SMALL or work.single_use(v))
     node = work.node(v)
-    if node is None or depth == 0 or not work.single_use(v) or node.domain not in ("", "ai.onnx"):
+    if node is None or depth == 0 or not work.single_use(v) or not node.standard:
         return False
     for takers in _takers(work, node):
         if all(_reaches(work, node.inputs[i], path, depth - 1) for i in takers):

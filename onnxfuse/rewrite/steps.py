@@ -122,7 +122,7 @@ def match_node(work: Work, e: Expr, at: int, binding: Binding) -> Iterator[Bindi
     """All ways to read a node as a call; operands of commutative operators in both orders."""
     assert isinstance(e, Call)
     node = work.nodes[at]
-    if node.op != e.op or node.domain not in ("", "ai.onnx") or any(node.outputs[1:]):
+    if node.op != e.op or not node.standard or any(node.outputs[1:]):
         return
     if e.rest:
         held = binding.attributes(e.rest, node.attrs, node.inputs[len(e.args) :])

@@ -68,7 +68,7 @@ class Work:
     def made_by(self, value: str, *ops: str) -> Node:
         """The node that makes a value, when it is one of these operators."""
         node = self.node(value)
-        if node is None or node.op not in ops or node.domain not in ("", "ai.onnx"):
+        if node is None or node.op not in ops or not node.standard:
             raise Miss(f"{value} is not made by {' or '.join(ops)}")
         return node
 
@@ -107,6 +107,8 @@ class Work:
         constant = self.constants.get(value)
         if constant is None:
             raise Miss(f"{value or 'an absent input'} is not constant")
+        if constant.dtype.kind == "x":
+            raise Miss(f"{value} holds no numbers that are understood")
         if constant.size > 64 * SMALL:
             raise Miss(f"{value} is too large to look into")
         return constant.load()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from functools import lru_cache
 
 from onnxfuse.config import Target
 from onnxfuse.ir.dtype import DType
@@ -52,18 +53,44 @@ def schedule(
         reason = f"the extent {group[0]!r} cannot be read from any input of the group"
         return Decision("E-SHAPE-UNKNOWN", (lowered.group.name,), reason, "give --dim or --input-shape")
     c = canonical(group)
+    weights = frozenset(p.name for p in c.inputs if p.value in constants)
+    values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
+    made = _scheduled(_positional(c), weights, target, half, round_bytes, best, winograd=winograd)
+    if isinstance(made, Decision):
+        return replace(made, nodes=(lowered.group.name,))
+    inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
+    return replace(made, inputs=inputs, outputs=outputs)
+
+
+def _positional(c: Canonical) -> Canonical:
+    """A group whose parameters are known by their positions alone, as those of equal groups are."""
+    inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
+    return replace(c, inputs=inputs, outputs=outputs)
+
+
+@lru_cache(256)
+def _scheduled(
+    c: Canonical,
+    weights: frozenset[str],
+    target: Target,
+    half: DType | None,
+    round_bytes: float,
+    best: Best,
+    *,
+    winograd: bool,
+) -> Kernel | Decision:
+    """The kernel of a group, once for equal groups."""
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
-    weights = {p.name for p in c.inputs if p.value in constants}
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     requires = conditions(c.definitions, shapes)
     if isinstance(requires, Decision):
-        return replace(requires, nodes=(lowered.group.name,))
+        return requires
     prepared = prepare(c, weights, target, half)
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
     )
-    judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, constants, round_bytes)
+    judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []
@@ -131,6 +158,6 @@ def _binds(c: Canonical, inputs: Sequence[Param]) -> tuple[ExtentBind | Computed
             spots.setdefault(e, (i, axis))
     known = solved(spots)
     read = [ExtentBind(s, *spots[e], rest, factor) for s, (e, rest, factor) in known.items() if s in c.symbols]
-    made = [Computed(s, e) for s, e in c.computed.items()]
+    made = [Computed(s, e) for s, e in c.computed]
     assert len(read) + len(made) == len(c.symbols), "schedule: a symbol has no bind"
     return (*read, *made)

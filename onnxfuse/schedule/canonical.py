@@ -27,7 +27,7 @@ class Canonical:
     outputs: tuple[Param, ...]
     definitions: tuple[Definition, ...]
     symbols: tuple[Symbol, ...]
-    computed: Mapping[Symbol, Index]
+    computed: tuple[tuple[Symbol, Index], ...]
     conditions: tuple[Index, ...]
 
 
@@ -52,7 +52,7 @@ def canonical(group: Sized) -> Canonical:
         tuple(map(param, lowered.outputs)),
         definitions,
         tuple(a for e in symbols.values() for m, _ in e.terms for a in m if isinstance(a, Symbol)),
-        {_symbol(symbols[s]): rename.index(e) for s, e in group.computed.items()},
+        tuple((_symbol(symbols[s]), rename.index(e)) for s, e in group.computed.items()),
         tuple(e for d in lowered.demands for e in map(rename.index, d.conditions) if e.constant is None),
     )
 

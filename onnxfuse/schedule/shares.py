@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.ir.compose import children, sources, substitute_axes, walk
+from onnxfuse.ir.compose import sources, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, children
 from onnxfuse.ops.spec import Definition
 
 POWERS = ("exp", "exp_or_zero")

@@ -13,10 +13,11 @@ from math import inf
 from onnxfuse.config import Target
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, Symbol, symbols_of
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
 
 USUAL = 128  # rows, where nothing is known of them
+MOST_DOUBLINGS = 20  # of usual numbers, where they make an extent of nothing
 MANY = 8  # times the cores of the machine class
 NEAR = 1.03  # times the least product of two times: what is not above it may be the best as well
 
@@ -52,7 +53,7 @@ class Judge:
         """
         if len(ways) == 1:
             return ways[0], ()
-        values = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
+        values = self._enough({s.name: USUAL for s in self.symbols} | _usual_values(rows))
         times = [self.seconds(way, scratch, values) for way in ways]
         assert (inf, inf) not in times, "an extent has a symbol that is none of the kernel's"
         both = [few * many for few, many in times]
@@ -60,6 +61,15 @@ class Judge:
         taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
         order = [taken, *(i for i in order if i != taken)]
         return ways[taken], (Choice(tuple((ways[i].name, times[i][0]) for i in order)),)
+
+    def _enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
+        """Values of symbols for which every extent of a parameter is at least 1, where there are such."""
+        shapes = [e for p in (*self.kernel.inputs, *self.kernel.outputs) for e in p.shape]
+        for times in (1 << k for k in range(MOST_DOUBLINGS)):
+            made = {name: n * times for name, n in values.items()}
+            if all(_extent(e, made) >= 1 for e in shapes):
+                return made
+        return values
 
     def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int]) -> tuple[float, float]:
         """The predicted times on the cores of the machine class and on many; infinite where a symbol has no value.
@@ -70,6 +80,12 @@ class Judge:
         targets = (replace(self.target, cores=self.target.cores * times) for times in (1, MANY))
         few, many = (cost_of(kernel, target, self.weights, self.round_bytes, values) for target in targets)
         return few.seconds if few is not None else inf, many.seconds if many is not None else inf
+
+
+def _extent(e: Index, values: Mapping[str, int]) -> int:
+    """An extent for some values of the symbols; 1 where it has others."""
+    known = all(s.name in values for s in symbols_of(e))
+    return int(evaluate(e, lambda a: values[a.name] if isinstance(a, Symbol) else 0)) if known else 1
 
 
 Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple[Way, tuple[Choice, ...]]]

@@ -19,6 +19,7 @@ from onnxfuse.schedule.nest import WIDE, Goal, Level
 from onnxfuse.schedule.writer import Writer, finished, lifted
 
 MOST_TAPS = 32  # of one line: a longer one is not unrolled
+MOST_EDGES = 16  # bodies of a row at the edges of an image, which are spelled out
 
 
 def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
@@ -38,7 +39,10 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     span = _inside(x, reduce, width)
     if span is None or not any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b)):
         return None
-    blocks = list(_blocks(goal, x, span, width, _outputs(width, most), vector, spelled))
+    outputs = _outputs(width, most)
+    if span[0] + width - span[1] > MOST_EDGES * outputs:
+        return None
+    blocks = list(_blocks(goal, x, span, width, outputs, vector, spelled))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
 

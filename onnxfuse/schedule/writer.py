@@ -11,11 +11,11 @@ from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import children, cost, indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.schedule.nest import WIDE, Goal, Level, offsets_of, vector_axis
 from onnxfuse.schedule.pieces import parted
 

@@ -280,11 +280,19 @@ def test_versions_are_told_apart(bare: Path):
 
 
 def test_the_time_limit_and_the_first_failure_end_every_compiler(bare: Path, tmp_path: Path):
-    slow = "if 'bad.cpp' in sys.argv: time.sleep(0.3); sys.exit('bad.cpp:1:1: error: no good')\ntime.sleep(60)"
+    slow = """
+if 'bad.cpp' in sys.argv:
+    time.sleep(0.3)
+    sys.exit('bad.cpp:1:1: error: no good')
+if 'slow.cpp' in sys.argv:
+    time.sleep(60)
+time.sleep(1)
+sys.exit('no glue either')
+"""
     fake_compiler(bare, "g++", GCC, slow)
     toolchain = find_toolchain("gcc")
     with pytest.raises(BudgetError, match=r"compiling takes longer than the 0\.5 s allowed \(raise --time-budget\)"):
-        make(toolchain, tmp_path / "lib.so", time_limit=0.5)
+        make(toolchain, tmp_path / "lib.so", Source("slow", ""), time_limit=0.5)
     with pytest.raises(CompileError, match="bad.cpp does not compile: error: no good"):
         make(toolchain, tmp_path / "lib.so", Source("slow", ""), Source("bad", ""), Source("waits", ""))
 

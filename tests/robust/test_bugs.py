@@ -1,0 +1,131 @@
+"""A bug costs a rule, a kernel or a group, is told, and ends the build only where that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+from onnx import parser
+
+from onnxfuse import optimize
+from onnxfuse.build import CompileError
+from onnxfuse.config import Options
+from onnxfuse.errors import OnnxFuseError
+from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.ops import spec
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.render.cpp import render
+from onnxfuse.rewrite import engine
+
+TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y, float[8, 64] z) {
+    a = Exp(x)\n y = Softmax<axis = 1>(a)\n b = Tanh(x)\n c = ReduceMean<axes = [1]>(b)\n z = Sub(b, c) }"""
+
+
+def model() -> bytes:
+    return bytes(parser.parse_model(TWO).SerializeToString())
+
+
+def codes(result: Any) -> list[str]:
+    return [r.code for r in result.refusals]
+
+
+def test_a_rule_that_fails_is_left_out_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: Any) -> Any:
+        raise IndexError("tuple index out of range")
+
+    step = replace(engine._LOCAL[0][0], name="broken", ops=frozenset({"Exp"}), attempt=broken)
+    monkeypatch.setattr(engine, "_LOCAL", ((step,), *engine._LOCAL))
+    result = optimize(model(), stop_after="render", min_group=1)
+    assert result.kernels
+    assert [(r.code, r.reason) for r in result.refusals][-1] == (
+        "E-INTERNAL",
+        "rewrite: broken: IndexError tuple index out of range",
+    )
+    with pytest.raises(IndexError):
+        optimize(model(), stop_after="render", min_group=1, strict=True)
+
+
+def test_a_rule_that_breaks_the_graph_is_left_out_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = '<ir_version: 8, opset_import: ["" : 17]> g (float[4] x) => (float[4] y) { a = Identity(x)\n y = Exp(a) }'
+    proto = parser.parse_model(text).SerializeToString()
+    bugs: list[Any] = []
+    monkeypatch.setattr(engine, "commit", lambda work, draft: {}["no"])
+    graph = engine_graph(proto)
+    made, fired = engine.rewrite(graph, Options(), bugs)
+    assert (made.nodes, fired) == (graph.nodes, ())
+    assert [b.code for b in bugs] == ["E-INTERNAL"]
+    with pytest.raises(engine.Broken):
+        engine.rewrite(graph, Options())
+
+
+def engine_graph(proto: bytes) -> Graph:
+    graphs: list[Graph] = []
+    optimize(proto, stop_after="rewrite", calls=Calls(rewrite=lambda g, o, b: (graphs.append(g), (g, ()))[1]))
+    return graphs[0]
+
+
+def test_a_row_that_fails_is_a_bug_and_costs_its_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_: spec.View) -> Any:
+        raise TypeError("no")
+
+    row = replace(ROWS.rows["Tanh"][0], define=broken)
+    monkeypatch.setitem(ROWS.rows, "Tanh", (row,))  # type: ignore[arg-type]  # the table is a dictionary
+    result = optimize(model(), stop_after="render", min_group=1)
+    assert "E-INTERNAL" in codes(result)
+    assert result.kernels
+    with pytest.raises(OnnxFuseError, match="Tanh: TypeError"):
+        optimize(model(), stop_after="render", min_group=1, strict=True)
+
+
+def test_a_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
+    def spoiled(kernel: Any, symbol: str, *rest: Any) -> Any:
+        made = render(kernel, symbol, *rest)
+        return replace(made, text=f"{made.text}\n#error spoiled\n") if "Tanh" in symbol else made
+
+    cache = {"cache_dir": str(tmp_path / "cache"), "min_group": 1}
+    result = optimize(model(), tmp_path / "out.onnx", calls=Calls(render=spoiled), **cache)
+    assert "E-INTERNAL" in codes(result)
+    assert result.kernels == 1
+    assert result.verify is not None
+    assert result.verify.ok
+    assert any("spoiled" in r.reason for r in result.refusals)
+    with pytest.raises(CompileError):
+        optimize(model(), tmp_path / "two.onnx", calls=Calls(render=spoiled), strict=True, **cache)
+
+
+def test_a_compiler_that_compiles_nothing_is_no_bug_of_a_kernel(tmp_path: Path) -> None:
+    def spoiled(*given: Any) -> Any:
+        made = Calls().registration(*given)
+        return replace(made, text="#error spoiled\n")
+
+    with pytest.raises(CompileError, match="spoiled") as caught:
+        optimize(model(), tmp_path / "out.onnx", calls=Calls(registration=spoiled), no_cache=True, min_group=1)
+    assert caught.value.unit == ""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "y = MatMul(x)",
+        "y = Identity()",
+        "y = Relu(x, x)",
+        "y = Softmax<axes = 1>(x)",
+        'y = Softmax<axis = "a">(x)',
+        "y = Cast(x)",
+        "y, z = Exp(x)",
+    ],
+)
+def test_a_call_that_its_operator_does_not_allow_is_not_looked_into(line: str) -> None:
+    text = f'<ir_version: 8, opset_import: ["" : 17]> g (float[4, 4] x) => (float[4, 4] y) {{ {line} }}'
+    proto: onnx.ModelProto = parser.parse_model(text)
+    result = optimize(proto.SerializeToString(), stop_after="render", min_group=1, strict=True)
+    assert codes(result) == ["E-INVALID"]
+
+
+def test_only_calls_that_are_allowed_are_of_the_default_domain() -> None:
+    node = Node("Exp", ("x",), ("y",), invalid="it has 7 inputs")
+    assert (node.standard, node.key) == (False, "::Exp")

@@ -1,0 +1,108 @@
+"""Time and size grow with the model: nothing is written out as often as it is read."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse import optimize
+from onnxfuse.ir.compose import folded, free_axes, inline, rebuild, size, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.scalar import Load, Scalar, apply, const
+
+SECONDS = 20.0  # for what takes less than one on an idle machine, and minutes or years where it grows fast
+
+
+def doubled(times: int, number: float = 1.0) -> Scalar:
+    """x + x, that added to itself, and so on: as long as 2 ** times when written out."""
+    x: Scalar = apply("add", Load("x", (Index.of(Axis("i", Index.of(8))),), F32), const(number))
+    for _ in range(times):
+        x = apply("add", x, x)
+    return x
+
+
+def test_what_is_shared_is_seen_once() -> None:
+    one, two = doubled(200), doubled(200)
+    assert one == two
+    assert one != doubled(200, 2.0)
+    assert len(list(walk(one))) == 203
+    assert len(free_axes(one)) == 1
+    assert size(folded(rebuild(one, lambda n: None, lambda i: i))) > 2**200
+    read = apply("mul", Load("y", (Index.of(3),), F32), Load("y", (Index.of(3),), F32))
+    assert len(list(walk(inline(read, {"y": ((Axis("i", Index.of(8)),), one)})))) == 204
+
+
+def _saved(nodes: list[onnx.NodeProto], folder: Path, shape: list[int | str], weights: dict[str, np.ndarray]) -> Path:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
+    held = [numpy_helper.from_array(a, name) for name, a in weights.items()]
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], held), opset_imports=[helper.make_opsetid("", 17)]
+    )
+    model.ir_version = 8
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def _doubling(folder: Path) -> Path:
+    nodes = [helper.make_node("Add", [f"t{k}" if k else "x"] * 2, [f"t{k + 1}"]) for k in range(30)]
+    return _saved(nodes, folder, [4, 8], {})
+
+
+def _behind_a_product(folder: Path) -> Path:
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["t0"])]
+    nodes += [helper.make_node("Mul", [f"t{k}"] * 2, [f"t{k + 1}"]) for k in range(30)]
+    return _saved(nodes, folder, [4, 32], {"w": np.full((32, 64), 0.01, np.float32)})
+
+
+def _reflections(folder: Path) -> Path:
+    nodes = [helper.make_node("Pad", [f"t{k}" if k else "x", "p"], [f"t{k + 1}"], mode="reflect") for k in range(6)]
+    nodes.append(helper.make_node("Relu", ["t6"], ["y"]))
+    return _saved(nodes, folder, [4, 8], {"p": np.ones(4, np.int64)})
+
+
+def _far_padding(folder: Path) -> Path:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["t"], pads=[1 << 40] * 4), helper.make_node("Relu", ["t"], ["y"])]
+    return _saved(nodes, folder, [1, 2, 8, 8], {"w": np.ones((2, 2, 3, 3), np.float32)})
+
+
+def _wide_padding(folder: Path) -> Path:
+    nodes = [helper.make_node("Conv", ["x", "w"], ["t"], pads=[0, 999, 0, 999]), helper.make_node("Relu", ["t"], ["y"])]
+    return _saved(nodes, folder, [1, 2, 8, 8], {"w": np.ones((2, 2, 3, 3), np.float32)})
+
+
+def _strided_any_length(folder: Path) -> Path:
+    """Usual lengths are shorter than the window: then nothing would be computed, and nothing could be compared."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["u"]),
+        helper.make_node("Conv", ["u", "w"], ["c"], kernel_shape=[512], strides=[160]),
+        helper.make_node("Mul", ["c", "c"], ["p"]),
+        helper.make_node("Transpose", ["p"], ["t"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["t", "mel"], ["y"]),
+    ]
+    weights = {"axes": np.array([1]), "w": np.ones((257, 1, 512), np.float32), "mel": np.ones((257, 32), np.float32)}
+    return _saved(nodes, folder, ["batch", "samples"], weights)
+
+
+@pytest.mark.parametrize(
+    "make", [_doubling, _behind_a_product, _reflections, _far_padding, _wide_padding, _strided_any_length]
+)
+def test_a_small_model_is_soon_scheduled(make: object, tmp_path: Path) -> None:
+    path = make(tmp_path)  # type: ignore[operator]  # one of the functions above
+    start = time.process_time()
+    optimize(path, stop_after="render", strict=True)
+    assert time.process_time() - start < SECONDS
+
+
+def test_what_is_stored_on_the_way_is_right(tmp_path: Path) -> None:
+    path = _behind_a_product(tmp_path)
+    result = optimize(path, tmp_path / "out.onnx", verify=True, min_group=1, cache_dir=str(tmp_path / "cache"))
+    assert result.verify is not None
+    assert result.verify.ok
+    assert result.kernels == 1
