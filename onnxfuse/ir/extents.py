@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
+from hashlib import blake2s
 from math import gcd
 
 from onnxfuse.ir.index import (
@@ -27,6 +28,7 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import transform
 
+LONGEST = 600  # characters of a formula: an extent of a longer one has a name of its own, and is only read off a shape
 _COMPOUND = (Div, Mod, Least, Common)
 
 
@@ -51,6 +53,9 @@ def _name(atom: Atom) -> Index | None:
     """A symbol in the place of a closed compound atom; a sum of such where the atom simplifies to one."""
     if not isinstance(atom, _COMPOUND) or not _closed(atom):
         return None
+    text = repr(Index.of(atom))
+    if len(text) > LONGEST:
+        return Index.of(Symbol(f"extent_{blake2s(text.encode(), digest_size=8).hexdigest()}"))
     total = ZERO
     for mono, c in expanded(Index.of(atom)).terms:
         part = Index.of(c)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.ir.extents import expanded, follows, named, solved
+from onnxfuse.ir.extents import LONGEST, expanded, follows, named, solved
 from onnxfuse.ir.index import ONE, Index, Symbol, common, floor_div, least, modulo, symbols_of
 from onnxfuse.ir.indexing import evaluate, transform
 
@@ -63,3 +63,12 @@ def test_common_of_what_is_known_is_simple():
     assert common(H, ONE) == common(ONE, H) == common(H, H) == H
     assert common(H, Index.of(3)) == common(Index.of(3), H) == 3
     assert common(both, H) == common(W, both) == both
+
+
+def test_formulas_do_not_grow_without_end():
+    """An extent and half of it, joined forty times: a formula that is written out would double each time."""
+    extent = H
+    for _ in range(40):
+        extent = named(extent + floor_div(extent, Index.of(2)))
+    assert all(len(s.name) <= LONGEST for s in symbols_of(extent))
+    assert extent == named(extent) and any(s.formula is None and s != only(H) for s in symbols_of(extent))
