@@ -24,6 +24,8 @@ from onnxfuse.ir.index import (
     divides,
     exact_quotient,
     floor_div,
+    lower,
+    nonnegative,
     symbols_of,
 )
 from onnxfuse.ir.indexing import transform
@@ -55,14 +57,21 @@ def _name(atom: Atom) -> Index | None:
         return None
     text = repr(Index.of(atom))
     if len(text) > LONGEST:
-        return Index.of(Symbol(f"extent_{blake2s(text.encode(), digest_size=8).hexdigest()}"))
+        return Index.of(Symbol(f"extent_{blake2s(text.encode(), digest_size=8).hexdigest()}", 0))
     total = ZERO
     for mono, c in expanded(Index.of(atom)).terms:
         part = Index.of(c)
         for a in mono:
-            part = part * (Symbol(repr(a), Index.of(a)) if isinstance(a, _COMPOUND) else a)
+            part = part * (_symbol(a) if isinstance(a, _COMPOUND) else a)
         total = total + part
     return total
+
+
+def _symbol(atom: Atom) -> Symbol:
+    """The symbol that stands for an expanded atom."""
+    formula = Index.of(atom)
+    low = lower(formula)
+    return Symbol(repr(atom), int(low is not None and nonnegative(low - 1)), formula)
 
 
 def _closed(atom: Atom) -> bool:
@@ -158,7 +167,7 @@ def _over(e: Index, known: Collection[Symbol]) -> Index | None:
 def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
     if isinstance(atom, Symbol):
         return Index.of(atom) if atom in known else None
-    own = Symbol(repr(atom))
+    own = _symbol(atom)
     if own in known:
         return Index.of(own)
     if isinstance(atom, (Div, Mod)):

@@ -3,7 +3,8 @@
 An `Index` is a sum of integer multiples of products of atoms. Nine kinds of atom or operation exist: integers and
 sums (the polynomial itself), `Axis` (a loop variable), `Symbol` (an extent known when the kernel runs), `Div`, `Mod`,
 `Least` (the smaller of two), `Common` (what two extents broadcast to), `Entry` (an integer of a constant table) and
-`Loaded` (an index read from a tensor). Symbols are at least 1; a loop over a zero extent is never entered.
+`Loaded` (an index read from a tensor). Symbols are at least 1, or 0 where they say so; a loop over a zero extent is
+never entered.
 
 The laws, applied when a `//` or `%` is built (after Halide's simplifier and "law 4" of tinygrad's movement ops):
     (1) multiples of k leave `//k` and vanish from `%k`
@@ -26,12 +27,14 @@ Monomial = tuple["Atom", ...]
 
 @dataclass(frozen=True, slots=True)
 class Symbol:
-    """An extent that is known when the kernel runs; at least 1 wherever a loop over it is entered.
+    """An extent that is known when the kernel runs; at least `least` wherever a loop over it is entered.
 
     One with a `formula`, over symbols that have none, stands for it: its name is the formula's text (`ir/extents.py`).
+    It may be a part of an extent (q of q + 1) and 0 where that is none.
     """
 
     name: str
+    least: int = 1
     formula: Index | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -580,8 +583,9 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
     if isinstance(atom, Least):
         return _least_range(atom)
     if isinstance(atom, Common):
-        lows = [lower(atom.one), lower(atom.two)]
-        return ZERO if all(b is not None and nonnegative(b) for b in lows) else None, None
+        lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
+        fits = (n for n in (ONE, ZERO) if len(lows) == 2 and all(nonnegative(b - n) for b in lows))
+        return next(fits, None), None
     low, high = lower(atom.num), upper(atom.num)
     # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
     low = ZERO if low is not None and nonnegative(low) else None
@@ -630,7 +634,7 @@ def nonnegative(e: Index) -> bool:
 def _least(atom: Atom) -> int | None:
     """The smallest value of a symbol, or of a quotient of a nonnegative number; axes are left to the caller."""
     if isinstance(atom, Symbol):
-        return 1
+        return atom.least
     if isinstance(atom, Div) and not axes_of(atom.num):
         low = lower(atom.num)
         return 0 if low is not None and nonnegative(low) else None

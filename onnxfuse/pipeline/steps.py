@@ -185,12 +185,15 @@ def schedule(context: Context, calls: Calls, b: Build) -> Build:
     return b
 
 
-def _explained(context: Context, b: Build) -> Build:
-    """The build in which each node that stays with the runtime is named by a decision; strict about it where asked."""
-    b = replace(b, inner=tuple(_explained(context, each) for each in b.inner))
+def _explained(context: Context, b: Build, around: tuple[Decision, ...] = ()) -> Build:
+    """The build in which each node that stays with the runtime is named by a decision; strict about it where asked.
+
+    What was refused in a body may be told by the graph `around` it.
+    """
+    b = replace(b, inner=tuple(_explained(context, each, (*around, *b.refused)) for each in b.inner))
     staying = set(nodes_left(b))
     nodes = [n for n in have(b.plan).graph.nodes if n.name in staying]
-    missed = unnamed(nodes, (*have(b.plan).decisions, *b.refused))
+    missed = unnamed(nodes, (*have(b.plan).decisions, *b.refused, *around))
     assert not (missed and context.strict), f"plan: nobody says why {missed[0].name} stays"
     told = (Decision("E-INTERNAL", (n.name,), f"{n.op}: nobody says why it stays", REPORT) for n in missed)
     return replace(b, refused=(*b.refused, *told))

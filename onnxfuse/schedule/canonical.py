@@ -77,8 +77,9 @@ def _symbols(group: Sized) -> dict[Symbol, Index]:
     count = 0
     for s in found:
         if s not in names:
-            names[s] = Index.of(Symbol(f"s{count}"))
-            names |= {t: ONE for t in found if t not in names and multiplied(s, t, products)}
+            others = [t for t in found if t != s and t not in names and multiplied(s, t, products)]
+            names[s] = Index.of(Symbol(f"s{count}", min(t.least for t in (s, *others))))
+            names |= dict.fromkeys(others, ONE)
             count += 1
     return names
 

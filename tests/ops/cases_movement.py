@@ -289,6 +289,8 @@ def scatters() -> list[Case]:
         Case("ScatterElements", (x, np.array([[3], [-4], [1]], np.int32), data(3, 1)), {"axis": -1}, 16, **put),
         Case("ScatterElements", (data(7), ints(6, -7, 3), data(3)), {}, 18, **put),
         Case("ScatterElements", (x, at[:1, :2], data(1, 2)), {"axis": 0}, 18, **put),
+        Case("ScatterElements", (data(1, 4), ints(0, 0, 0)[None], data(1, 3)), {"axis": 0}, 18, **put),
+        Case("ScatterND", (data(1, 4), np.array([[0]]), data(1, 4)), {}, 18, **put),
         Case("ScatterND", (data(5, 3), np.array([[4], [0], [-2]]), data(3, 3)), {}, 11, **put),
         Case("ScatterND", (x, np.array([[[0, 1], [2, -1]], [[1, 1], [1, 0]]]), data(2, 2)), {}, 16, **put),
         Case("ScatterND", (data(2, 3, 2, dtype="int64"), np.array([[1, 2]]), data(1, 2, dtype="int64")), {}, 18, **put),
