@@ -14,6 +14,7 @@ from onnxfuse.schedule.gemm import balanced
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.tiled import Tiled
 from onnxfuse.schedule.toom import FOUR, TWO, Transform
+from onnxfuse.schedule.ways import MANY as MANY_CORES
 from onnxfuse.schedule.ways import Judge, Way
 from onnxfuse.schedule.winograd import Division, Windows, windows_of, winograd_phase
 
@@ -51,8 +52,11 @@ class Algorithms:
         few, many = self.judge.seconds(direct, self.values, sizes)
         good: list[tuple[float, int]] = []
         for at, way in enumerate(ways):
-            here, there = self.judge.seconds(way, self.values, sizes)
-            if here < GAIN * few and here * there < few * many:
+            here = self.judge.time(way, self.values, sizes)
+            if (
+                here < GAIN * few
+                and here * (there := self.judge.time(way, self.values, sizes, MANY_CORES)) < few * many
+            ):
                 good.append((here * there, at))
         return ways[min(good)[1]] if good else None
 

@@ -76,10 +76,14 @@ class Judge:
 
         Buffers `beside` are the scratch of other phases.
         """
+        return self.time(way, beside, values), self.time(way, beside, values, MANY)
+
+    def time(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], times: int = 1) -> float:
+        """The predicted time on so many times the cores of the machine class."""
         kernel = replace(self.kernel, scratch=(*beside, *way.scratch), phases=way.phases)
-        targets = (replace(self.target, cores=self.target.cores * times) for times in (1, MANY))
-        few, many = (cost_of(kernel, target, self.weights, self.round_bytes, values) for target in targets)
-        return few.seconds if few is not None else inf, many.seconds if many is not None else inf
+        target = replace(self.target, cores=self.target.cores * times)
+        found = cost_of(kernel, target, self.weights, self.round_bytes, values)
+        return found.seconds if found is not None else inf
 
 
 def _extent(e: Index, values: Mapping[str, int]) -> int:
