@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 
 from onnxfuse.config import Target
 from onnxfuse.ir.index import Index, floor_div, symbols_of
@@ -53,10 +54,8 @@ class Algorithms:
         good: list[tuple[float, int]] = []
         for at, way in enumerate(ways):
             here = self.judge.time(way, self.values, sizes)
-            if (
-                here < GAIN * few
-                and here * (there := self.judge.time(way, self.values, sizes, MANY_CORES)) < few * many
-            ):
+            there = self.judge.time(way, self.values, sizes, MANY_CORES) if here < GAIN * few else inf
+            if here * there < few * many:
                 good.append((here * there, at))
         return ways[min(good)[1]] if good else None
 
