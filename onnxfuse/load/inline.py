@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import onnx
 
@@ -32,6 +32,26 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     finally:
         log.setLevel(level)
     return None if _shadows(result.graph) > _shadows(proto.graph) else result
+
+
+def written_out(proto: onnx.ModelProto) -> int:
+    """How many nodes a model has once every call of its own functions is written out; a function of itself counts 1."""
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto]) -> int:
+        return sum(of(n) + sum(size(g.node) for g in subgraphs(n)) for n in nodes)
+
+    def of(node: onnx.NodeProto) -> int:
+        key = (node.domain, node.op_type)
+        if key not in functions:
+            return 1
+        if key not in sizes:
+            sizes[key] = 1
+            sizes[key] = size(functions[key].node)
+        return sizes[key]
+
+    return size(proto.graph.node)
 
 
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:

@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse import optimize
+from onnxfuse.errors import ModelError
 from onnxfuse.ir.compose import folded, free_axes, inline, rebuild, size, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
@@ -106,3 +107,16 @@ def test_what_is_stored_on_the_way_is_right(tmp_path: Path) -> None:
     assert result.verify is not None
     assert result.verify.ok
     assert result.kernels == 1
+
+
+def test_functions_that_double_are_counted_before_they_are_written_out() -> None:
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("f", 1)]
+    functions = [helper.make_function("f", "F30", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)]
+    for k in range(30):
+        calls = [helper.make_node(f"F{k + 1}", [i], [o], domain="f") for i, o in (("a", "c"), ("c", "b"))]
+        functions.append(helper.make_function("f", f"F{k}", ["a"], ["b"], calls, opsets))
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 3]) for name in "xy")
+    graph = helper.make_graph([helper.make_node("F0", ["x"], ["y"], domain="f")], "g", [x], [y])
+    model = helper.make_model(graph, functions=functions, opset_imports=opsets, ir_version=8)
+    with pytest.raises(ModelError, match=f"to {2**30} nodes"):
+        optimize(model.SerializeToString(), stop_after="load")
