@@ -20,9 +20,9 @@ from onnx import (
     helper,
     inliner,
     numpy_helper,
-    shape_inference,
 )
 
+from onnxfuse import inference
 from onnxfuse.errors import ModelError, UsageError
 
 _SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
@@ -120,7 +120,7 @@ def _inferred(bare: ModelProto) -> ModelProto:
     """With functions inlined and shapes inferred, as far as that goes."""
     try:
         inlined = inliner.inline_local_functions(bare) if bare.functions else bare
-        return shape_inference.infer_shapes(inlined, data_prop=True)
+        return inference.of_model(inlined) or bare
     except Exception:  # a model that the tools cannot take is still run; its indices are then guessed
         return bare
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from onnx import ModelProto, NodeProto, helper, inliner, shape_inference
+from onnx import ModelProto, NodeProto, helper, inliner
 
+from onnxfuse import inference
 from onnxfuse.feed_limits import graphs, shapes_of
 from onnxfuse.feeds import Input
 
@@ -37,9 +38,12 @@ def fixed_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str, i
         marks = _marked(bare, inputs, {**known, **found})
         try:
             model = inliner.inline_local_functions(bare) if bare.functions else bare
-            graph = shape_inference.infer_shapes(model, data_prop=True).graph
-        except Exception:  # whatever the tools say of a model that the runtime may take all the same
+        except Exception:  # whatever the tool says of a model that the runtime may take all the same
             return found
+        done = inference.of_model(model)
+        if done is None:
+            return found
+        graph = done.graph
         shapes = shapes_of(graph)
         nodes = [node for each in graphs(graph) for node in each.node]
         more = _solved([pair for node in nodes for pair in _pairs(node, shapes)], marks)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -116,18 +117,108 @@ def _watch(
     peak, pause = 0, _FIRST_SAMPLE
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         peak = max(peak, sum(map(_process_bytes, _tree(pid))))
-        if memory_limit is not None and peak > memory_limit:
-            took = f"took {peak / 1e6:.0f} MB, more than the {memory_limit / 1e6:.0f} MB allowed"
-            raise errors.BudgetError(f"{name} {took}", hint="raise the memory budget")
+        _fits(name, peak, memory_limit)
         left = float("inf") if time_limit is None else time_limit - (time.monotonic() - start)
         if left <= 0:
-            raise errors.BudgetError(
-                f"{name} ran longer than the {time_limit:.3g} s allowed", hint="raise the time budget"
-            )
+            raise _too_long(name, time_limit or 0)
         if stop.wait(min(pause, left)):
             break
         pause = min(2 * pause, _LAST_SAMPLE)
     return peak
+
+
+def _fits(name: str, peak: int, limit: int | None) -> None:
+    if limit is not None and peak > limit:
+        took = f"took {peak / 1e6:.0f} MB, more than the {limit / 1e6:.0f} MB allowed"
+        raise errors.BudgetError(f"{name} {took}", hint="raise the memory budget")
+
+
+def _too_long(name: str, limit: float) -> errors.BudgetError:
+    return errors.BudgetError(f"{name} ran longer than the {limit:.3g} s allowed", hint="raise the time budget")
+
+
+class Companion:
+    """A program that answers requests one by one, each within limits; it ends with this process at the latest.
+
+    Requests and answers are bytes, each behind its length in 8 bytes, little end first. Once it has died or exceeded a
+    limit it has `ended`.
+    """
+
+    def __init__(self, command: Sequence[str], *, stage: str) -> None:
+        self._name = f"{stage}: {Path(command[0]).name}"
+        self.ended = False
+        try:
+            self._child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise errors.DeviceError(f"{stage}: {command[0]}: {problem.strerror or problem}") from None
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(_guarded(self._child.pid))
+
+    def ask(self, request: bytes, *, time_limit: float, memory_limit: int) -> bytes:
+        """The answer. Raises BudgetError when a limit is exceeded, DeviceError when the program dies instead."""
+        try:
+            return self._asked(request, time.monotonic() + time_limit, time_limit, memory_limit)
+        except BaseException:
+            self.end()
+            raise
+
+    def _asked(self, request: bytes, end: float, time_limit: float, memory_limit: int) -> bytes:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died: there will be no answer
+            _write(self._child.stdin, len(request).to_bytes(8, "little") + request)
+        have, wanted, pause = bytearray(), 8, _FIRST_SAMPLE
+        while len(have) < wanted:
+            some = self._some(pause)
+            if some is None:
+                pause = min(2 * pause, _LAST_SAMPLE)
+                self._within(end, time_limit, memory_limit)
+                continue
+            have += some
+            wanted = 8 + int.from_bytes(have[:8], "little") if len(have) >= 8 else 8
+        return bytes(have[8:])
+
+    def _some(self, pause: float) -> bytes | None:
+        """Bytes of the answer, None if there are none yet. Raises DeviceError at the end of the output."""
+        assert self._child.stdout is not None
+        if not select.select([self._child.stdout], [], [], pause)[0]:
+            return None
+        some = os.read(self._child.stdout.fileno(), 1 << 20)
+        if not some:
+            raise errors.DeviceError(f"{self._name} {_death(self._child.wait())}")
+        return some
+
+    def _within(self, end: float, time_limit: float, memory_limit: int) -> None:
+        if time.monotonic() > end:
+            raise _too_long(self._name, time_limit)
+        _fits(self._name, sum(map(_process_bytes, _tree(self._child.pid))), memory_limit)
+
+    def end(self) -> None:
+        """Kill the program."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._child.returncode is None:  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        self._held.close()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    """All of it: an unbuffered pipe may take less at once."""
+    view = memoryview(data)
+    while view:
+        view = view[stream.write(view) :]
 
 
 def _text(stream: IO[bytes]) -> str:
@@ -195,14 +286,18 @@ def _import_path() -> dict[str, str]:
 
 def _no_answer(stage: str, module: str, done: Finished) -> errors.OnnxFuseError:
     said = (done.err.strip().splitlines() or ["no message"])[-1]
-    kind, how = errors.OnnxFuseError, f"ended with code {done.code} and without an answer"
-    if done.code < 0:
-        kind, how = errors.DeviceError, f"died of signal {-done.code}"
-        with contextlib.suppress(ValueError):
-            how = f"died of {signal.Signals(-done.code).name}"
-    error = kind(f"{stage}: the child process {module} {how}: {said}")
+    kind = errors.DeviceError if done.code < 0 else errors.OnnxFuseError
+    error = kind(f"{stage}: the child process {module} {_death(done.code)}: {said}")
     error.add_note(done.err)
     return error
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code} and without an answer"
+    with contextlib.suppress(ValueError):
+        return f"died of {signal.Signals(-code).name}"
+    return f"died of signal {-code}"
 
 
 def serve(function: Callable[[Any], Any]) -> None:

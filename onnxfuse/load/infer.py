@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import numpy_helper, shape_inference
+from onnx import numpy_helper
 
+from onnxfuse import inference
 from onnxfuse.ir.dtype import dtype_of
 from onnxfuse.ir.graph import Constant, Node, TensorType
 from onnxfuse.ir.index import Index
@@ -30,9 +31,8 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
         known = inputs.get(info.name)
         if known is not None:
             info.type.CopyFrom(type_proto(known, repr))
-    try:
-        done = shape_inference.infer_shapes(bare, data_prop=True)
-    except Exception:  # C++ errors of many kinds: a model that inference does not understand is still a model
+    done = inference.of_model(bare)
+    if done is None:
         return {}
     return {v.name: c for v in (*done.graph.value_info, *done.graph.output) if (c := _claim(v.type)) is not None}
 
@@ -69,17 +69,12 @@ class NodeInference:
         given = {i: t for i in node.inputs if i and (t := types.get(i)) is not None}
         if len(given) != len({i for i in node.inputs if i}):
             return {}
-        try:
-            schema = onnx.defs.get_schema(node.op, self.opset, "")
-            found = shape_inference.infer_node_outputs(
-                schema,
-                raw,
-                {i: type_proto(t, self._spell) for i, t in given.items()},
-                {i: numpy_helper.from_array(a, i) for i in given if (a := arrays(i)) is not None},
-                opset_imports=[onnx.helper.make_opsetid("", self.opset)],
-            )
-        except Exception:  # C++ errors of many kinds; what cannot be inferred stays unknown
-            return {}
+        found = inference.of_node(
+            raw,
+            self.opset,
+            {i: type_proto(t, self._spell) for i, t in given.items()},
+            {i: numpy_helper.from_array(a, i) for i in given if (a := arrays(i)) is not None},
+        )
         return {o: (number, dims) for o, t in found.items() for number, dims in self._read(t)}
 
     def _spell(self, e: Index) -> str:

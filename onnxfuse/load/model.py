@@ -9,6 +9,7 @@ from functools import partial
 
 import onnx
 
+from onnxfuse import inference
 from onnxfuse.config import Options
 from onnxfuse.errors import ModelError
 from onnxfuse.ir.graph import Graph
@@ -49,7 +50,10 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     defined_once(proto)
     spelled = {} if already_fused else respelled(proto)
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
-    return opened(make(proto), make)
+    with inference.watched(options.time_budget) as losses:
+        graph = opened(make(proto), make)
+    notes = (f"{said}: types are known without it" for said in dict.fromkeys(losses.said))
+    return replace(graph, source=replace(graph.source, warnings=(*graph.source.warnings, *notes)))
 
 
 def _graph(
