@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -12,7 +14,7 @@ from pathlib import Path
 from onnxfuse import feed_limits, feeds
 from onnxfuse.build import TILES
 from onnxfuse.emit import domain
-from onnxfuse.errors import DeviceError
+from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
@@ -51,7 +53,23 @@ def load(context: Context, calls: Calls, b: Build) -> Build:
     if source.already_fused:
         notes = (*notes, "the model has kernels of onnxfuse already: it is copied as it is")
     b = replace(b, loaded=graph, graph=graph, notes=notes, copy=source.already_fused)
-    return b if b.copy else _simplified(calls, b)
+    if b.copy:
+        return b
+    b, options = _simplified(calls, b), context.options
+    if options.verify is not False and options.stop_after is None and not options.dry_run:
+        _runnable(have(b.graph))
+    return b
+
+
+def _runnable(graph: Graph) -> None:
+    """Raise ModelError where one value is larger than this machine: the original could not be run to compare with."""
+    machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for name in (o for n in graph.nodes for o in n.outputs):
+        t = graph.types.get(name)
+        size = t.dtype.bytes * math.prod(t.static_shape) if t is not None and t.static_shape is not None else 0
+        if size > machine:
+            took = f"{name} alone takes {size / 1e9:.0f} GB, more than the {machine / 1e9:.0f} GB of this machine"
+            raise ModelError(f"load: {took}: the model cannot be verified", hint="--no-verify does without")
 
 
 def _simplified(calls: Calls, b: Build) -> Build:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.errors import BudgetError, DeviceError, ModelError, OnnxFuseError
-from onnxfuse.process import Finished, python_child, run
+from onnxfuse.process import Companion, Finished, python_child, run
 
 CHILD = "tests.build.child"
 
@@ -140,3 +140,56 @@ def test_a_child_ignores_the_current_folder(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     assert os.getcwd() == str(tmp_path)
     assert python_child(CHILD, {"do": "echo"}, stage="test") == {"do": "echo"}
+
+
+ECHO = """
+import sys, time
+def take(n):
+    return sys.stdin.buffer.read(n)
+while head := take(8):
+    data = take(int.from_bytes(head, "little"))
+    if data == b"die":
+        sys.exit(3)
+    if data == b"sleep":
+        time.sleep(60)
+    kept = b"x" * 300_000_000 if data == b"grow" else b""
+    time.sleep(1 if kept else 0)
+    sys.stdout.buffer.write(head + data[::-1])
+    sys.stdout.buffer.flush()
+"""
+ROOM = {"time_limit": 30.0, "memory_limit": 200_000_000}
+
+
+def companion() -> Companion:
+    return Companion((sys.executable, "-c", ECHO), stage="test")
+
+
+def test_a_companion_answers_one_request_after_the_other():
+    other = companion()
+    for request in (b"", b"abc", bytes(range(256)) * 10_000):
+        assert other.ask(request, **ROOM) == request[::-1]
+    assert not other.ended
+    other.end()
+    other.end()
+
+
+@pytest.mark.parametrize(
+    ("request_", "limits", "kind", "said"),
+    [
+        (b"die", ROOM, DeviceError, "ended with code 3"),
+        (b"sleep", ROOM | {"time_limit": 0.5}, BudgetError, "longer than the 0.5 s"),
+        (b"grow", ROOM, BudgetError, "more than the 200 MB"),
+    ],
+)
+def test_a_companion_that_fails_has_ended(request_: bytes, limits: dict, kind: type, said: str):
+    other, start = companion(), time.monotonic()
+    with pytest.raises(kind, match=said):
+        other.ask(request_, **limits)
+    assert other.ended
+    assert time.monotonic() - start < 20
+    assert gone(other._child.pid)
+
+
+def test_a_companion_that_does_not_start_says_so():
+    with pytest.raises(DeviceError, match="no-such-command"):
+        Companion(("no-such-command-anywhere",), stage="test")
