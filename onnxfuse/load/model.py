@@ -52,7 +52,7 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
     with inference.watched(options.time_budget) as losses:
         graph = opened(make(proto), make)
-    notes = (f"{said}: types are known without it" for said in dict.fromkeys(losses.said))
+    notes = (f"{said}; types were found without it" for said in dict.fromkeys(losses.said))
     return replace(graph, source=replace(graph.source, warnings=(*graph.source.warnings, *notes)))
 
 
