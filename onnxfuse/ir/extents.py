@@ -47,7 +47,23 @@ def named(e: Index) -> Index:
     >>> half, named((half + 1) // 2)
     ((H + 1)//2, (H + 3)//4)
     """
-    return e if all(isinstance(a, Symbol) for mono, _ in e.terms for a in mono) else transform(e, _name)
+    plain = all(isinstance(a, Symbol) for mono, _ in e.terms for a in mono)
+    if plain and (len(e.terms) < 2 or all(a.formula is None for a in symbols_of(e))):
+        return e
+    return _whole(transform(e, _name))
+
+
+def _whole(e: Index) -> Index:
+    """A sum of one computed extent and a number is a symbol itself: places of a window are (H - 2)//2 + 1, say."""
+    made = expanded(e) if len(e.terms) == 2 and not e.terms[1][0] else ZERO
+    if len(made.terms) != 2 or made.terms[1][0]:
+        return e
+    (mono, c), (_, k) = made.terms
+    if len(mono) != 1 or not isinstance(mono[0], _COMPOUND):
+        return e
+    shared = gcd(c, k)
+    part = Index(((mono, c // shared), ((), k // shared)))
+    return Index.of(_symbol(part)) * shared
 
 
 @lru_cache(1 << 14)
@@ -62,16 +78,34 @@ def _name(atom: Atom) -> Index | None:
     for mono, c in expanded(Index.of(atom)).terms:
         part = Index.of(c)
         for a in mono:
-            part = part * (_symbol(a) if isinstance(a, _COMPOUND) else a)
+            part = part * (_symbol(Index.of(a)) if isinstance(a, _COMPOUND) else a)
         total = total + part
     return total
 
 
-def _symbol(atom: Atom) -> Symbol:
-    """The symbol that stands for an expanded atom."""
-    formula = Index.of(atom)
-    low = lower(formula)
-    return Symbol(repr(atom), int(low is not None and nonnegative(low - 1)), formula)
+def _symbol(formula: Index) -> Symbol:
+    """The symbol that stands for an expanded formula."""
+    return Symbol(repr(formula), int(_positive(formula)), formula)
+
+
+def _positive(e: Index) -> bool:
+    """Whether e >= 1 is proven."""
+    low = lower(e)
+    if low is not None and nonnegative(low - 1):
+        return True
+    mono, c = e.terms[0]
+    atom, more = (mono[0] if c == 1 and len(mono) == 1 else None), e.terms[1][1] if len(e.terms) == 2 else 0
+    if not isinstance(atom, Div) or any(m for m, _ in e.terms[1:]):
+        return False
+    high = lower(atom.num - atom.den)
+    return (high is not None and nonnegative(high) and more >= 0) or (more > 0 and _at_least_zero(atom.num))
+
+
+def _at_least_zero(e: Index) -> bool:
+    """Whether e is -min(.., n) of a number n that is not positive: what `greatest(.., 0)` makes."""
+    mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
+    sides = (mono[0].one, mono[0].two) if len(mono) == 1 and isinstance(mono[0], Least) else ()
+    return c < 0 and any(n is not None and n <= 0 for n in (s.constant for s in sides))
 
 
 def _closed(atom: Atom) -> bool:
@@ -167,9 +201,9 @@ def _over(e: Index, known: Collection[Symbol]) -> Index | None:
 def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
     if isinstance(atom, Symbol):
         return Index.of(atom) if atom in known else None
-    own = _symbol(atom)
-    if own in known:
-        return Index.of(own)
+    for symbol in known:
+        if (found := _offset(symbol)) is not None and found[0] == atom:
+            return Index.of(symbol) - found[1]
     if isinstance(atom, (Div, Mod)):
         num, den = _over(atom.num, known), _over(atom.den, known)
         if num is not None and den is not None:
@@ -183,22 +217,25 @@ def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
 def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
     """n//(k*d) as (n//k)//d where a known symbol is n//k, or differs from it by whole numbers: law (5) backwards."""
     for symbol in known:
-        inner = _quotient(symbol)
-        deeper = divides(inner.den, atom.den) if inner is not None else None
-        if inner is None or deeper is None:
+        inner, offset = _offset(symbol) or (None, 0)
+        if not isinstance(inner, Div):
+            continue
+        deeper = divides(inner.den, atom.den)
+        if deeper is None:
             continue
         more = divides(inner.den, atom.num - inner.num)
         over = _over(more, known) if more is not None else None
         if over is not None:
-            return floor_div(Index.of(symbol) + over, deeper)
+            return floor_div(Index.of(symbol) - offset + over, deeper)
     return None
 
 
-def _quotient(symbol: Symbol) -> Div | None:
-    """The quotient that a symbol stands for."""
+def _offset(symbol: Symbol) -> tuple[Atom, int] | None:
+    """(atom, n) where a symbol stands for atom + n."""
     terms = symbol.formula.terms if symbol.formula is not None else ()
-    atom = terms[0][0][0] if len(terms) == 1 and len(terms[0][0]) == 1 and terms[0][1] == 1 else None
-    return atom if isinstance(atom, Div) else None
+    if not terms or len(terms[0][0]) != 1 or terms[0][1] != 1 or any(mono for mono, _ in terms[1:]):
+        return None
+    return terms[0][0][0], terms[1][1] if len(terms) == 2 else 0
 
 
 def apart(one: Index, two: Index) -> tuple[Index, Index]:
@@ -237,9 +274,9 @@ def equated(one: Index, two: Index) -> dict[Symbol, Index]:
     values: dict[Symbol, Index] = {}
     for whole, parts in ((one, two), (two, one)):
         for part in sorted(symbols_of(parts), key=lambda s: s.name):
-            quotient = _quotient(part)
+            quotient, offset = _offset(part) or (None, 0)
             for symbol in sorted(symbols_of(whole), key=lambda s: s.name):
-                if quotient is not None and expanded(Index.of(symbol)) == quotient.num:
+                if isinstance(quotient, Div) and not offset and expanded(Index.of(symbol)) == quotient.num:
                     values[symbol] = Index.of(part) * quotient.den
     equal = values and over_flat(one, values) == over_flat(two, values)
     return values if equal else {}

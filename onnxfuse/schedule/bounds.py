@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.graph import Decision
@@ -15,6 +16,7 @@ from onnxfuse.ir.index import (
     Index,
     Loaded,
     Mod,
+    Symbol,
     atoms,
     axes_of,
     divides,
@@ -23,6 +25,7 @@ from onnxfuse.ir.index import (
     lower,
     modulo,
     nonnegative,
+    symbols_of,
     upper,
 )
 from onnxfuse.ir.indexing import coefficient, transform
@@ -38,6 +41,7 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
     for d in definitions:
         for source, index, guards in _reads(d):
             for e, extent in zip(index, shapes[source] if isinstance(source, str) else source, strict=True):
+                e, extent, guards = _entered(e, extent, guards)
                 if _inside(e, extent, guards):
                     continue
                 low, high = lower(e), upper(e)
@@ -47,6 +51,18 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
                 found[extent - 1 - high] = None
     return tuple(found)
+
+
+def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index, Index, tuple[Guard, ...]]:
+    """The same where an extent that may be 0 is at least 1: of a tensor without elements nothing is read."""
+    none = {s: Index.of(replace(s, least=1)) for s in symbols_of(extent) if s.least == 0 and Index.of(s) == extent}
+    if not none:
+        return e, extent, guards
+
+    def known(i: Index) -> Index:
+        return transform(i, lambda a: none.get(a) if isinstance(a, Symbol) else None)
+
+    return known(e), known(extent), tuple(Guard(known(g.index), known(g.extent)) for g in guards)
 
 
 def _inside(e: Index, extent: Index, guards: tuple[Guard, ...]) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.extents import LONGEST, expanded, follows, named, solved
-from onnxfuse.ir.index import ONE, Index, Symbol, common, floor_div, least, modulo, symbols_of
+from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, common, floor_div, greatest, least, modulo, symbols_of
 from onnxfuse.ir.indexing import evaluate, transform
 
 H, W, PAST = (Index.of(Symbol(name)) for name in ("H", "W", "past"))
@@ -72,3 +72,24 @@ def test_formulas_do_not_grow_without_end():
         extent = named(extent + floor_div(extent, Index.of(2)))
     assert all(len(s.name) <= LONGEST for s in symbols_of(extent))
     assert extent == named(extent) and any(s.formula is None and s != only(H) for s in symbols_of(extent))
+
+
+def pooled(e: Index) -> Index:
+    """The extent behind a pooling window of 2 that moves by 2, of which the runtime finds one place at least."""
+    return named(floor_div(greatest(e - 2, ZERO), Index.of(2)) + 1)
+
+
+def test_places_of_a_window_are_one_symbol():
+    once, twice = pooled(H), pooled(pooled(H))
+    assert len(once.terms) == len(twice.terms) == 1 and only(once).least == only(twice).least == 1
+    assert named(once - 1 + 1) == once and named(once * W) == once * W
+    found = follows(only(twice), [only(once)])
+    assert found is not None and symbols_of(found) == {only(once)}
+    plain = transform(found, lambda a: H if a == only(once) else None)
+    assert [evaluate(plain, lambda s, n=n: n) for n in (1, 2, 3, 4, 9)] == [1, 1, 1, 2, 4]
+    assert [evaluate(twice, lambda s, n=n: n) for n in (1, 2, 3, 4, 9)] == [1, 1, 1, 1, 2]
+
+
+def test_what_may_be_none_says_so():
+    assert only(named(floor_div(H, Index.of(2)))).least == 0
+    assert only(halved(H)).least == 1 and only(named(common(H, W))).least == 1
