@@ -257,6 +257,6 @@ FAILS: dict[str, str] = {}
 # Where no kernel is made: the rank of the result hangs on a size, or nobody has done it yet; what is mended is to be
 # taken out.
 UNFUSED = {
-    "squeeze-without-axes", "pool-same-upper", "conv-same-upper", "resize-linear", "resize-align-corners", "first-half",
+    "squeeze-without-axes", "pool-same-upper", "conv-same-upper", "first-half",
     "as-long-as-another", "reversed",
 }  # fmt: skip
