@@ -152,7 +152,10 @@ class ReadMap:
 
 
 def read_maps(definitions: Sequence[Definition]) -> dict[str, list[ReadMap]]:
-    """Every way in which the results read each source from outside; values between the definitions are inlined."""
+    """Every way in which the results read each source from outside; values between the definitions are inlined.
+
+    Those that are looked up as indices count as results: what they read is read.
+    """
     made: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
     inner: set[str] = set()
     for d in definitions:
@@ -163,7 +166,8 @@ def read_maps(definitions: Sequence[Definition]) -> dict[str, list[ReadMap]]:
     for d in definitions:
         if d.name not in inner:
             for source, read in _reads(*made[d.name]):
-                out.setdefault(source, []).append(read)
+                if source not in made:
+                    out.setdefault(source, []).append(read)
     return out
 
 

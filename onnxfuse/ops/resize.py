@@ -1,58 +1,30 @@
 """Rows of Resize and Upsample: each axis by itself a few taps, whose places and weights are tables or closed forms.
 
 Where the extents are known, places and weights are worked out in single precision as ONNX Runtime does it, since the
-last bit of a coordinate decides which element is the nearest. Symbolic extents are served where the scale is an integer
-or its inverse: there the coordinates are exact, and so are the closed forms.
+last bit of a coordinate decides which element is the nearest. Symbolic extents: `ops/stretch.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.index import ZERO, Axis, Index, Table, divides, entry, floor_div, greatest, least, modulo
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Table, divides, entry, floor_div
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, const
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, total, wide
+from onnxfuse.ops.stretch import TIE, Manner, Read, Stretch, Tapped, stretched, summed
 
 F = np.float32
 UNIT = 2.0**-30  # of weights in tables
 FEW = 4  # taps of an axis that are spelled out
 Array = np.ndarray[Any, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """An axis by its number: extents before and after, the scale, and the region of interest of tf_crop_and_resize."""
-
-    number: int
-    have: Index
-    extent: Index
-    scale: float = 1.0
-    roi: tuple[float, float] = (0.0, 1.0)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing happens along the axis."""
-        return self.have == self.extent and self.scale == 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Manner:
-    """How a node resizes: its attributes, with the defaults of its opset."""
-
-    mode: str
-    coordinates: str
-    nearest: str
-    cubic: float
-    outside: bool  # taps outside of the axis count nothing
-    antialias: bool
-    beyond: float  # the value of tf_crop_and_resize outside of the tensor
 
 
 def manner(view: View) -> Manner:
@@ -134,9 +106,10 @@ def _sized(view: View, s: Stretch, size: Index) -> Stretch:
     up, down = divides(s.have, size), divides(size, s.have)
     if up is not None and up.constant:
         return replace(s, extent=size, scale=float(up.constant))
-    if down is not None and down.constant:
+    if down is not None and down.constant and down.constant.bit_count() == 1:  # other inverses are not exact
         return replace(s, extent=size, scale=1.0 / down.constant)
-    raise view.refuse("E-SHAPE-UNKNOWN", f"the extent {s.have!r} as {size!r}")
+    view.demand(s.have, "is at least", ONE)
+    return replace(s, extent=size, scale=None)
 
 
 def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> list[Stretch]:
@@ -144,11 +117,12 @@ def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> li
     policy = view.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return out
-    scale = (min if policy == "not_larger" else max)(out[at].scale for at in named)
     for at in named:
-        n = out[at].have.constant
-        if n is None:
+        if not out[at].static:
             raise view.unsized(f"{policy} of the symbolic extent {out[at].have!r}", view.shape(0)[2:])
+    scale = (min if policy == "not_larger" else max)(out[at].ratio for at in named)
+    for at in named:
+        n = out[at].have.constant or 0
         out[at] = replace(out[at], extent=Index.of(int(np.floor(F(scale) * F(n) + F(0.5)))), scale=scale)
     return out
 
@@ -159,7 +133,7 @@ def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> li
 def coordinates(view: View, how: Manner, s: Stretch) -> Array:
     """The coordinate in the input of each output element, in single precision."""
     n, m = s.have.constant or 0, s.extent.constant or 0
-    x, scale = np.arange(m, dtype=F), F(s.scale)
+    x, scale = np.arange(m, dtype=F), F(s.ratio)
     whole, made = F(n), F(m)
     first, last = map(F, s.roi)
     if how.coordinates == "asymmetric":
@@ -187,8 +161,8 @@ def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
     if how.nearest == "simple":
         return np.ceil(x) if scale < 1 else np.trunc(x)
     rounding: dict[str, Callable[[Array], Array]] = {
-        "round_prefer_floor": lambda v: np.ceil(v - F(0.5)),
-        "round_prefer_ceil": lambda v: np.floor(v + F(0.5)),
+        "round_prefer_floor": lambda v: np.floor(v) + (v - np.floor(v) - F(0.5) >= F(TIE)),
+        "round_prefer_ceil": lambda v: np.floor(v) + (v - np.floor(v) - F(0.5) > F(-TIE)),
         "floor": np.floor,
         "ceil": np.ceil,
     }
@@ -200,44 +174,32 @@ def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
 # Taps -----------------------------------------------------------------------------------------------------------------
 
 
-def along(view: View, how: Manner, s: Stretch, at: Index, read: Callable[[Index], Scalar]) -> Scalar:
-    """What stands at position `at` of a stretched axis, given what `read` finds at positions of the original one."""
-    n = s.have.constant
-    if s.idle:
-        return read(at)
-    if n is None or s.extent.constant is None:
-        return _symbolic(view, how, s, at, read)
-    x = coordinates(view, how, s)
+def _tabled(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Scalar:
+    """By places and weights that are known, as tables."""
+    n, x = s.have.constant or 0, coordinates(view, how, s)
     if how.mode == "nearest":
-        places = np.clip(_nearest(view, how, x, s.scale), 0, n - 1).astype(np.int64)
+        places = np.clip(_nearest(view, how, x, s.ratio), 0, n - 1).astype(np.int64)
         return read(_closed(tuple(places.tolist()), at, s))
-    places, weights = _filtered(how, x, n, s.scale)
+    places, weights = _filtered(how, x, n, s.ratio)
     units = np.round(weights / UNIT).astype(np.int64)
     count = places.shape[1]
     if count <= FEW:
         columns = zip(places.T.tolist(), units.T.tolist(), strict=True)
-        return _sum([_term(read, Table(tuple(p)), Table(tuple(w)), at) for p, w in columns])
+        return summed([_term(read, Table(tuple(p)), Table(tuple(w)), at) for p, w in columns])
     tap = Axis(f"{view.out()}:t{s.number}", Index.of(count))
     flat_places, flat_units = (Table(tuple(v.reshape(-1).tolist())) for v in (places, units))
     return total("sum", (tap,), _term(read, flat_places, flat_units, at * count + tap))
 
 
-def _term(read: Callable[[Index], Scalar], places: Table, weights: Table, at: Index) -> Scalar:
+def _term(read: Read, places: Table, weights: Table, at: Index) -> Scalar:
     value = read(entry(places, at))
     weight = apply("mul", FromIndex(entry(weights, at), value.dtype), const(UNIT, value.dtype))
     return apply("mul", value, weight)
 
 
-def _sum(terms: Sequence[Scalar]) -> Scalar:
-    result = terms[0]
-    for t in terms[1:]:
-        result = apply("add", result, t)
-    return result
-
-
 def _closed(places: tuple[int, ...], at: Index, s: Stretch) -> Index:
     """The places as a quotient of the output's position, or, where they are none, as a table."""
-    ratio = Fraction(s.scale).limit_denominator(64)
+    ratio = Fraction(s.ratio).limit_denominator(64)
     p, q = ratio.numerator, ratio.denominator
     for offset in range(-q, p + 1) if p <= 64 else ():
         if places == tuple((i * q + offset) // p for i in range(len(places))):
@@ -269,35 +231,11 @@ def _cubic(d: Array, a: float) -> Array:
     return np.where(d <= 1, near, np.where(d < 2, far, 0.0))
 
 
-def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Callable[[Index], Scalar]) -> Scalar:
-    """The same by exact fractions: the coordinate of output element i is (num * i + offset) / den."""
-    scale = Fraction(s.scale).limit_denominator(64)
-    num, den = scale.denominator * 2, scale.numerator * 2
-    halves = ("half_pixel", "half_pixel_symmetric", *(("pytorch_half_pixel",) if scale > 1 else ()))
-    if how.coordinates not in ("asymmetric", *halves):
-        raise view.unsized(f"coordinates {how.coordinates} of the symbolic extent {s.have!r}", view.shape(0)[2:])
-    offset = scale.denominator - scale.numerator if how.coordinates in halves else 0
-    x, last = at * num + offset, s.have - 1
-    if how.mode == "nearest":
-        shifts = {"floor": 0, "ceil": den - 1, "round_prefer_floor": den // 2 - 1, "round_prefer_ceil": den // 2}
-        shift = (shifts | {"simple": den - 1 if scale < 1 else 0}).get(how.nearest)
-        if shift is None:
-            raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
-        return read(greatest(ZERO, least(floor_div(x + shift, Index.of(den)), last)))
-    if how.mode != "linear" or how.antialias or how.outside:
-        raise view.unsized(f"{how.mode} of the symbolic extent {s.have!r}", view.shape(0)[2:])
-    x = greatest(ZERO, least(x, last * den))
-    low = floor_div(x, Index.of(den))
-    one, two = read(low), read(least(low + 1, last))
-    part = apply("mul", FromIndex(modulo(x, Index.of(den)), one.dtype), const(1 / den, one.dtype))
-    return _sum([apply("mul", one, apply("sub", const(1, one.dtype), part)), apply("mul", two, part)])
-
-
 # The row --------------------------------------------------------------------------------------------------------------
 
 
 def resize(view: View) -> tuple[Definition, ...]:
-    """Resize and Upsample in every mode, by known scales or sizes: one axis after the other, the last one first."""
+    """Resize and Upsample in every mode: one axis after the other, the last one first."""
     how, made, dtype = manner(view), stretches(view), view.dtype(0)
     busy = [i for i, s in enumerate(made) if not s.idle]
     if how.mode != "nearest" and not dtype.floating and busy:
@@ -308,15 +246,19 @@ def resize(view: View) -> tuple[Definition, ...]:
     value: Element = wide(view) if how.mode != "nearest" else lambda at: view.load(0, at)
     for i in reversed(busy):
         shape[i] = made[i].extent
-        value = _stretched(view, how, made[i], i, value)
+        value = _stretched(_along(stages, how, made[i]), i, value)
         if i != busy[0] and how.mode != "nearest":
             value = stages.value(f"%{i}", tuple(shape), value)
     stages.output(tuple(s.extent for s in made), lambda at: _within(view, how, made, at, value(at)))
     return tuple(stages.made)
 
 
-def _stretched(view: View, how: Manner, s: Stretch, i: int, value: Element) -> Element:
-    return lambda at: along(view, how, s, at[i], lambda place: value((*at[:i], place, *at[i + 1 :])))
+def _along(stages: Stages, how: Manner, s: Stretch) -> Tapped:
+    return partial(_tabled, stages.view, how, s) if s.static else stretched(stages, how, s)
+
+
+def _stretched(along: Tapped, i: int, value: Element) -> Element:
+    return lambda at: along(at[i], lambda place: value((*at[:i], place, *at[i + 1 :])))
 
 
 def _within(view: View, how: Manner, made: Sequence[Stretch], at: At, value: Scalar) -> Scalar:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, greatest, least
+from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, greatest, least, modulo
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
 from onnxfuse.ops.spec import View
 
@@ -19,8 +19,8 @@ class Window:
     extent: Index
     stride: int
     dilation: int
-    low: int
-    high: int
+    low: Index
+    high: Index
     size: int
 
     def index(self, out: Index, tap: Index) -> Index:
@@ -31,17 +31,17 @@ class Window:
     def padded(self) -> bool:
         """Whether a tap may lie outside the input."""
         last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation - self.low
-        beyond = (last - self.have + 1).constant
-        return self.low > 0 or beyond is None or beyond > 0
+        low, beyond = self.low.constant, (last - self.have + 1).constant
+        return low is None or low > 0 or beyond is None or beyond > 0
 
     @property
     def within(self) -> Window:
         """The window without the first and last taps that lie in the padding for every output."""
-        have, extent = self.have.constant, self.extent.constant
-        if have is None or extent is None or extent < 1:
+        have, extent, low = self.have.constant, self.extent.constant, self.low.constant
+        if have is None or extent is None or low is None or extent < 1:
             return self
-        first = max(0, -(-(self.low - (extent - 1) * self.stride) // self.dilation))
-        end = min(self.size, -(-(have + self.low) // self.dilation))
+        first = max(0, -(-(low - (extent - 1) * self.stride) // self.dilation))
+        end = min(self.size, -(-(have + low) // self.dilation))
         if end <= first:
             return self
         return replace(self, low=self.low - first * self.dilation, size=end - first)
@@ -55,7 +55,7 @@ class Window:
             return self.within.cells(out, name, counted, dtype)
         tap = Axis(name, Index.of(self.size))
         at = self.index(out, Index.of(tap))
-        low, extent = (self.low, self.have + self.low + self.high) if counted else (0, self.have)
+        low, extent = (self.low, self.have + self.low + self.high) if counted else (ZERO, self.have)
         last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation
         beyond = (last - (self.have + self.low + self.high) + 1).constant
         if not self.padded or (counted and beyond is not None and beyond <= 0):
@@ -84,9 +84,14 @@ def windows(view: View, kernel: tuple[int, ...], data: int = 0, *, pooled: bool 
     auto = view.attr("auto_pad", "NOTSET")
     out: list[Window] = []
     for i, (have, k, s, d) in enumerate(zip(spatial, kernel, strides, dilations, strict=True)):
-        low, high = (pads[i], pads[i + rank]) if auto == "NOTSET" else _auto_pads(view, auto, have, k, s, d)
-        room = have + (low + high - d * (k - 1) - 1)
-        if not view.attr("ceil_mode", 0):
+        reach = d * (k - 1) + 1
+        low, high = (
+            (Index.of(pads[i]), Index.of(pads[i + rank])) if auto == "NOTSET" else _auto_pads(auto, have, reach, s)
+        )
+        room = have + (low + high - reach)
+        if auto.startswith("SAME") and have.constant is None:
+            extent = floor_div(have + (s - 1), Index.of(s))
+        elif not view.attr("ceil_mode", 0):
             extent = _places(view, room, s, pooled)
         else:  # a last window that starts in the high padding is dropped
             extent = least(-floor_div(-room, Index.of(s)) + 1, -floor_div(-(have + low), Index.of(s)))
@@ -105,17 +110,17 @@ def _places(view: View, room: Index, stride: int, pooled: bool) -> Index:
     return floor_div(room, Index.of(stride)) + 1
 
 
-def _auto_pads(view: View, auto: str, have: Index, k: int, s: int, d: int) -> tuple[int, int]:
+def _auto_pads(auto: str, have: Index, reach: int, stride: int) -> tuple[Index, Index]:
+    """Padding for as many places as there are strides in the image, the last one a part of one where it is.
+
+    The places reach to `reach` behind the last multiple of the stride: that is -have modulo it, and what the window is
+    longer than the stride.
+    """
     if auto == "VALID":
-        return 0, 0
-    n = have.constant
-    if n is None:
-        if s != 1:
-            raise view.unsized(f"auto_pad {auto} on a symbolic extent", view.shape(0)[2:])
-        total = d * (k - 1)
-    else:
-        total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
-    half = total // 2
+        return ZERO, ZERO
+    more = modulo(have * (stride - 1), Index.of(stride))
+    total = more + (reach - stride) if reach >= stride else more - least(more, Index.of(stride - reach))
+    half = floor_div(total, Index.of(2))
     return (half, total - half) if auto == "SAME_UPPER" else (total - half, half)
 
 

@@ -137,7 +137,8 @@ def _resize(work: Work, value: str) -> Node | None:
         return None
     axes = stretches(work.view(node))
     crops = work.view(node).attr("coordinate_transformation_mode", "") == "tf_crop_and_resize"
-    alone = all(s.idle for s in axes[: CHANNELS + 1]) and not crops and node.inputs[0] not in work.constants
+    known = all(s.scale is not None for s in axes)
+    alone = known and all(s.idle for s in axes[: CHANNELS + 1]) and not crops and node.inputs[0] not in work.constants
     return node if alone and elements(s.extent for s in axes) > elements(s.have for s in axes) else None
 
 
@@ -154,7 +155,7 @@ def _targets(draft: Draft, resize: Node, channels: int) -> tuple[str, ...]:
     if len(whole) == len(numbers):
         return (*inputs[:2], draft.ints(whole))
     axes = stretches(work.view(resize))
-    return inputs[0], draft.array(np.asarray([axes[a].scale for a in named]), F32, "scales", resize.outputs[0])
+    return inputs[0], draft.array(np.asarray([axes[a].ratio for a in named]), F32, "scales", resize.outputs[0])
 
 
 def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) -> str:

@@ -160,6 +160,17 @@ WINDOWS = (
     Case("pool-same-upper", _IMAGE, "float[n, 3, a, b] y",
          'r = Relu (x)  m = AveragePool <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (r)'
          "  y = Exp (m)"),
+    Case("pool-same-lower", _IMAGE, "float[n, 3, a, b] y",
+         'r = Relu (x)  m = MaxPool <kernel_shape = [4, 2], strides = [3, 3], auto_pad = "SAME_LOWER"> (r)'
+         "  y = Exp (m)"),
+    Case("pool-same-counted", _IMAGE, "float[n, 3, a, b] y",
+         """r = Relu (x)  m = AveragePool <kernel_shape = [5, 4], strides = [2, 3], auto_pad = "SAME_UPPER",
+         count_include_pad = 1> (r)  y = Exp (m)"""),
+    Case("conv-same-lower", _IMAGE, "float[n, 4, a, b] y",
+         'm = Conv <kernel_shape = [3, 3], strides = [2, 5], auto_pad = "SAME_LOWER"> (x, k)  y = Relu (m)'),
+    Case("conv-same-twice", _IMAGE, "float[n, 4, a, b] y",
+         """a0 = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x, k)  a_ = Relu (a0)
+         b0 = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (a_, k2)  y = Relu (b0)"""),
     Case("pool-global", _IMAGE, "float[n, 3, 1, 1] y", "r = Relu (x)  m = GlobalAveragePool (r)  y = Mul (r, m)"),
     Case("conv-same-upper", _IMAGE, "float[n, 4, a, b] y",
          'm = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x, k)  y = Relu (m)'),
@@ -257,6 +268,6 @@ FAILS: dict[str, str] = {}
 # Where no kernel is made: the rank of the result hangs on a size, or nobody has done it yet; what is mended is to be
 # taken out.
 UNFUSED = {
-    "squeeze-without-axes", "pool-same-upper", "conv-same-upper", "resize-linear", "resize-align-corners", "first-half",
+    "squeeze-without-axes", "first-half",
     "as-long-as-another", "reversed",
 }  # fmt: skip

@@ -53,6 +53,11 @@ def nearest() -> list[Case]:
                 out.append(by_scales(x, scales(*factors), attrs))
             for sizes in ((1, 2, 8, 9), (1, 2, 3, 1), (1, 2, 5, 14)):
                 out.append(to_sizes(x, sizes, attrs))
+    for n, m, place, rounding in (  # a last bit from the middle
+        (7, 2, "asymmetric", "round_prefer_ceil"), (14, 19, "half_pixel", "round_prefer_floor"),
+    ):  # fmt: skip
+        attrs = {"coordinate_transformation_mode": place, "nearest_mode": rounding}
+        out.append(to_sizes(data(1, 1, n, n), (1, 1, m, m), attrs, wrong="onnx"))
     for t in ("float64", "float16", "int32", "uint8", "int8"):
         out.append(by_scales(data(1, 2, 3, 4, dtype=t), scales(1, 1, 2, 2), {}))
     out += [

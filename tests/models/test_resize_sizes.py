@@ -1,0 +1,59 @@
+"""Resize to sizes that are only known when the model runs: the elements that ONNX Runtime takes, for every ratio."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import parser
+
+from onnxfuse.engine import open_session, options
+from tests.models.sizes import built
+from tests.models.test_networks import needs_compiler
+
+pytestmark = needs_compiler
+
+MOST = 70
+PLACES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
+NEAREST = [f'mode = "nearest", nearest_mode = "{r}", coordinate_transformation_mode = "{p}"'
+           for p, r in product((*PLACES, "tf_half_pixel_for_nn"), ROUNDINGS)]  # fmt: skip
+LINEAR = [f'mode = "linear", coordinate_transformation_mode = "{p}"' for p in PLACES]
+
+
+def _model(manners: list[str]) -> onnx.ModelProto:
+    """Of opset 12, which has all coordinates: each manner from h to i elements."""
+    outputs = ", ".join(f"float[n, i] y{k}" for k in range(len(manners)))
+    nodes = "  ".join(
+        f"m{k} = Resize <{manner}> (r, none, none, s)  y{k} = Neg (m{k})" for k, manner in enumerate(manners)
+    )
+    text = f"""<ir_version: 8, opset_import: ["" : 12]>
+        g (float[n, h] x, float[n, i] z) => ({outputs}) <float[0] none = {{}}> {{
+        r = Relu (x)  s = Shape (z)  {nodes} }}"""
+    return parser.parse_model(text)
+
+
+@pytest.mark.parametrize(("manners", "limit"), [(NEAREST, 0.0), (LINEAR, 5e-5)], ids=["nearest", "linear"])
+def test_every_ratio(manners: list[str], limit: float, tmp_path: Path) -> None:
+    result = built(_model(manners), tmp_path, strict=True)
+    made = onnx.load(tmp_path / "fused.onnx")
+    assert "Resize" not in {node.op_type for node in made.graph.node}
+    assert result.output.library is not None
+    plain = open_session(str(tmp_path / "m.onnx"), options(optimize=False, threads=1))
+    ways = [
+        open_session(str(tmp_path / "fused.onnx"), options(libraries=found, threads=1))
+        for found in ([str(result.output.library)], [])
+    ]
+    for h, i in product(range(1, MOST + 1), repeat=2):
+        feeds = {"x": np.arange(2.0 * h, dtype=np.float32).reshape(2, h), "z": np.zeros((2, i), np.float32)}
+        wanted = plain.run(None, feeds)
+        for way in ways:
+            found = way.run(None, feeds)
+            wrong = [
+                m for m, a, b in zip(manners, wanted, found, strict=True)
+                if a.shape != b.shape or np.abs(a - b).max() > limit
+            ]  # fmt: skip
+            assert not wrong, (h, i)
