@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.extents import apart, equated, over_flat
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, lower, nonnegative
+from onnxfuse.ir.extents import apart, equated, expanded, over_flat
+from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, divides, floor_div, greatest, least, lower, nonnegative
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, const
@@ -167,6 +167,9 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
         return start, floor_div(end - start + (step - 1), Index.of(step))
     if step < 0 and start == extent - 1 and end == -1:
         return start, floor_div(extent - step - 1, Index.of(-step))
+    back = (end - extent).constant
+    if step < 0 and start == extent - 1 and back is not None and back < 0:  # an end that may lie in front of the first
+        return start, floor_div(least(extent, Index.of(-1 - back)) - step - 1, Index.of(-step))
     given = view.types.get(view.out())
     if step == 1 and given is not None and len(given.shape) > at and _sure(start):
         return start, given.shape[at]
@@ -174,9 +177,16 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
 
 
 def _sure(e: Index) -> bool:
-    """Whether e >= 0 is proven."""
+    """Whether e >= 0 is proven; a quotient by a number is at most what the whole comes to."""
     low = lower(e)
-    return low is not None and nonnegative(low)
+    if low is not None and nonnegative(low):
+        return True
+    whole = expanded(e)
+    for mono, c in whole.terms:
+        atom = mono[0] if len(mono) == 1 else None
+        if c < 0 and isinstance(atom, Div) and atom.den.constant is not None:
+            return _sure((whole - Index.of(atom) * c) * atom.den + atom.num * c)
+    return False
 
 
 def slice_node(view: View) -> tuple[Definition, ...]:
@@ -188,6 +198,7 @@ def slice_node(view: View) -> tuple[Definition, ...]:
         first[at], shape[at] = _slice_bounds(view, piece)
     axes = view.axes(tuple(shape))
     index = tuple(f + Index.of(a) * s for f, a, s in zip(first, axes, stride, strict=True))
+    index = tuple(greatest(ZERO, i) if s < 0 else i for i, s in zip(index, stride, strict=True))
     return (Definition(view.out(), axes, view.load(0, index)),)
 
 
