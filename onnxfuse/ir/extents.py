@@ -42,6 +42,8 @@ def expanded(e: Index) -> Index:
 def named(e: Index) -> Index:
     """e with a symbol for every part of it that is computed from extents alone, other than by adding and multiplying.
 
+    Symbols are never negative: a part that may be is left as it is, unless it is all of e, an extent.
+
     >>> h = Index.of(Symbol("H"))
     >>> half = named((h + 1) // 2)
     >>> half, named((half + 1) // 2)
@@ -50,7 +52,10 @@ def named(e: Index) -> Index:
     plain = all(isinstance(a, Symbol) for mono, _ in e.terms for a in mono)
     if plain and (len(e.terms) < 2 or all(a.formula is None for a in symbols_of(e))):
         return e
-    return _whole(transform(e, _name))
+    made = _whole(transform(e, _name))
+    ((mono, c), *rest) = made.terms or (((), 0),)
+    alone = len(mono) == 1 and c > 0 and not rest and isinstance(mono[0], _COMPOUND) and _closed(mono[0])
+    return Index.of(_symbol(expanded(Index.of(mono[0])))) * c if alone else made
 
 
 def _whole(e: Index) -> Index:
@@ -59,7 +64,7 @@ def _whole(e: Index) -> Index:
     if len(made.terms) != 2 or made.terms[1][0]:
         return e
     (mono, c), (_, k) = made.terms
-    if len(mono) != 1 or not isinstance(mono[0], _COMPOUND):
+    if len(mono) != 1 or not isinstance(mono[0], _COMPOUND) or not _closed(mono[0]):
         return e
     shared = gcd(c, k)
     part = Index(((mono, c // shared), ((), k // shared)))
@@ -78,9 +83,17 @@ def _name(atom: Atom) -> Index | None:
     for mono, c in expanded(Index.of(atom)).terms:
         part = Index.of(c)
         for a in mono:
-            part = part * (_symbol(Index.of(a)) if isinstance(a, _COMPOUND) else a)
+            part = part * (_part(Index.of(a)) if isinstance(a, _COMPOUND) else a)
         total = total + part
     return total
+
+
+def _part(formula: Index) -> Index:
+    """The symbol that stands for a formula that is never negative, or minus that of one that is never positive."""
+    low = lower(formula)
+    if low is not None and nonnegative(low):
+        return Index.of(_symbol(formula))
+    return -Index.of(_symbol(-formula)) if _at_least_zero(-formula) else formula
 
 
 def _symbol(formula: Index) -> Symbol:

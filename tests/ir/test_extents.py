@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.extents import LONGEST, expanded, follows, named, solved
-from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, common, floor_div, greatest, least, modulo, symbols_of
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Symbol, common, floor_div, greatest, least, modulo, symbols_of
 from onnxfuse.ir.indexing import evaluate, transform
 
 H, W, PAST = (Index.of(Symbol(name)) for name in ("H", "W", "past"))
@@ -93,3 +93,21 @@ def test_places_of_a_window_are_one_symbol():
 def test_what_may_be_none_says_so():
     assert only(named(floor_div(H, Index.of(2)))).least == 0
     assert only(halved(H)).least == 1 and only(named(common(H, W))).least == 1
+
+
+def test_symbols_are_never_negative():
+    """What `greatest(2 - H, 0)` is made of is never positive; the symbol for it stands for its negative."""
+    made = named(H + greatest(2 - H, ZERO) * 3)
+    (symbol,) = symbols_of(made) - {only(H)}
+    for size in (1, 2, 5):
+        assert evaluate(Index.of(symbol), lambda s, n=size: n) == max(2 - size, 0)
+        assert evaluate(made, lambda s, n=size: n) == size + 3 * max(2 - size, 0)
+    open_ = named(H + least(H - 5, W - 5))
+    assert symbols_of(open_) == {only(H), only(W)} and not all(s.formula for s in symbols_of(open_))
+
+
+def test_indices_are_no_extents():
+    """What runs with a loop is not named, with a number behind it neither."""
+    axis = Index.of(Axis("i", H))
+    for e in (floor_div(axis + 1, Index.of(2)) + 3, least(axis, H - 1), modulo(axis, Index.of(3))):
+        assert named(e) == e
