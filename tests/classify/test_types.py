@@ -168,7 +168,8 @@ def value_at(e: Index, axes: tuple[Axis, ...], arrays: Mapping[str, Any], sizes:
             got = np.asarray(arrays[atom.source][at] if at else arrays[atom.source])
             return np.where(got < 0, got + value_at(atom.extent, axes, arrays, sizes), got)
         if isinstance(atom, Entry):
-            return np.asarray(atom.table.values)[value_at(atom.at, axes, arrays, sizes)]
+            # guards may leave entries out that lie behind the end of the table
+            return np.take(atom.table.values, value_at(atom.at, axes, arrays, sizes), mode="clip")
         return points[axes.index(atom)]
 
     return np.broadcast_to(np.asarray(evaluate(e, value)), sizes)

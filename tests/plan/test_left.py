@@ -32,8 +32,8 @@ g (float[4, 8] x) => (float[4, 1] a, float[1, 8] b)
 KEPT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[4, 8] x) => (float[4, 8] y) { a = Neg(x)\n b = Relu(a)\n c = Abs(b)\n y = Exp(c) }"""
 SIZES = """<ir_version: 8, opset_import: ["": 17]>
-g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y)
-{ a = Relu(x)\n b = MaxPool<kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER">(a)\n y = Neg(b) }"""
+g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y) <float[4] s = {1.0, 1.0, 2.0, 2.0}>
+{ a = Relu(x)\n b = Resize<mode = "cubic">(a, , s)\n y = Neg(b) }"""
 
 
 SIZES_BEHIND = SIZES.replace("Relu(x)", "MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)")
