@@ -652,17 +652,19 @@ def atoms(e: Index) -> Iterator[Atom]:
     for mono, _ in e.terms:
         for atom in mono:
             yield atom
-            if isinstance(atom, (Div, Mod)):
-                yield from atoms(atom.num)
-                yield from atoms(atom.den)
-            elif isinstance(atom, (Least, Common)):
-                yield from atoms(atom.one)
-                yield from atoms(atom.two)
-            elif isinstance(atom, Entry):
-                yield from atoms(atom.at)
-            elif isinstance(atom, Loaded):
-                for at in atom.at:
-                    yield from atoms(at)
+            for part in parts_of(atom):
+                yield from atoms(part)
+
+
+def parts_of(atom: Atom) -> tuple[Index, ...]:
+    """The indices that an atom is made of; extents of axes and of loaded indices are not counted."""
+    if isinstance(atom, (Div, Mod)):
+        return (atom.num, atom.den)
+    if isinstance(atom, (Least, Common)):
+        return (atom.one, atom.two)
+    if isinstance(atom, Entry):
+        return (atom.at,)
+    return atom.at if isinstance(atom, Loaded) else ()
 
 
 @lru_cache(1 << 14)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.compose import indices_of, walk
 from onnxfuse.ir.extents import expanded, follows, linear, over, solved
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import ONE, Atom, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, symbols_of
+from onnxfuse.ir.index import ONE, Atom, Index, Loaded, Symbol, parts_of, symbols_of
 from onnxfuse.ir.layout import Layout, Reshape, Step
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.lowered import Lowered
@@ -115,17 +115,8 @@ def monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
     for mono, _ in e.terms:
         yield mono
         for atom in mono:
-            if isinstance(atom, (Div, Mod)):
-                yield from monomials(atom.num)
-                yield from monomials(atom.den)
-            elif isinstance(atom, (Least, Common)):
-                yield from monomials(atom.one)
-                yield from monomials(atom.two)
-            elif isinstance(atom, Entry):
-                yield from monomials(atom.at)
-            elif isinstance(atom, Loaded):
-                for inner in (*atom.at, atom.extent):
-                    yield from monomials(inner)
+            for inner in (*parts_of(atom), *((atom.extent,) if isinstance(atom, Loaded) else ())):
+                yield from monomials(inner)
 
 
 def _layout(layout: Layout, values: Mapping[Symbol, Index]) -> Layout:
