@@ -184,14 +184,19 @@ def traffic(kernel: Kernel) -> int | None:
     return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
 
 
+def predicting(context: Context) -> Target:
+    """The machine that predictions are for."""
+    best = context.targets[0]
+    return best if context.machine is None else context.machine.target(best)
+
+
 def predicted(context: Context, b: Build) -> list[Cost | None]:
     """The cost of each kernel of a build and of its bodies, in the order of `all_parts`; None where it is not known."""
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
     pairs = [(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True) if part.kernel is not None]
     constants = frozenset(name for graph in {id(g): g for g in graphs}.values() for name in graph.constants)
     held = weight_bytes([have(part.kernel) for part, _ in pairs], constants)
-    best = context.targets[0]
-    target = best if context.machine is None else context.machine.target(best)
+    target = predicting(context)
     known: dict[tuple[str, tuple[bool, ...]], Cost | None] = {}
 
     def cost(part: Part) -> Cost | None:
