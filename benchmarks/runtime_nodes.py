@@ -27,7 +27,7 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from onnxfuse.config import Target, targets_of
-from onnxfuse.cost.runtime import DISPATCH, Call, Tensor, node_seconds, work_of
+from onnxfuse.cost.runtime import Call, Tensor, node_seconds, work_of
 from onnxfuse.ir.dtype import DType, dtype_of
 
 QUANTILE = 0.0
@@ -356,7 +356,7 @@ def rows(threads: Sequence[int], seconds: float, target: Target, only: str) -> l
 
 def _row(label: str, threads: int, timed: Timed, target: Target) -> dict[str, Any]:
     work = work_of(timed.call)
-    seconds = max(timed.us * 1e-6 - DISPATCH, 1e-7)
+    seconds = max((timed.us - target.dispatch_us) * 1e-6, 1e-7)
     share = work.operations / seconds / (target.gflops * 1e9)
     one = Target(**{f: getattr(target, f) for f in target.__dataclass_fields__} | {"cores": threads})
     return {

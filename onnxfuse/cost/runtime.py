@@ -1,4 +1,4 @@
-"""Predicted seconds of ONNX Runtime's own nodes, from a plain model: a start, operations, bytes, and threads.
+"""Predicted seconds of ONNX Runtime's own nodes, from a plain model: dispatch, operations, bytes and threads.
 
 An operator is of a kind. A row of the table says what share of a core's peak the operations of that kind reach in the
 runtime, and what part of its time more threads divide. `benchmarks/runtime_nodes.py` measures the rows.
@@ -14,7 +14,7 @@ from onnxfuse.config import Target
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Attribute
 
-DISPATCH = 0.35e-6  # seconds of a node that does nothing
+EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 GRAIN = 15e-6  # seconds of work for which a second thread is woken
 WAKING = 3e-6  # until it has begun and ended
 HELD = 0.5  # share of a cache that holds what a node reads and writes
@@ -60,11 +60,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A kind: share of a core's peak, the part of its time that threads divide, microseconds until it begins."""
+    """A kind: share of a core's peak that it reaches, and the part of its time that threads divide."""
 
     share: float
     divided: float = 0.0
-    start: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +132,7 @@ def work_of(call: Call) -> Work:
     special = _SPECIAL.get(call.op)
     if special is not None:
         return special(call)
-    kind = _KIND_OF.get(call.op, "cheap")
-    elements = [t.elements for t in (*call.outputs, *(call.read if kind in _BY_INPUT else ()))]
-    return Work(kind, float(max(elements, default=0)))
+    return Work(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
 
 
 def node_seconds(call: Call, target: Target, round_bytes: float = 0.0) -> float:
@@ -145,14 +142,15 @@ def node_seconds(call: Call, target: Target, round_bytes: float = 0.0) -> float:
     """
     work = work_of(call)
     row = KINDS[work.kind]
+    dispatch = target.dispatch_us * 1e-6  # as of a kernel: the runtime treats both alike
     if work.kind == VIEW:
-        return DISPATCH
+        return dispatch
     computing = work.operations / (row.share * target.gflops * 1e9)
     moved, shared = _moving(call, target, round_bytes)
     alone = max(computing, moved)
     threads = max(1, min(target.cores, int(alone / GRAIN))) if row.divided else 1
     seconds = max(alone * (1 - row.divided + row.divided / threads), shared)
-    return DISPATCH + row.start * 1e-6 + seconds + (WAKING if threads > 1 else 0.0)
+    return dispatch + seconds + (WAKING if threads > 1 else 0.0)
 
 
 def _moving(call: Call, target: Target, round_bytes: float) -> tuple[float, float]:
@@ -172,7 +170,6 @@ def _moving(call: Call, target: Target, round_bytes: float) -> tuple[float, floa
 
 # Kinds of operators ---------------------------------------------------------------------------------------------------
 
-_BY_INPUT = frozenset(("scan", "normalization"))
 _SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
 
 _OPERATORS = {
@@ -187,10 +184,6 @@ _OPERATORS = {
     "cast": "Cast CastLike",
     "code": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearAdd QLinearMul QLinearSigmoid"
     " QLinearLeakyRelu QLinearWhere",
-    "scan": "ArgMax ArgMin CumSum CumProd",
-    "normalization": "LayerNormalization SimplifiedLayerNormalization RMSNormalization InstanceNormalization"
-    " GroupNormalization LpNormalization MeanVarianceNormalization LRN",
-    "skipping normalization": "SkipLayerNormalization SkipSimplifiedLayerNormalization EmbedLayerNormalization",
     "transpose": "Transpose",
     "shuffle": "DepthToSpace SpaceToDepth Col2Im",
     "copy": "Concat Slice Split Expand Tile QLinearConcat Trilu CenterCropPad Crop",
@@ -259,7 +252,7 @@ def _reduction(call: Call) -> Work:
     out = call.outputs[0]
     kept = bool(out.shape) and bool(image.shape) and out.shape[-1] == image.shape[-1] != 1
     outer = "extreme outer" if call.op in ("ReduceMax", "ReduceMin") else "reduction outer"
-    return Work(outer if kept else "reduction", float(image.elements))
+    return Work(outer, float(image.elements)) if kept else Work("reduction", _with_rows(image))
 
 
 def _gathered(call: Call) -> Work:
@@ -278,13 +271,28 @@ def _arithmetic(call: Call) -> Work:
     return Work("integer" if wide else "cheap", float(out.elements))
 
 
+def _rows(kind: str) -> Callable[[Call], Work]:
+    """Something for each element that is read, and for each row of them."""
+
+    def work(call: Call) -> Work:
+        image = call.inputs[0]
+        assert image is not None
+        return Work(kind, _with_rows(image))
+
+    return work
+
+
+def _with_rows(image: Tensor) -> float:
+    return image.elements + EACH_ROW * image.elements / max(image.shape[-1] if image.shape else 1, 1)
+
+
 def _softmax(call: Call) -> Work:
     """Something for each element; along another axis than the last one, the runtime turns the tensor round."""
     image = call.inputs[0]
     assert image is not None
     axis = call.attrs.get("axis", -1)
     last = axis in (-1, len(image.shape) - 1)
-    return Work("softmax" if last else "softmax inner", float(image.elements))
+    return Work("softmax", _with_rows(image)) if last else Work("softmax inner", float(image.elements))
 
 
 def _resize(call: Call) -> Work:
@@ -302,6 +310,11 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
     (
         *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger"),
         *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
+        *_each(_rows("scan"), "ArgMax ArgMin CumSum CumProd"),
+        *_each(_rows("normalization"), "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
+        *_each(_rows("normalization"), "InstanceNormalization GroupNormalization MeanVarianceNormalization"),
+        *_each(_rows("normalization"), "LpNormalization LRN"),
+        *_each(_rows("skipping normalization"), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
         *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
         *_each(_resize, "Resize Upsample"),
         *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),

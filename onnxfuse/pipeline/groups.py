@@ -211,8 +211,13 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
     return [cost(part) for part in b.all_parts]
 
 
-def described(context: Context, part: Part, name: str, graph: Graph, cost: Cost | None) -> GroupResult:
-    """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict)."""
+def described(
+    context: Context, part: Part, name: str, graph: Graph, cost: Cost | None, runtime: float | None
+) -> GroupResult:
+    """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict).
+
+    `runtime` are the seconds of the runtime's own nodes.
+    """
     kernel, group = part.kernel, part.group
     found = attempted(context, "describe", lambda: _type_and_flops(graph, group))
     mapping, flops = (None, None) if isinstance(found, Decision) else found
@@ -226,6 +231,7 @@ def described(context: Context, part: Part, name: str, graph: Graph, cost: Cost 
         bytes=traffic(kernel) if kernel is not None else None,
         phases=len(kernel.phases) if kernel is not None else 0,
         predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
+        runtime_ms=round(runtime * 1e3, 6) if runtime is not None else None,
         bound=cost.bound if cost is not None else None,
         ways=tuple(_ways(choice) for choice in kernel.choices) if kernel is not None else (),
     )
