@@ -170,6 +170,7 @@ def _moving(call: Call, target: Target, round_bytes: float) -> tuple[float, floa
 
 # Kinds of operators ---------------------------------------------------------------------------------------------------
 
+_CODES = ("QLinearConv", "QLinearMatMul", "QGemm")  # scale and zero point stand before the weights
 _SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
 
 _OPERATORS = {
@@ -196,7 +197,7 @@ _KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
 
 def _product(call: Call) -> Work:
     """A product of matrices: two operations for each column, row and step."""
-    left, right = call.inputs[0], call.inputs[1]
+    left, right = call.inputs[0], call.inputs[3 if call.op in _CODES else 1]
     assert left is not None and right is not None
     depth = left.shape[0] if call.op == "Gemm" and call.attrs.get("transA") else left.shape[-1]
     out = call.outputs[0]
@@ -209,10 +210,15 @@ def _product(call: Call) -> Work:
     return Work("product of a row" if rows == 1 else "product of few rows" if rows <= _SHORT else "product", operations)
 
 
+def _einsum(call: Call) -> Work:
+    """Of a product of i x k by k x j the steps are the root of what all three tensors multiply to."""
+    steps = prod(t.elements for t in (*call.read, *call.outputs)) ** 0.5
+    return Work("product batched", 2.0 * steps)
+
+
 def _convolution(call: Call) -> Work:
     """A convolution by what its window is, and how many channels it reads for each that it makes."""
-    at = 3 if call.op == "QLinearConv" else 1
-    image, weights, out = call.inputs[0], call.inputs[at], call.outputs[0]
+    image, weights, out = call.inputs[0], call.inputs[3 if call.op in _CODES else 1], call.outputs[0]
     assert image is not None and weights is not None
     groups = call.attrs.get("group", 1)
     window = prod(weights.shape[2:])
@@ -308,7 +314,8 @@ def _each(function: Callable[[Call], Work], ops: str) -> Iterator[tuple[str, Cal
 
 _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
     (
-        *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger"),
+        *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger QLinearMatMul QGemm"),
+        ("Einsum", _einsum),
         *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
         *_each(_rows("scan"), "ArgMax ArgMin CumSum CumProd"),
         *_each(_rows("normalization"), "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),

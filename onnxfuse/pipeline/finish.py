@@ -192,7 +192,11 @@ def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, 
     """The groups under the names that their nodes got."""
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
     found = zip(b.all_parts, graphs, predicted(context, b), runtime_times(context, b), strict=True)
-    return tuple(described(context, p, emitted.names[p.group.nodes[0].name], *about) for p, *about in found)
+    names = emitted.names
+    return tuple(
+        described(context, part, names[part.group.nodes[0].name], graph, cost, runtime)
+        for part, graph, cost, runtime in found
+    )
 
 
 def check_emitted(b: Build) -> None:

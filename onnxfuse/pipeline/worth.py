@@ -29,15 +29,21 @@ Sizes = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Predicted seconds of a group: as a kernel and as nodes of the runtime, with what turning its images adds."""
+    """Predicted seconds of a group: as a kernel, as nodes of the runtime, and to turn round what neighbours share."""
 
     kernel: float
     runtime: float
+    turning: float
 
     @property
     def ratio(self) -> float:
         """How many times as long the kernel takes."""
-        return self.kernel / self.runtime
+        return self.kernel / (self.runtime + self.turning)
+
+    @property
+    def loss(self) -> float:
+        """Seconds that it takes longer."""
+        return self.kernel - self.runtime - self.turning
 
 
 def worthwhile(context: Context, b: Build) -> Build:
@@ -82,7 +88,7 @@ class _Judge:
     def losing(self, part: Part) -> Times | None:
         """The times of a group where it loses least, if it loses everywhere."""
         found = self._of(part, _sizes(self.plan.graph, part))
-        lost = all(t.ratio > FACTOR and t.kernel - t.runtime > LEAST for t in found)
+        lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
         return min(found, key=lambda times: times.ratio) if found and lost else None
 
     def static(self, part: Part) -> float | None:
@@ -118,7 +124,7 @@ class _Judge:
                 cost = cost_of(kernel, machine, graph.constants, self.held, symbols)
                 if cost is not None:
                     nodes = group_seconds(part.group.nodes, tensors, machine, self.held)
-                    yield Times(cost.seconds, nodes + sum(_turning(t, machine) for t in turned))
+                    yield Times(cost.seconds, nodes, sum(_turning(t, machine) for t in turned))
 
 
 def _refusal(part: Part, times: Times) -> Decision:
