@@ -17,9 +17,9 @@ g (float[{n}, 512] x) => (float[{n}, 512] y)
 {{ a = Exp(x) b = Add(a, x) c = Tanh(b) y = Abs(c) }}"""
 IMAGES = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[1, 32, 40, 40] x) => (float[1, 32, 40, 40] y)
-{ a = Conv<pads = [1, 1, 1, 1]>(x, v) b = Relu(a) c = Conv<pads = [1, 1, 1, 1]>(b, w) d = Relu(c)
+{ a = Conv<pads = [1, 1, 1, 1]>(x, v) b = Relu(a) c = Conv<pads = [2, 2, 2, 2]>(b, w) d = Relu(c)
   e = Conv<pads = [1, 1, 1, 1]>(d, u) y = Relu(e) }"""
-WEIGHTS = {"v": (128, 32, 3, 3), "w": (256, 128, 3, 3), "u": (32, 256, 3, 3)}
+WEIGHTS = {"v": (128, 32, 3, 3), "w": (256, 128, 5, 5), "u": (32, 256, 3, 3)}
 VARIABLE = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[1, 3, 224, 224] x, float[64, 3, 7, 7] w) => (float[1, 64, 112, 112] y)
 { a = Conv<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w) y = Relu(a) }"""
