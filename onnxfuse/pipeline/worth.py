@@ -68,7 +68,7 @@ def runtime_times(context: Context, b: Build) -> list[float | None]:
     None where extents are symbols, or nothing is known.
     """
     found: list[float | None] = []
-    for each in b.everywhere():
+    for each in (one for one in b.everywhere() if one.parts):
         judge = _Judge(context, each)
         found += [judge.static(part) for part in each.parts]
     return found
