@@ -76,8 +76,9 @@ class Work:
 
 VIEW = "view"
 
-# Measured by `python -m benchmarks.runtime_nodes rows` with ONNX Runtime 1.31 on one thread and two of a Sapphire
-# Rapids core; shares are of the peak that the row of its family has.
+# Shares were measured by `python -m benchmarks.runtime_nodes rows` with ONNX Runtime 1.31 on one thread of a Sapphire
+# Rapids core, of the peak that the row of its family has; four of convolutions were then set by ResNet-50 and
+# MobileNetV2. What threads divide is assumed: the machine was too busy to measure two.
 KINDS: dict[str, Row] = {
     VIEW: Row(1.0),
     "cheap": Row(0.035, 0.9),
