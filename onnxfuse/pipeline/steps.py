@@ -35,6 +35,7 @@ from onnxfuse.pipeline.groups import (
 )
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.left import unnamed
 from onnxfuse.render.source import Source
 
@@ -228,7 +229,8 @@ def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
             parts.append(found)
     made = have(b.plan)
     b = refused(replace(b, parts=tuple(parts)), refusals)
-    return replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
+    b = replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
+    return b if refusals else worthwhile(context, b)
 
 
 def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | Decision:
