@@ -67,7 +67,7 @@ def serve_turns(
 ) -> dict[str, Any]:
     """Load once, then run whenever the race at `address` asks for it."""
     begin = time.perf_counter()
-    options = engine.options(libraries=libraries, threads=threads)
+    options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
     session = engine.open_session(model, options)
     load_ms = (time.perf_counter() - begin) * 1e3
     call = engine.prepared(session, _read(inputs))
@@ -86,12 +86,18 @@ def _aside(proto: ModelProto, options: ort.SessionOptions) -> str:
 
 
 def op_times(
-    model: str, libraries: Sequence[str], threads: int, inputs: str, warmup: int, repeats: int
+    model: str,
+    libraries: Sequence[str],
+    threads: int,
+    inputs: str,
+    warmup: int,
+    repeats: int,
+    disabled: Sequence[str] = (),
 ) -> dict[str, Any]:
     """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run."""
     values = _read(inputs)
     with work_folder() as folder:
-        options = engine.options(libraries=libraries, threads=threads)
+        options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, "run")
         session = engine.open_session(model, options)
