@@ -120,8 +120,6 @@ def _options(values: dict[str, Any], out: str | None, screen: show.Screen) -> Op
         if source is click.core.ParameterSource.COMMANDLINE:
             raise UsageError(f"optimize: OUT is {out} and -o is {values['output']}", hint="name one")
     values["output"] = out if out is not None else values["output"]
-    if values["gain"] is None:
-        values["gain"] = screen.terminal and not screen.quiet and values["verify"] is not False
     return Options(**values)
 
 

@@ -106,7 +106,7 @@ def quotient(now: Ratio, earlier: Ratio) -> Ratio:
 
 
 def _log(large: float, small: float) -> float:
-    return math.log(large / small) if 0.0 < small and large < math.inf else math.inf
+    return math.log(large / small) if small > 0.0 and large < math.inf else math.inf
 
 
 def _disturbed(turns: Turns) -> float:

@@ -1,7 +1,7 @@
 """Engines measured in turns (A B B A ...): each in a process of its own that runs only when it is asked for times.
 
-The parent's half is `race`. A child ends its set-up with `serve`. Between them goes one line of JSON at a time. An engine
-whose turn it is not stands still as a whole, the threads included that would go on spinning for what comes next.
+The parent's half is `race`. A child ends its set-up with `serve`. Between them goes one line of JSON at a time. An
+engine whose turn it is not stands still as a whole, the threads included that would go on spinning for what comes next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import IO, Any
 from onnxfuse import process
 from onnxfuse.errors import DeviceError
 
-# About how long the slowest engine's turn is. Short: a process that has just slept is let run for some milliseconds even
+# About how long the slowest engine's turn is. Short: a process that has just slept may run for some milliseconds even
 # where all cores are busy, and what a machine does besides changes little from one turn to the next.
 _TURN_MS = 2.0
 

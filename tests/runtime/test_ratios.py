@@ -76,7 +76,7 @@ def test_few_turns_say_little_and_many_say_more():
 
 
 def test_ranks_are_those_of_the_tables():
-    """Hollander, Wolfe and Chicken, table A.4, two-sided 5 %: the largest sum of ranks that is significant, plus one."""
+    """Hollander, Wolfe and Chicken, table A.4, two-sided 5 %: the largest significant sum, plus one."""
     assert [ratios._rank(n, 0.05) for n in (5, 6, 7, 8, 9, 10, 15, 20, 25)] == [0, 1, 3, 4, 6, 9, 26, 53, 90]
     assert abs(ratios._rank(26, 0.05) - 99) <= 1, "by the normal distribution from here on"
 
