@@ -20,6 +20,8 @@ from onnxfuse.profile_gain_child import seem_slow
 from onnxfuse.ratios import Ratio
 from onnxfuse.report.result import Result
 from tests.cli.conftest import Onnxfuse
+from tests.cli.schema import problems
+from tests.craft.sources import ROOT
 from tests.models.planted import Slow
 
 WANTED = gained.wanted  # before the tests have it their way
@@ -96,7 +98,8 @@ def test_on_the_command_line(onnxfuse: Onnxfuse, chains: Path, tmp_path: Path):
     """At every size that is hinted at."""
     hint = ("--dim-hint", "N=1,64", "--cache-dir", tmp_path / "cache")
     said = onnxfuse("optimize", chains, "o.onnx", "--gain", *hint, "--json")
-    assert said.code == 0
+    schema = json.loads((ROOT / "docs" / "schema" / "optimize.json").read_text(encoding="utf-8"))
+    assert said.code == 0 and list(problems(said.json, schema)) == []
     if said.json["gain"] is not None:  # else the kernels lose on this machine, and the output is a copy
         assert [each["shapes"]["x"] for each in said.json["gain"]["sizes"]] == [[1, 256], [64, 256]]
         assert any(line.startswith("gain ") and "95 %" in line for line in said.err.splitlines())
