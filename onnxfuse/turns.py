@@ -62,6 +62,7 @@ Enough = Callable[[Sequence[Raced]], bool]
 class _Running:
     """A child that waits: one line with a count is answered by one line with that many times."""
 
+    connection: socket.socket
     lines: IO[str]
     answer: Future[Any]
     facts: Mapping[str, Any]
@@ -70,8 +71,8 @@ class _Running:
     def times(self, count: int) -> list[float]:
         """Milliseconds of `count` runs; before and after, the child stands still."""
         _signal(self.pid, signal.SIGCONT)
-        self.lines.write(f"{count}\n")
-        self.lines.flush()
+        with suppress(OSError):  # it has ended: nothing will be heard
+            self.connection.sendall(f"{count}\n".encode())
         found = list(_heard(self.lines, self.answer))
         _signal(self.pid, signal.SIGSTOP)
         return found
@@ -153,10 +154,10 @@ def _started(engines: Sequence[Engine], folder: Path, time_limit: float | None) 
             request = {**each.request, "address": address}
             answer = pool.submit(process.python_child, each.module, request, stage="profile", time_limit=time_limit)
             connection = stack.enter_context(_accepted(listener, answer))
-            lines = stack.enter_context(connection.makefile("rw", encoding="ascii"))
+            lines = stack.enter_context(connection.makefile("r", encoding="ascii"))
             said = _heard(lines, answer)
             stack.callback(_signal, said["pid"], signal.SIGCONT)  # it hears that nobody asks any more, and ends
-            running.append(_Running(lines, answer, said["facts"], said["pid"]))
+            running.append(_Running(connection, lines, answer, said["facts"], said["pid"]))
         yield running
 
 
