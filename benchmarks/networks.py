@@ -83,9 +83,22 @@ def model_of(name: str) -> Path:
 
 
 def optimize(model: Path, out: Path, cache: Path, *flags: str) -> Built:
-    """What a user's command line makes of `model`. Raises RuntimeError where it fails or fuses nothing."""
+    """What a user's command line makes of `model`, kernels that lose included: it is they that are to be measured.
+
+    Raises RuntimeError where it fails or fuses nothing.
+    """
     facts = out.with_suffix(".result.json")
-    command = (sys.executable, "-m", "onnxfuse_cli", "optimize", str(model), str(out), "--overwrite", *flags)
+    command = (
+        sys.executable,
+        "-m",
+        "onnxfuse_cli",
+        "optimize",
+        str(model),
+        str(out),
+        "--overwrite",
+        "--no-gain",
+        *flags,
+    )
     done = process.run((*command, "--cache-dir", str(cache), "--json-file", str(facts)), stage="bench")
     if done.code:
         raise RuntimeError(f"{model.name}: optimize ended with {done.code}: {done.err.strip().splitlines()[-1]}")

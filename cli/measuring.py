@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxfuse import ratios
 from onnxfuse.cache import file_digest
 from onnxfuse.config import unable
 from onnxfuse.errors import UsageError
@@ -15,6 +16,7 @@ from onnxfuse.load.dims import MOST, is_extent
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.profile import ModelProfile, Profile, profile_models
+from onnxfuse.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.report.document import parsed
 from onnxfuse.session import library_of, metadata
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
@@ -24,16 +26,18 @@ from .results import document
 from .show import Screen, milliseconds, table
 from .tracing import trace_of
 
+__all__ = ["INCONCLUSIVE", "SLOWER", "Measured", "Verified", "dims_of", "profile", "verify"]
 _OPS_SHOWN = 25
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What `profile` found; `slower` says by how much a limit was missed, `trace` is one run of each model."""
+    """What `profile` found; `verdict` is on a limit that was given, in words too; `trace` is one run of each model."""
 
     document: Mapping[str, Any]
     lines: tuple[str, ...]
-    slower: str | None
+    verdict: str | None
+    said: str
     trace: Mapping[str, Any]
 
 
@@ -71,7 +75,7 @@ def profile(screen: Screen, models: Sequence[str], **values: Any) -> Measured:
 
 
 def _profiled(
-    screen: Screen, models: Sequence[str], paths: Sequence[Path], baseline: float | None, values: Mapping[str, Any]
+    screen: Screen, models: Sequence[str], paths: Sequence[Path], baseline: Ratio | None, values: Mapping[str, Any]
 ) -> Measured:
     libraries: list[Path | None] = [None] * len(paths)
     if not values["without_library"]:
@@ -90,11 +94,24 @@ def _profiled(
         dims=dims_of(values["dim"]),
         per_op=values["level"] != "model" or values["trace"],
         time_limit=values["time_budget"],
+        limit=values["fail_if_slower"],
+        baseline=baseline,
     )
-    ratio = None if baseline is None else found.models[-1].latency_ms.min / baseline
+    limit = values["fail_if_slower"]
+    word = ratios.verdict(found.slower, limit) if found.slower is not None and limit is not None else None
+    ratio = found.slower if baseline is not None else None
     lines = _profile_lines(found, models, ratio, values["level"])
-    slower = _slower(found, ratio, values["fail_if_slower"])
-    return Measured(_profile_document(found, models, paths, ratio), tuple(lines), slower, trace_of(found, models))
+    said = ""
+    if found.slower is not None and word is not None:
+        said = f"{word}: {_time(found.slower)} of the time, {1.0 + limit:.3g} is allowed"
+        lines.append(f"verdict   {said}")
+    made = _profile_document(found, models, paths, ratio, word)
+    return Measured(made, tuple(lines), word, said, trace_of(found, models))
+
+
+def _time(found: Ratio) -> str:
+    """A ratio of times with its interval."""
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def _files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
@@ -110,51 +127,50 @@ def _files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
     return paths
 
 
-def _baseline(path: str | None) -> float | None:
-    """The least milliseconds of the last model of an earlier result."""
+def _baseline(path: str | None) -> Ratio | None:
+    """How long the last model of an earlier result took; where only its least time is known, exactly that."""
     if path is None:
         return None
     try:
-        return float(parsed(Path(path).read_text(encoding="utf-8"))["models"][-1]["latency_ms"]["min"])
-    except (OSError, ValueError, LookupError, TypeError):
+        model = parsed(Path(path).read_text(encoding="utf-8"))["models"][-1]
+        level = model.get("level_ms") or dict.fromkeys(("value", "low", "high"), model["latency_ms"]["min"])
+        value, low, high = (float(level[key]) for key in ("value", "low", "high"))
+        if not 0.0 < low <= value <= high:
+            raise ValueError
+        return Ratio(value, low, high, 0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         raise UsageError(f"profile: {path} is no result of profile --json", hint="make one with --json-file") from None
 
 
-def _slower(found: Profile, ratio: float | None, limit: float | None) -> str | None:
-    """By how much the last model is slower than the baseline, else than the first model, when that is too much."""
-    if limit is None:
-        return None
-    now = ratio if ratio is not None else 1.0 / (found.speedup or 1.0)
-    if now <= 1.0 + limit:
-        return None
-    return f"profile: {(now - 1.0) * 100:.1f} % slower, more than the {limit * 100:.1f} % allowed"
-
-
 def _profile_document(
-    found: Profile, names: Sequence[str], paths: Sequence[Path], ratio: float | None
+    found: Profile, names: Sequence[str], paths: Sequence[Path], ratio: Ratio | None, word: str | None
 ) -> dict[str, Any]:
     fields = found.to_json()
     for model, name, path in zip(fields["models"], names, paths, strict=True):
         model |= {"path": name, "sha256": file_digest(path)}
     del fields["host"]  # the document has one of its own
-    return document("profile", **fields, baseline_ratio=ratio)
+    return document("profile", **fields, baseline_ratio=ratio.value if ratio is not None else None, verdict=word)
 
 
-def _profile_lines(found: Profile, names: Sequence[str], ratio: float | None, level: str) -> list[str]:
+def _profile_lines(found: Profile, names: Sequence[str], ratio: Ratio | None, level: str) -> list[str]:
     rows: list[tuple[str, ...]] = [("model", "min", "median", "p90", "p99", "load", "runs")]
     for name, model in zip(names, found.models, strict=True):
         each = model.latency_ms
         times = (each.min, each.median, each.p90, each.p99, model.load_ms)
         rows.append((name, *map(milliseconds, times), str(model.runs)))
     lines = list(table(rows, right=(1, 2, 3, 4, 5, 6)))
-    spread = f", spread {found.spread * 100:.1f} %" if found.spread is not None else ""
+    spread = f"; the first against itself {found.spread * 100:.1f} %" if found.spread is not None else ""
     shapes = ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in found.inputs.items())
     lines.append(f"milliseconds; {found.threads} threads; {shapes}")
     lines += [f"note      {name}: {m.note}" for name, m in zip(names, found.models, strict=True) if m.note]
-    if found.speedup is not None:
-        lines.append(f"speedup   {found.speedup:.2f}x{spread}")
+    if found.ratio is not None:
+        between = f"95 %: {found.ratio.low:.2f}x to {found.ratio.high:.2f}x"
+        lines.append(f"speedup   {found.ratio.value:.2f}x ({between}{spread})")
+        lines.append(f"          {ratios.STATISTIC}")
     if ratio is not None:
-        lines.append(f"baseline  {ratio:.2f} of its time")
+        lines.append(f"baseline  {_time(ratio)} of its time, as far as nothing else changed on the machine")
+    if found.busy:
+        lines.append("note      the machine is busy with other work: what is measured is less sure")
     for name, model in zip(names, found.models, strict=True):
         if level != "model":
             lines += ["", name, *(_op_lines(model) if level == "op" else _kernel_lines(model))]

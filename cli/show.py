@@ -207,7 +207,10 @@ def _guide(facts: Mapping[str, Any]) -> str:
 
 def _gain(facts: Mapping[str, Any]) -> str:
     times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
-    return f"{times} ({facts['speedup']:.2f}x, spread {facts['spread'] * 100:.1f} %)"
+    between = f"95 %: {facts['low']:.2f}x to {facts['high']:.2f}x"
+    text = f"{times} ({facts['speedup']:.2f}x, {between}, spread {facts['spread'] * 100:.1f} %)"
+    text += ", on a busy machine" if facts["busy"] else ""
+    return f"{text}, as measured before" if facts["cached"] else text
 
 
 def _wrote(facts: Mapping[str, Any]) -> str:

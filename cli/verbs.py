@@ -120,8 +120,6 @@ def _options(values: dict[str, Any], out: str | None, screen: show.Screen) -> Op
         if source is click.core.ParameterSource.COMMANDLINE:
             raise UsageError(f"optimize: OUT is {out} and -o is {values['output']}", hint="name one")
     values["output"] = out if out is not None else values["output"]
-    if values["gain"] is None:
-        values["gain"] = screen.terminal and not screen.quiet and values["verify"] is not False
     return Options(**values)
 
 
@@ -154,9 +152,10 @@ def _debug() -> bool:
 @flag("duration", type=Duration(), default=3.0, metavar="SECONDS", help="time for which each model is measured")
 @flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
+@flag("strict", is_flag=True, default=False, help="exit 1 too when that cannot be told, as on a busy machine")
 @of_options(("target", "dim", "inputs", "seed", "custom_ops_library", "time_budget"))
 @common()
-def profile(models: tuple[str, ...], as_json: bool, **values: Any) -> None:
+def profile(models: tuple[str, ...], as_json: bool, strict: bool, **values: Any) -> None:
     """Measure latency: one model, or two in turns."""
     from . import measuring, results
 
@@ -171,8 +170,10 @@ def profile(models: tuple[str, ...], as_json: bool, **values: Any) -> None:
         show.document(found.document)
     else:
         results.print_lines(found.lines)
-    if found.slower is not None:
-        raise AnsweredNo(found.slower, hint="--fail-if-slower sets the limit")
+    if found.verdict == measuring.SLOWER or (strict and found.verdict == measuring.INCONCLUSIVE):
+        raise AnsweredNo(f"profile: {found.said}", hint="--fail-if-slower sets the limit, --duration measures longer")
+    if found.verdict == measuring.INCONCLUSIVE:
+        screen.warn(f"{found.said}; --duration measures longer, --strict makes it an error")
 
 
 @verb()

@@ -26,7 +26,7 @@ STRATEGIES = ("best", "nnvm", "none")
 PRECISIONS = ("fp32", "bf16", "fp16")
 ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
 ARCHS = ("native", "x86-64-v3", "x86-64-v4", "sapphirerapids", "aarch64")
-STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide")
+STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +81,12 @@ class Options:
     cache_dir: str | None = _option(None, "where compiled kernels are kept", metavar="DIR")
     no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
     jobs: int = _option(0, "compilers that run at once (0: one per core)")
-    gain: bool | None = _option(None, "measure the result against the original (on a terminal by default)")
+    gain: bool | None = _option(
+        None, "measure the result against the original, and leave out what is slower (on by default, not with --arch)"
+    )
+    dim_hint: tuple[str, ...] = _option(
+        (), "sizes of a symbolic dimension at which the gain is measured", many=True, metavar="NAME=N,N"
+    )
     profile_guided: bool = _option(
         False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"
     )

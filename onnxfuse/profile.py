@@ -10,10 +10,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse import process, turns
+from onnxfuse import process, ratios, turns
 from onnxfuse.folders import work_folder
+from onnxfuse.ratios import Ratio
 
 _CHILD = "onnxfuse.profile_child"
+LOOKS = 3  # at a question that is not decided, each after twice as many turns as the one before
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +71,11 @@ class ModelProfile:
     latency_ms: Latency
     load_ms: float
     runs: int
+    turns: tuple[float, ...] = ()  # the least milliseconds of each turn
     ops: tuple[OpTime, ...] = ()
     events: tuple[Event, ...] = ()  # of one run, for a trace
     note: str = ""  # why its kernels did not run, where they did not
+    level: Ratio | None = None  # milliseconds of a run that nothing disturbed
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -92,22 +96,43 @@ class ModelProfile:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All that was measured; ratios are of minima, the steadiest figure."""
+    """All that was measured; for what ratios are of see `ratios`."""
 
     models: tuple[ModelProfile, ...]
-    speedup: float | None  # the first model's minimum over the last one's; None for one model
+    ratio: Ratio | None  # of the first model's time to the last one's; None for one model
     spread: float | None  # how far the first model against itself is from a ratio of 1; None when not asked for
     threads: int
     inputs: dict[str, tuple[int, ...]]  # shapes
     host: dict[str, Any]
+    slower: Ratio | None = None  # how many times as long as the first model, or as a baseline, the last one takes
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as long as the last model the first one takes; None for one model."""
+        return None if self.ratio is None else self.ratio.value
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON document; the events of a trace are not in it."""
+        """Plain values for a JSON document; single turns and the events of a trace are not in it."""
         fields = asdict(self)
         for each, model in zip(fields["models"], self.models, strict=True):
-            del each["events"]
+            del each["events"], each["turns"], each["level"]
+            each["level_ms"] = model.level and {"value": model.level.value, **_interval(model.level)}
             each["kernels"] = [asdict(kernel) for kernel in model.kernels]
+        del fields["ratio"], fields["slower"]
+        fields["speedup"] = self.speedup
+        fields["interval"] = None if self.ratio is None else _interval(self.ratio)
+        fields["statistic"] = ratios.STATISTIC
+        fields["busy"] = self.busy
         return fields
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine did other work while it was measured."""
+        return any(model.level is not None and model.level.busy for model in self.models)
+
+
+def _interval(found: Ratio) -> dict[str, float]:
+    return {"low": found.low, "high": found.high}
 
 
 def profile_models(
@@ -126,8 +151,13 @@ def profile_models(
     a_a: bool = True,
     per_op: bool = False,
     time_limit: float | None = None,
+    limit: float | None = None,
+    baseline: Ratio | None = None,
 ) -> Profile:
-    """Measure the models in turns (A B A B ...), each for `duration` seconds or, if given, for `repeats` runs.
+    """Measure the models in turns (A B B A ...), each for `duration` seconds or, if given, for `repeats` runs.
+
+    With a `limit` they go on, up to four times as long, until it is clear whether the last model is slower by more than
+    that share than the first, or than the level of a `baseline`.
 
     `libraries` are those of the models, in their order, and `disabled` the kernels of each that are run as function
     bodies; `custom_libraries` are for all. `threads` 0 is one per core.
@@ -137,39 +167,89 @@ def profile_models(
     Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
     """
     used = threads or len(os.sched_getaffinity(0))
-    owned = [*libraries, *[None] * (len(paths) - len(libraries))]
-    pairs = [(_whole(path), None if own is None else _whole(own)) for path, own in zip(paths, owned, strict=True)]
+    whole = [_whole(path) for path in paths]
+    owned = [None if own is None else _whole(own) for own in (*libraries, *[None] * (len(paths) - len(libraries)))]
+    without = [list(names) for names in (*disabled, *[()] * (len(paths) - len(disabled)))]
     custom = [_whole(each) for each in custom_libraries]
-    loads = [{"model": path, "libraries": [*([own] if own else []), *custom]} for path, own in pairs]
+    loads: list[dict[str, Any]] = [
+        {"model": path, "libraries": [*([own] if own else []), *custom], "disabled": names}
+        for path, own, names in zip(whole, owned, without, strict=True)
+    ]
+    question = _Question(len(paths), a_a, limit, baseline)
     with work_folder() as folder:
         values = str(Path(folder, "inputs.npz"))
-        wish: dict[str, Any] = {
-            "inputs": None if inputs is None else _whole(inputs),
-            "seed": seed,
-            "dims": dict(dims or {}),
-        }
-        wish["models"] = [path for path, _ in pairs]
-        shapes = _ask({"do": "inputs", **loads[0], **wish, "out": values}, time_limit)
+        wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
+        first = {key: loads[0][key] for key in ("model", "libraries")}
+        shapes = _ask({"do": "inputs", **first, **wish, "models": whole, "out": values}, time_limit)
         run = {"do": "engine", "threads": used, "inputs": values}
         engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
         raced = turns.race(
-            engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit
-        )
+            engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit,
+            enough=question.answered, looks=question.looks,
+        )  # fmt: skip
         seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
     models = tuple(
         ModelProfile(
-            path, library, latency(each.times), each.facts["load_ms"], len(each.times), *nodes, each.facts["note"]
+            path, own, latency(each.times), each.facts["load_ms"], len(each.times), each.least, *nodes,
+            each.facts["note"], question.level(each),
         )
-        for (path, library), each, nodes in zip(pairs, raced, seen, strict=False)
-    )
+        for path, own, each, nodes in zip(whole, owned, raced, seen, strict=False)
+    )  # fmt: skip
     return Profile(
         models=models,
-        speedup=models[0].latency_ms.min / models[-1].latency_ms.min if len(models) > 1 else None,
-        spread=abs(min(raced[0].times) / min(raced[-1].times) - 1.0) if a_a else None,
+        ratio=question.ratio(raced),
+        spread=question.spread(raced),
         threads=used,
         inputs={name: tuple(shape) for name, shape in shapes.items()},
         host=_host() | {"onnxruntime": raced[0].facts["runtime"]},
+        slower=question.slower(raced),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked of a race: of so many models, and of the first one again where `a_a` says so."""
+
+    models: int
+    a_a: bool
+    limit: float | None
+    baseline: Ratio | None
+
+    @property
+    def looks(self) -> int:
+        """How often it is asked, with twice as many turns each time."""
+        return LOOKS if self.limit is not None else 1
+
+    def answered(self, raced: Sequence[turns.Raced]) -> bool:
+        """Whether there is no more to be asked."""
+        found = self.slower(raced)
+        return self.limit is None or found is None or ratios.verdict(found, self.limit) != ratios.INCONCLUSIVE
+
+    def ratio(self, raced: Sequence[turns.Raced]) -> Ratio | None:
+        """Of the first model to the last one, as sure as the first one is of itself."""
+        if self.models < 2:
+            return None
+        found = ratios.ratio(raced[0].least, raced[self.models - 1].least, looks=self.looks)
+        return found.widened(1.0 + (self.spread(raced) or 0.0))
+
+    def spread(self, raced: Sequence[turns.Raced]) -> float | None:
+        """How far the first model is from itself."""
+        if not self.a_a:
+            return None
+        value = ratios.ratio(raced[0].least, raced[-1].least).value
+        return max(value, 1.0 / value) - 1.0
+
+    def level(self, raced: turns.Raced) -> Ratio:
+        """Milliseconds of one model."""
+        return ratios.level(raced.least, looks=self.looks)
+
+    def slower(self, raced: Sequence[turns.Raced]) -> Ratio | None:
+        """Of the last model to what it is compared with: the baseline, else the first model."""
+        if self.baseline is not None:
+            level = self.level(raced[self.models - 1])
+            return ratios.quotient(level, self.baseline).widened(1.0 + (self.spread(raced) or 0.0))
+        found = self.ratio(raced)
+        return None if found is None else found.inverse
 
 
 def _whole(path: str | Path) -> str:

@@ -21,7 +21,7 @@ from onnxfuse.folders import work_folder
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
 DOMAIN = "onnxfuse."  # what the domains of kernels begin with
-_SUFFIX = "_kernel_time"
+KERNEL_TIME = "_kernel_time"  # what the names of the profiler's events of nodes end with
 WARM_S = 0.5
 
 
@@ -47,14 +47,21 @@ def write_inputs(
     for each in models:
         feed_limits.load_proto(Path(each))
     session = engine.open_session(model, engine.options(libraries=libraries))
-    recipes = (feeds.TYPICAL, *feeds.RECIPES)
-    wish = trial.Wish(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
-    sets = trial.input_sets(session, wish).values
+    found = typical_inputs(session, model, inputs=inputs, seed=seed, dims=dims)
     # Types that NumPy has not are written as their bits; the session that reads them knows what they are.
-    bits = {name: v.view(f"u{v.dtype.itemsize}") if v.dtype.kind == "V" else v for name, v in sets[0].items()}
+    bits = {name: v.view(f"u{v.dtype.itemsize}") if v.dtype.kind == "V" else v for name, v in found.items()}
     with Path(out).open("wb") as stream:
         np.savez(stream, allow_pickle=False, **bits)
-    return {name: list(value.shape) for name, value in sets[0].items()}
+    return {name: list(value.shape) for name, value in found.items()}
+
+
+def typical_inputs(
+    session: ort.InferenceSession, model: str, *, inputs: str | None, seed: int, dims: Mapping[str, int]
+) -> dict[str, engine.Array]:
+    """Inputs that the model can take, of sizes worth measuring; the first of a file's, where one is named."""
+    recipes = (feeds.TYPICAL, *feeds.RECIPES)
+    wish = trial.Wish(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
+    return trial.input_sets(session, wish).values[0]
 
 
 def _read(path: str) -> dict[str, Any]:
@@ -67,7 +74,7 @@ def serve_turns(
 ) -> dict[str, Any]:
     """Load once, then run whenever the race at `address` asks for it."""
     begin = time.perf_counter()
-    options = engine.options(libraries=libraries, threads=threads)
+    options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
     session = engine.open_session(model, options)
     load_ms = (time.perf_counter() - begin) * 1e3
     call = engine.prepared(session, _read(inputs))
@@ -86,12 +93,18 @@ def _aside(proto: ModelProto, options: ort.SessionOptions) -> str:
 
 
 def op_times(
-    model: str, libraries: Sequence[str], threads: int, inputs: str, warmup: int, repeats: int
+    model: str,
+    libraries: Sequence[str],
+    threads: int,
+    inputs: str,
+    warmup: int,
+    repeats: int,
+    disabled: Sequence[str] = (),
 ) -> dict[str, Any]:
     """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run."""
     values = _read(inputs)
     with work_folder() as folder:
-        options = engine.options(libraries=libraries, threads=threads)
+        options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, "run")
         session = engine.open_session(model, options)
@@ -120,8 +133,8 @@ def _last(events: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, 
     start = max(each["ts"] for each in events if each.get("name") == "model_run")
     found = []
     for each in events:
-        if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX) and each["ts"] >= start:
-            name = each["name"].removesuffix(_SUFFIX)
+        if each.get("cat") == "Node" and each["name"].endswith(KERNEL_TIME) and each["ts"] >= start:
+            name = each["name"].removesuffix(KERNEL_TIME)
             where = {"start_us": each["ts"] - start, "duration_us": each["dur"]}
             found.append({"name": name, "op_type": each["args"]["op_name"], "origin": origins.get(name, ()), **where})
     return sorted(found, key=lambda each: (each["start_us"], each["name"]))
@@ -135,8 +148,8 @@ def _by_node(
     times: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * repeats)
     for each in events:
         run = bisect_right(starts, each["ts"]) - 1 - warmup
-        if each.get("cat") == "Node" and each["name"].endswith(_SUFFIX) and run >= 0:
-            times[each["name"].removesuffix(_SUFFIX), each["args"]["op_name"]][run] += each["dur"] / 1e3
+        if each.get("cat") == "Node" and each["name"].endswith(KERNEL_TIME) and run >= 0:
+            times[each["name"].removesuffix(KERNEL_TIME), each["args"]["op_name"]][run] += each["dur"] / 1e3
     medians = {key: statistics.median(values) for key, values in times.items()}
     total = sum(medians.values()) or 1.0
     return [

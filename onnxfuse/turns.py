@@ -1,16 +1,19 @@
-"""Engines measured in turns (A B A B ...): each in a process of its own that runs only when it is asked for times.
+"""Engines measured in turns (A B B A ...): each in a process of its own that runs only when it is asked for times.
 
-The parent's half is `race`. A child ends its set-up with `serve`. Between them goes one line of JSON at a time.
+The parent's half is `race`. A child ends its set-up with `serve`. Between them goes one line of JSON at a time. An
+engine whose turn it is not stands still as a whole, the threads included that would go on spinning for what comes next.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -18,7 +21,9 @@ from typing import IO, Any
 from onnxfuse import process
 from onnxfuse.errors import DeviceError
 
-_TURN_MS = 100.0  # about how long one engine runs before the next one's turn
+# About how long the slowest engine's turn is. Short: a process that has just slept may run for some milliseconds even
+# where all cores are busy, and what a machine does besides changes little from one turn to the next.
+_TURN_MS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,25 +36,51 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Milliseconds of every run of an engine, and what it said of itself when it was ready."""
+    """Milliseconds of every run of an engine by turns, and what it said of itself when it was ready.
 
-    times: tuple[float, ...]
+    Turns with the same number are neighbours, and all have equally many runs.
+    """
+
+    turns: tuple[tuple[float, ...], ...]
     facts: Mapping[str, Any]
+
+    @property
+    def times(self) -> tuple[float, ...]:
+        """Of every run, in order."""
+        return tuple(ms for turn in self.turns for ms in turn)
+
+    @property
+    def least(self) -> tuple[float, ...]:
+        """The least time of each turn."""
+        return tuple(min(turn) for turn in self.turns)
+
+
+Enough = Callable[[Sequence[Raced]], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     """A child that waits: one line with a count is answered by one line with that many times."""
 
+    connection: socket.socket
     lines: IO[str]
     answer: Future[Any]
     facts: Mapping[str, Any]
+    pid: int
 
     def times(self, count: int) -> list[float]:
-        """Milliseconds of `count` runs."""
-        self.lines.write(f"{count}\n")
-        self.lines.flush()
-        return list(_heard(self.lines, self.answer))
+        """Milliseconds of `count` runs; before and after, the child stands still."""
+        _signal(self.pid, signal.SIGCONT)
+        with suppress(OSError):  # it has ended: nothing will be heard
+            self.connection.sendall(f"{count}\n".encode())
+        found = list(_heard(self.lines, self.answer))
+        _signal(self.pid, signal.SIGSTOP)
+        return found
+
+
+def _signal(pid: int, number: signal.Signals) -> None:
+    with suppress(ProcessLookupError):  # what it died of is said where it is asked
+        os.kill(pid, number)
 
 
 def race(
@@ -60,14 +91,22 @@ def race(
     duration: float,
     repeats: int | None = None,
     time_limit: float | None = None,
+    enough: Enough = lambda raced: True,
+    looks: int = 1,
 ) -> list[Raced]:
-    """Run each engine for `duration` seconds or, if given, for `repeats` runs; `folder` is for sockets.
+    """Run each engine for about `duration` seconds or, if given, for `repeats` runs; `folder` is for sockets.
 
-    Raises DeviceError when an engine ends by itself, and what it says when it fails.
+    Where what was seen by then is not `enough` they go on for twice as long in all, and so on, until that has been
+    asked `looks` times. Raises DeviceError when an engine ends by itself, and what it says when it fails.
     """
     with _started(engines, folder, time_limit) as running:
-        times = _in_turns(running, warmup, duration, repeats)
-        return [Raced(tuple(ms), each.facts) for ms, each in zip(times, running, strict=True)]
+        count = _count(running, warmup, repeats)
+        raced = [Raced((), each.facts) for each in running]
+        for look in range(looks):
+            raced = _continued(running, raced, count, duration * 2**look, repeats)
+            if repeats or enough(raced):
+                break
+        return raced
 
 
 def serve(address: str, call: Callable[[], Any], facts: Mapping[str, Any]) -> None:
@@ -75,25 +114,30 @@ def serve(address: str, call: Callable[[], Any], facts: Mapping[str, Any]) -> No
     with socket.socket(socket.AF_UNIX) as connection:
         connection.connect(address)
         with connection.makefile("rw", encoding="ascii") as lines:
-            _say(lines, facts)
+            _say(lines, {"pid": os.getpid(), "facts": dict(facts)})
             for line in lines:
-                _say(lines, _times(call, int(line)))
+                _say(lines, times(call, int(line)))
+
+
+def times(call: Callable[[], Any], count: int) -> list[float]:
+    """Milliseconds of `count` calls, after one that brings the caches back to this process."""
+    call()
+    found = []
+    for _ in range(count):
+        begin = time.perf_counter_ns()
+        call()
+        found.append((time.perf_counter_ns() - begin) / 1e6)
+    return found
+
+
+def runs_of_a_turn(ms: float) -> int:
+    """How many runs of so many milliseconds make a turn."""
+    return max(1, min(int(_TURN_MS / max(ms, 1e-3)), 1000))
 
 
 def _say(lines: IO[str], value: Any) -> None:
     lines.write(json.dumps(value) + "\n")
     lines.flush()
-
-
-def _times(call: Callable[[], Any], count: int) -> list[float]:
-    """Milliseconds of `count` calls, after one that brings the caches back to this process."""
-    call()
-    times = []
-    for _ in range(count):
-        begin = time.perf_counter_ns()
-        call()
-        times.append((time.perf_counter_ns() - begin) / 1e6)
-    return times
 
 
 @contextmanager
@@ -110,8 +154,10 @@ def _started(engines: Sequence[Engine], folder: Path, time_limit: float | None) 
             request = {**each.request, "address": address}
             answer = pool.submit(process.python_child, each.module, request, stage="profile", time_limit=time_limit)
             connection = stack.enter_context(_accepted(listener, answer))
-            lines = stack.enter_context(connection.makefile("rw", encoding="ascii"))
-            running.append(_Running(lines, answer, _heard(lines, answer)))
+            lines = stack.enter_context(connection.makefile("r", encoding="ascii"))
+            said = _heard(lines, answer)
+            stack.callback(_signal, said["pid"], signal.SIGCONT)  # it hears that nobody asks any more, and ends
+            running.append(_Running(connection, lines, answer, said["facts"], said["pid"]))
         yield running
 
 
@@ -142,17 +188,27 @@ def _heard(lines: IO[str], answer: Future[Any]) -> Any:
     return json.loads(line)
 
 
-def _in_turns(engines: Sequence[_Running], warmup: int, duration: float, repeats: int | None) -> list[list[float]]:
-    """Milliseconds of every run, by engine. A turn has as many runs as fit in it, at least one."""
-    first = [each.times(max(1, warmup)) for each in engines]
-    counts = [max(1, min(int(_TURN_MS / max(min(ms), 1e-3)), repeats or 1000)) for ms in first]
-    times: list[list[float]] = [[] for _ in engines]
-    while any(_wants(ms, duration, repeats) for ms in times):
-        for engine, count, ms in zip(engines, counts, times, strict=True):
-            if _wants(ms, duration, repeats):
-                ms += engine.times(min(count, repeats - len(ms)) if repeats else count)
-    return times
+def _count(engines: Sequence[_Running], warmup: int, repeats: int | None) -> int:
+    """Runs of a turn, of which each engine has as many: the slowest one's fill it."""
+    slowest = max(min(each.times(max(1, warmup))) for each in engines)
+    return min(runs_of_a_turn(slowest), repeats or 1000)
 
 
-def _wants(times: Sequence[float], duration: float, repeats: int | None) -> bool:
-    return len(times) < repeats if repeats else sum(times) < duration * 1e3
+def _continued(
+    engines: Sequence[_Running], raced: Sequence[Raced], count: int, duration: float, repeats: int | None
+) -> list[Raced]:
+    """The race with more turns, every other round in the opposite order: what drifts weighs on both sides."""
+    turns = [list(each.turns) for each in raced]
+    seconds = sum(sum(each.times) for each in raced) / 1e3
+    while _wants(turns[0], seconds / len(engines), duration, repeats):
+        number = len(turns[0])
+        order = range(len(engines)) if number % 2 == 0 else reversed(range(len(engines)))
+        left = count if repeats is None else min(count, repeats - sum(map(len, turns[0])))
+        for at in order:
+            turns[at].append(tuple(engines[at].times(left)))
+            seconds += sum(turns[at][-1]) / 1e3
+    return [Raced(tuple(found), each.facts) for found, each in zip(turns, raced, strict=True)]
+
+
+def _wants(turns: Sequence[Sequence[float]], seconds: float, duration: float, repeats: int | None) -> bool:
+    return sum(map(len, turns)) < repeats if repeats else not turns or seconds < duration

@@ -10,7 +10,7 @@ from pathlib import Path
 from onnxfuse_cli import results, show
 
 import onnxfuse
-from onnxfuse import process
+from onnxfuse import process, ratios
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("models", "build")
@@ -42,7 +42,10 @@ def main(name: str = "demo-bert") -> int:
     for line in show.table(rows, right=(1, 2, 3)):
         show.data(line)
     spread = f"{(found.spread or 0.0) * 100:.1f} %"
-    show.data(f"won: {found.speedup:.2f}x on {found.threads} threads (the original against itself: within {spread})")
+    assert found.ratio is not None
+    sure = f"{found.ratio.low:.2f}x to {found.ratio.high:.2f}x with 95 % confidence"
+    show.data(f"won: {found.speedup:.2f}x on {found.threads} threads, {sure} (the original against itself: {spread})")
+    show.data(f"     {ratios.STATISTIC}{'; the machine is busy' if found.busy else ''}")
     show.data(f"     {result.nodes_before} nodes became {result.kernels} kernels and {result.nodes_left} other nodes")
     show.data(f"     largest relative error {result.verify.max_error:.1e}, allowed {result.verify.limit:.1e}")
     screen.say(f"\nThe files are in {FOLDER}. Next: {place_of_program()} explain {original}")

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from onnxfuse.pipeline import gained
+
+
+@pytest.fixture(autouse=True)
+def _quick_builds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds measure what they gain only where a test asks for it (`gain=True`, `--gain`), or tests that default."""
+    monkeypatch.setattr(gained, "wanted", lambda context: context.options.gain is True)
+    monkeypatch.setenv("ONNXFUSE_GAIN", "0")  # for those that are run as programs
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `make golden` and `make fuzz`."""

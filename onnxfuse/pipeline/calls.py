@@ -13,6 +13,7 @@ from onnxfuse.lower import lower
 from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
 from onnxfuse.profile import profile_models
+from onnxfuse.profile_gain import measure_gain
 from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
@@ -48,3 +49,4 @@ class Calls:
     verify_culprits: Callable[..., Any] = verify_culprits
     memory_of: Callable[..., Any] = memory_of
     profile_models: Callable[..., Any] = profile_models
+    measure_gain: Callable[..., Any] = measure_gain

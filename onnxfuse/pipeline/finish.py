@@ -1,20 +1,19 @@
-"""The steps from sources to files: build and emit; and the measurement that only reports."""
+"""The steps from sources to files: build and emit."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.build import CompileError, Library
+from onnxfuse.build import CompileError
 from onnxfuse.cache import Cache
 from onnxfuse.config import Target, default_cache_dir
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
-from onnxfuse.errors import DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.load.inline import graphs
@@ -27,9 +26,7 @@ from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
-from onnxfuse.report.result import Gain, GroupResult, Model
-
-_GAIN_SECONDS = 0.7  # for which each model is measured
+from onnxfuse.report.result import GroupResult, Model
 
 
 def build(context: Context, calls: Calls, b: Build) -> Build:
@@ -165,7 +162,7 @@ def lock_file(context: Context, b: Build) -> Path:
 
 
 def write_manifest(context: Context, b: Build) -> None:
-    """The manifest as a file in the folder where outputs are made; with a verdict, what rounded weights cost."""
+    """The manifest as a file in the folder where outputs are made; what was measured is in it where it is known."""
     places, library = have(context.places), b.library
     source: Source = have(b.loaded).source
     if places.manifest is None:
@@ -184,6 +181,8 @@ def write_manifest(context: Context, b: Build) -> None:
         b.domain or None,
         b.groups,
         how,
+        asdict(b.gain) if b.gain is not None else None,
+        [asdict(each) for each in (*(b.choices or ()), *b.tried)],
     )
     manifest_file(context).write_text(text, encoding="utf-8")
 
@@ -205,30 +204,3 @@ def check_emitted(b: Build) -> None:
     calls = sum(1 for n in nodes if b.domain and n.domain == b.domain)
     assert calls == len(b.all_parts), "emit: kernels and nodes differ in number"
     assert all(path.is_file() for path in b.files), "emit: a file is missing"
-
-
-def measured(context: Context, calls: Calls, b: Build) -> Build:
-    """The gain over the original, where it is asked for and both run. It decides nothing."""
-    ran = b.verdict is not None and b.verdict.ok is not None
-    if not context.options.gain or b.copy or not ran:
-        return b
-    source: Source = have(b.loaded).source
-    library: Library = have(b.library)
-    try:
-        found = calls.profile_models(
-            [context.original, b.files[-1]],
-            libraries=[None, library.path],
-            custom_libraries=context.options.custom_ops_library,
-            duration=_GAIN_SECONDS,
-            inputs=context.options.inputs,
-            seed=context.options.seed,
-            dims=source.dims,
-            time_limit=context.meter.left,
-        )
-    except DeviceError as problem:
-        return replace(b, notes=(*b.notes, f"the gain was not measured: {problem.message}"))
-    before, after = (model.latency_ms.min for model in found.models)
-    gain = Gain(before, after, found.speedup or 1.0, found.spread or 0.0, found.threads)
-    told = {"before_ms": before, "after_ms": after, "speedup": gain.speedup, "spread": gain.spread}
-    context.tell("gain", told)
-    return replace(b, gain=gain)

@@ -14,20 +14,21 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from onnxfuse import ratios
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import forbidden, predicted
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.profile import Profile
+from onnxfuse.profile_gain import limit_of
 from onnxfuse.report.document import host
 from onnxfuse.report.lock import Choice, Lock, deciding, lock_text, read_lock
 
 SECONDS = 60.0  # for all measurements, where no --time-budget says otherwise
 SHARE = 0.5  # of what is left of a --time-budget
-TURNS = 0.4  # seconds for which each side of a first measurement runs; of the next, twice and three times as many
-ROUNDS = 3  # measurements that have to agree before kernels are dropped
-STEADY = 0.05  # how far a build may be from itself where kernels are dropped
+TURNS = 0.4  # seconds for which each side of a measurement runs; up to four times as long while it is undecided
 _UNLOCK = "--no-profile-guided builds it all the same"
 
 
@@ -66,12 +67,12 @@ def guide(context: Context, calls: Calls, b: Build) -> Build:
     return dropped(replace(b, choices=tuple(found), notes=(*b.notes, *notes)), found)
 
 
-def dropped(b: Build, choices: Iterable[Choice]) -> Build:
+def dropped(b: Build, choices: Iterable[Choice], unlock: str = _UNLOCK) -> Build:
     """The build without the kernels that were not kept."""
     slower = [c for c in choices if not c.kept]
     if not slower:
         return b
-    decisions = tuple(Decision("E-COST", c.nodes, _reason(c), _UNLOCK) for c in slower)
+    decisions = tuple(Decision("E-COST", c.nodes, _reason(c), unlock) for c in slower)
     names = frozenset(name for c in slower for name in c.nodes)
     return forbidden(replace(b, refused=(*b.refused, *decisions)), names)
 
@@ -85,58 +86,49 @@ def _measured(context: Context, calls: Calls, b: Build, until: float) -> list[Ch
     """Choices, as long as there is time. The whole is given up only where no part of it is found to be at fault."""
     found: list[Choice] = []
     whole, *areas = _areas(context, b)
-    first = _compared(context, calls, b, whole)
+    first = _compared(context, calls, b, whole, 1.0)
+    total = first.with_ms / 1e3 if first is not None else math.inf
     out: set[str] = set()
     for area in areas:
         if time.monotonic() >= until:
             break
-        choice = None if out.issuperset(area.kernels) else _compared(context, calls, b, area)
+        if out.issuperset(area.kernels):
+            continue
+        choice = _compared(context, calls, b, area, min(1.0, area.seconds / total))
         if choice is not None:
             out |= set() if choice.kept else set(choice.kernels)
             found.append(choice)
     return ([replace(first, kept=first.kept or bool(out))] if first is not None else []) + found
 
 
-def _compared(context: Context, calls: Calls, b: Build, area: Area) -> Choice | None:
+def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float) -> Choice | None:
     """The build with an area's kernels and without; None where it does not run without.
 
-    They are dropped where that saves more than the build differs from itself, and more than --min-gain of what they are
-    predicted to take, by the minima of ROUNDS measurements, each of which has to agree.
+    They are dropped where it surely is slower with them than without: by --min-gain of their `share` of its time.
     """
-    with_ms = without_ms = math.inf
-    least = context.options.min_gain * area.seconds * 1e3
-    spread, kept = 0.0, False
-    for number in range(ROUNDS):
-        found = _timed(context, calls, b, area, (number + 1) * TURNS)
-        if found is None:
-            return None
-        with_ms, without_ms, spread = min(with_ms, found[0]), min(without_ms, found[1]), found[2]
-        kept = spread > STEADY or with_ms - without_ms <= max(spread * with_ms, least)
-        if kept:
-            break
-    return Choice(area.kernels, area.nodes, _rounded(with_ms), _rounded(without_ms), _rounded(spread), kept)
-
-
-def _timed(context: Context, calls: Calls, b: Build, area: Area, seconds: float) -> tuple[float, float, float] | None:
-    """Milliseconds with kernels and without, and the spread of the build with them; None where it does not run."""
     source: Source = have(b.loaded).source
     model, library = b.files[-1], have(b.library).path
+    limit = limit_of(share, context.options.min_gain)
     try:
-        found = calls.profile_models(
+        found: Profile = calls.profile_models(
             [model, model],
             libraries=[library, library],
             custom_libraries=context.options.custom_ops_library,
-            disabled=[(), area.kernels],
-            duration=seconds,
+            disabled=[area.kernels, ()],
+            duration=TURNS,
             inputs=context.options.inputs,
             seed=context.options.seed,
             dims=source.dims,
             time_limit=context.meter.left,
+            limit=limit,
         )
     except DeviceError:
         return None
-    with_ms, without_ms = (float(m.latency_ms.min) for m in found.models)
-    return with_ms, without_ms, float(found.spread or 0.0)
+    ratio = have(found.slower)
+    without_ms, with_ms = (_rounded(m.latency_ms.min) for m in found.models)
+    kept = ratios.verdict(ratio, limit) != ratios.SLOWER
+    low, high = (_rounded(x) if math.isfinite(x) else None for x in (ratio.inverse.low, ratio.inverse.high))
+    return Choice(area.kernels, area.nodes, with_ms, without_ms, _rounded(found.spread or 0.0), kept, low, high)
 
 
 def _rounded(x: float) -> float:
@@ -216,5 +208,7 @@ def lock_of(context: Context, b: Build) -> str:
     """The text of the lock file of a build that was measured."""
     source: Source = have(b.loaded).source
     machine = {**host(), "calibrated": context.machine is not None}
-    lock = Lock(source.sha256, deciding(context.options), context.target_names, b.domain, b.choices or ())
+    lock = Lock(
+        source.sha256, deciding(context.options), context.target_names, b.domain, (*(b.choices or ()), *b.tried)
+    )
     return lock_text(lock, machine)

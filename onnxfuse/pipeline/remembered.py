@@ -7,10 +7,11 @@ and of the libraries, the inputs, the limits, the runtime, the machine, and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from onnxfuse.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
@@ -64,20 +65,25 @@ def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
     """Where the verdict on what the build has written belongs. Reads each file once: 2 s for a gigabyte."""
     if cache is None:
         return Memory(None)
-    options, source = context.options, have(b.loaded).source
+    options = context.options
+    limits = {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
+    return Memory(cache, key_of_bytes("verdict", context, b, _PROGRAM, limits))
+
+
+def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], more: Mapping[str, Any]) -> str:
+    """The key of what was found out about what the build has written, by these modules of the program."""
+    source = have(b.loaded).source
     values = {
-        **envelope("verdict"),
-        "seed": options.seed,
-        "rtol": options.rtol,
-        "atol": options.atol,
-        "precision": options.precision,
+        **envelope(what),
+        "seed": context.options.seed,
         "dims": dict(source.dims),
         "targets": context.here,
+        **more,
     }
-    return Memory(cache, key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b)))
+    return key_of(json.dumps(values, sort_keys=True), source.sha256, *_digests(context, b, program))
 
 
-def _digests(context: Context, b: Build) -> Iterator[str]:
+def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str]:
     """Of each file, by the part that it plays; the names of files do not count."""
     room = Path(__file__).resolve().parents[1]
     parts = {
@@ -86,7 +92,7 @@ def _digests(context: Context, b: Build) -> Iterator[str]:
         "library": () if b.library is None or b.copy else (b.library.path,),
         "custom": [Path(each) for each in context.options.custom_ops_library],
         "inputs": _given(context.options.inputs),
-        "program": [room / f"{name}.py" for name in _PROGRAM],
+        "program": [room / f"{name}.py" for name in program],
     }
     for part, paths in parts.items():
         yield part

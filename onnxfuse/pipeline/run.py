@@ -15,7 +15,7 @@ from onnxfuse.config import Options, targets_of
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.pipeline import finish, guided, verdict
+from onnxfuse.pipeline import finish, gained, guided, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, phase_bytes, predicted
@@ -46,6 +46,7 @@ STEPS: tuple[Step, ...] = (
     ("emit", finish.emit, finish.check_emitted),
     ("verify", verdict.verify, _nothing),
     ("guide", guided.guide, _nothing),
+    ("gain", gained.gain, _nothing),
 )
 _NAMES = [name for name, _, _ in STEPS]
 About = Callable[[Result], Mapping[Path, str]]
@@ -63,7 +64,7 @@ def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], 
             b = function(context, calls, b)
             check(b)
         show(name, b)
-        back = b.stale and name in ("schedule", "build", "verify", "guide")
+        back = b.stale and name in ("schedule", "build", "verify", "guide", "gain")
         at = _NAMES.index("plan") if back else at + 1
     return b
 
@@ -151,11 +152,7 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None,
         reason = f"optimize: {len(b.all_parts)} kernels were made, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
     guided.check_lock(context, b)
-    context.tell("begin", {"step": "gain"})
-    with context.meter.step("gain"):
-        b = finish.measured(context, calls, b)
-    if context.options.precision != "fp32":  # what that costs is known only now
-        finish.write_manifest(context, b)
+    finish.write_manifest(context, b)  # what was measured is known only now
     made: dict[Path, Path] = {}
     if places.data is not None and len(b.files) > 1:
         made[places.data] = b.files[0]
@@ -215,7 +212,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
         verify=_verified(context, b),
         gain=b.gain,
-        choices=b.choices or (),
+        choices=(*(b.choices or ()), *b.tried),
         target=context.targets[0].name,
         targets=tuple(target.name for target in context.targets),
         precision=context.options.precision,

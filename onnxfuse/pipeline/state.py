@@ -104,6 +104,8 @@ class Build:
     verdict: Verdict | None = None
     gain: Gain | None = None
     choices: tuple[Choice, ...] | None = None  # by measurement or a lock file; None: none were asked for yet
+    tried: tuple[Choice, ...] = ()  # while the gain was measured
+    gains: int = 0  # how often that was
     notes: tuple[str, ...] = ()
 
     def everywhere(self) -> Iterator[Build]:

@@ -37,6 +37,8 @@ class Choice:
     without_ms: float
     spread: float
     kept: bool
+    low: float | None = None  # of the time without to the time with them, with 95 % confidence; None: not known
+    high: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +97,5 @@ def read_lock(path: Path) -> Lock:
 def _choice(d: Mapping[str, Any]) -> Choice:
     kernels, nodes = (tuple(map(str, d[key])) for key in ("kernels", "nodes"))
     with_ms, without_ms, spread = (float(d[key]) for key in ("with_ms", "without_ms", "spread"))
-    return Choice(kernels, nodes, with_ms, without_ms, spread, bool(d["kept"]))
+    low, high = (None if d.get(key) is None else float(d[key]) for key in ("low", "high"))
+    return Choice(kernels, nodes, with_ms, without_ms, spread, bool(d["kept"]), low, high)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from onnxfuse.report.document import SCHEMA_VERSION, version
+from onnxfuse.report.document import SCHEMA_VERSION, plain, version
 from onnxfuse.report.result import GroupResult, Model
 
 
@@ -18,8 +18,13 @@ def manifest(
     domain: str | None,
     groups: Sequence[GroupResult],
     build: dict[str, Any],
+    gain: Mapping[str, Any] | None = None,
+    choices: Sequence[Mapping[str, Any]] = (),
 ) -> str:
-    """The text of a manifest. `library` is the library's path as seen from the model; `build` says how it was made."""
+    """The text of a manifest. `library` is the library's path as seen from the model; `build` says how it was made.
+
+    Where it was measured, `gain` and `choices` say what that brought; a build that measures nothing has neither.
+    """
     document = {
         "schema_version": SCHEMA_VERSION,
         "onnxfuse_version": version("onnxfuse") or "unknown",
@@ -32,6 +37,8 @@ def manifest(
         "kernels": [{"name": g.name, "kernel": g.kernel, "ops": list(g.ops), "nodes": list(g.nodes)} for g in groups],
         "load": loaders(model_name, library),
     }
+    document |= {"gain": plain(gain)} if gain is not None else {}
+    document |= {"choices": plain(choices)} if choices else {}
     return json.dumps(document, indent=2, ensure_ascii=False, sort_keys=False) + "\n"
 
 

@@ -81,14 +81,33 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
+class GainAt:
+    """Both models at one set of sizes."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    before_ms: float
+    after_ms: float
+    speedup: float
+
+
+@dataclass(frozen=True, slots=True)
 class Gain:
-    """Minima of both models, run in turns; `spread` is how far the original is from itself."""
+    """How many times as long as the result the original takes, run in turns, by `statistic`: from `low` to `high`.
+
+    Milliseconds are least times at the first of the sizes; `spread` is how far the original is from itself. The speedup
+    is the geometric mean over all sizes.
+    """
 
     before_ms: float
     after_ms: float
     speedup: float
+    low: float
+    high: float
     spread: float
     threads: int
+    statistic: str
+    busy: bool
+    sizes: tuple[GainAt, ...]
 
 
 @dataclass(frozen=True, slots=True)

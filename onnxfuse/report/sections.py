@@ -73,7 +73,13 @@ def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 def _gain(gain: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
     if gain is not None:
         times = f"{_ms(gain['before_ms'])} ms before, {_ms(gain['after_ms'])} ms after"
-        yield "gain", f"{times}: {gain['speedup']:.2f}x, spread {gain['spread'] * 100:.1f} %"
+        yield "gain", f"{times}: {gain['speedup']:.2f}x{_interval(gain)}, spread {gain['spread'] * 100:.1f} %"
+
+
+def _interval(found: Mapping[str, Any]) -> str:
+    """A 95 % interval of a ratio; results of earlier versions have none."""
+    low, high = found.get("low"), found.get("high")
+    return "" if low is None else f" ({low:.2f}x to {'any' if high is None else f'{high:.2f}x'})"
 
 
 def _kernels(d: Document) -> Table:
@@ -118,7 +124,9 @@ def _profile(d: Document) -> Page:
     facts = [("inputs", shapes), ("threads", str(d["threads"]))]
     if d["speedup"] is not None:
         spread = "" if d["spread"] is None else f", spread {d['spread'] * 100:.1f} %"
-        facts.append(("speedup", f"{d['speedup']:.2f}x{spread}"))
+        facts.append(("speedup", f"{d['speedup']:.2f}x{_interval(d.get('interval') or {})}{spread}"))
+        facts += [("statistic", d["statistic"])] if d.get("statistic") else []
+    facts += [("verdict", d["verdict"])] if d.get("verdict") else []
     tables = [Table("Latency in milliseconds", head, tuple(rows), tuple(range(1, 7)))]
     for m in d["models"]:
         tables += [_kernel_times(m), _op_times(m)]

@@ -196,7 +196,7 @@ def test_the_gain_is_measured_when_asked_for(onnxfuse: Onnxfuse, model: Path):
     said = onnxfuse("optimize", model, "--gain", "--json")
     gain = said.json["gain"]
     assert gain["before_ms"] > 0 and gain["after_ms"] > 0
-    assert gain["speedup"] == pytest.approx(gain["before_ms"] / gain["after_ms"])
+    assert gain["low"] <= gain["speedup"] <= gain["high"] and gain["sizes"][0]["shapes"] == {"x": [4, 32]}
     assert any(line.startswith("gain ") for line in said.err.splitlines())
 
 

@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from onnxfuse import process
-from tests.cli.conftest import Onnxfuse, chain, lonely
+from tests.cli.conftest import Onnxfuse, Said, chain, lonely
 from tests.cli.schema import problems
 from tests.craft.sources import ROOT
 
@@ -49,8 +49,8 @@ def test_profile_measures_both_models(onnxfuse: Onnxfuse, model: Path, fused: Pa
     found = said.json
     assert said.code == 0 and list(problems(found, schema("profile"))) == []
     assert [m["path"] for m in found["models"]] == ["m.onnx", "f.onnx"]
-    first, second = (m["latency_ms"]["min"] for m in found["models"])
-    assert found["speedup"] == pytest.approx(first / second)
+    assert found["interval"]["low"] <= found["speedup"] <= found["interval"]["high"]
+    assert "median of ratios" in found["statistic"] and found["verdict"] is None
     assert found["models"][1]["ops"][0]["origin"] == ["Mul_0", "Add_1", "Relu_2", "Sigmoid_3"]
 
 
@@ -58,14 +58,28 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     said = onnxfuse("profile", model, "--duration", "0.1", "--json-file", "now.json")
     assert said.code == 0 and said.out.splitlines()[0].split()[:3] == ["model", "min", "median"]
     fast = json.loads(Path("now.json").read_text())
-    fast["models"][0]["latency_ms"]["min"] /= 1000
-    Path("fast.json").write_text(json.dumps(fast))
-    said = onnxfuse("profile", model, "--duration", "0.1", "--baseline", "fast.json", "--fail-if-slower", "3%")
-    assert said.code == 1 and "more than the 3.0 % allowed" in said.last
-    fast["models"][0]["latency_ms"]["min"] *= 1e6
-    Path("slow.json").write_text(json.dumps(fast))
-    said = onnxfuse("profile", model, "--duration", "0.1", "--baseline", "slow.json", "--fail-if-slower", "3%")
-    assert said.code == 0
+    level = fast["models"][0]["level_ms"]
+
+    def against(factor: float, *more: str, half: float = 1.0) -> Said:
+        """The model again, against a baseline so many times as slow, of which half is known to such a factor only."""
+        ms = {"value": level["value"] * factor, "low": level["low"] * factor / half, "high": level["high"] * factor}
+        fast["models"][0]["level_ms"] = ms
+        Path("then.json").write_text(json.dumps(fast))
+        shown = ("--baseline", "then.json", "--fail-if-slower", "3%", "--json", *more)
+        return onnxfuse("profile", model, "--duration", "0.1", *shown)
+
+    said = against(0.001)
+    assert said.code == 1 and "slower" in said.last and said.json["verdict"] == "slower"
+    said = against(1000.0)
+    assert said.code == 0 and said.json["verdict"] == "not slower"
+    said = against(1.0, half=1e6)
+    assert said.code == 0 and said.json["verdict"] == "inconclusive" and "--strict makes it an error" in said.err
+    assert against(1.0, "--strict", half=1e6).code == 1
+    del fast["models"][0]["level_ms"]  # of an earlier version: the least time is taken as it is
+    fast["models"][0]["latency_ms"]["min"] *= 1000
+    Path("old.json").write_text(json.dumps(fast))
+    said = onnxfuse("profile", model, "--duration", "0.1", "--baseline", "old.json", "--fail-if-slower", "3%")
+    assert said.code == 0 and "verdict   not slower" in said.out
 
 
 def test_verify_says_yes(onnxfuse: Onnxfuse, model: Path, fused: Path):

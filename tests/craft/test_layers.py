@@ -25,7 +25,7 @@ LAYERS = (
     {"toolchain"},
     {"tune", "build"},
     {"emit"},
-    {"compare", "engine", "feed_limits", "turns"},  # what verify and profile are made of
+    {"compare", "engine", "feed_limits", "ratios", "turns"},  # what verify and profile are made of
     {"feeds"},
     {"feed_sizes"},
     {"trial", "truth"},

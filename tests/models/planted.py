@@ -1,4 +1,4 @@
-"""A renderer with a fault: what one of its kernels stores in its first output is 1 % too much."""
+"""Renderers with a fault: what a kernel stores in its first output is 1 % too much, or it takes its time."""
 
 from __future__ import annotations
 
@@ -39,6 +39,22 @@ class Planted:
             self.seen.append(symbol)
         right = render(kernel, symbol, name, flags)
         return replace(right, text=wrong(right.text)) if self.seen.index(symbol) == self.number else right
+
+
+class Slow:
+    """Renders kernels, those whose names begin with one of `names` with a loop that does nothing for so many turns."""
+
+    def __init__(self, *names: str, turns: int = 400_000) -> None:
+        self.names, self.turns = names, turns
+
+    def __call__(self, kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...]) -> Source:
+        right = render(kernel, symbol, name, flags)
+        if not name.startswith(self.names):
+            return right
+        begin = "  Run_ run{};\n"
+        assert right.text.count(begin) == 1, "the call of a kernel begins in another way"
+        loop = f"  for (volatile long i = 0; i < {self.turns}; i = i + 1) {{}}\n"
+        return replace(right, text=right.text.replace(begin, begin + loop))
 
 
 def wrong(text: str) -> str:

@@ -1,0 +1,203 @@
+"""The gain step: the build in turns with the original, as both run here, and what is surely slower is not emitted.
+
+What was decided is remembered with the bytes that it was decided about, as verdicts are: the same build on the same
+machine is the same again. For other machines, and where a lock file says what to do, nothing is measured.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, replace
+from importlib.util import find_spec
+from itertools import islice, product
+from typing import Any
+
+from onnxfuse import ratios
+from onnxfuse.cache import Cache
+from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
+from onnxfuse.load.dims import is_extent
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.finish import cache_of
+from onnxfuse.pipeline.guided import dropped
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.pipeline.remembered import key_of_bytes
+from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.profile_gain import Gained, Tried, gained_of
+from onnxfuse.report.lock import Choice
+from onnxfuse.report.result import Gain, GainAt
+
+SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
+ROUNDS = 2  # after which single kernels are no longer given up, only all of them
+_MOST_SIZES = 6
+_NAMED = 3  # kernels of one line
+_UNLOCK = "--no-gain builds it all the same"
+_PROGRAM = (
+    "engine",
+    "feed_sizes",
+    "feeds",
+    "profile_child",
+    "profile_gain",
+    "profile_gain_child",
+    "ratios",
+    "trial",
+    "turns",
+)
+
+
+def wanted(context: Context) -> bool:
+    """Whether the gain is to be measured: where nobody says so, not for other machines, nor with a lock file."""
+    options = context.options
+    if options.gain is None:
+        return set(options.arch) <= {"native"} and (options.lock is None or options.profile_guided)
+    return options.gain
+
+
+def gain(context: Context, calls: Calls, b: Build) -> Build:
+    """The build with what it gains, or without kernels that lose, to be planned again."""
+    ran = context.options.verify is False or (b.verdict is not None and b.verdict.ok is not None)
+    if not wanted(context) or b.copy or not ran or not context.here or find_spec("onnxruntime") is None:
+        return b
+    try:
+        found, cached = _found(context, calls, b)
+    except UsageError:
+        raise
+    except OnnxFuseError as problem:  # whatever it is, it costs the measurement only
+        return replace(b, notes=(*b.notes, f"the gain was not measured: {problem.message}"))
+    choices = tuple(_choices(b, found)) if context.options.lock is None or context.options.profile_guided else ()
+    b = replace(b, tried=(*b.tried, *choices), gains=b.gains + 1)
+    lost = [c for c in choices if not c.kept]
+    if lost:
+        return _without(b, lost)
+    made = _gain(found)
+    context.tell("gain", {**asdict(made), "cached": cached})
+    return replace(b, gain=made, notes=(*b.notes, *_loses(b, found)))
+
+
+def _without(b: Build, lost: list[Choice]) -> Build:
+    """The build without kernels that lose, and a line that says so."""
+    names = sorted({name for c in lost for name in c.kernels})
+    worst = max(lost, key=lambda c: c.with_ms / c.without_ms)
+    times = f"the model takes {worst.with_ms:.3g} ms with and {worst.without_ms:.3g} ms without"
+    said = f"slower than ONNX Runtime, and left to it: {_few(names)} ({times})"
+    return dropped(replace(b, notes=(*b.notes, said)), lost, _UNLOCK)
+
+
+def _few(names: Iterable[str]) -> str:
+    listed = list(names)
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(listed[:_NAMED]) + more
+
+
+def _loses(b: Build, found: Gained) -> Iterable[str]:
+    """What there is to say of a result that is slower than the original."""
+    if found.ratio.value < 1.0:
+        sure = "is" if found.ratio.high < 1.0 else "may be"
+        kernels = f"; most lose {_few(found.slow)}" if found.slow else ""
+        yield f"the result {sure} slower than the original, {found.ratio.value:.2f}x{kernels}"
+
+
+def _choices(b: Build, found: Gained) -> Iterable[Choice]:
+    """What was tried without some kernels, and which of those are given up.
+
+    Of kernels that lose together those stay that surely win alone. Where the whole is slower and nobody is found to be
+    at fault, all of it is given up.
+    """
+    if b.gains < ROUNDS:
+        proven = [each for each in found.tried if each.loses]
+        fine = {op for each in found.tried if each.wins and len(each.kernels) == 1 for op in each.kernels}
+        out = {op for each in proven for op in each.kernels} - fine
+        yield from (_choice(b, each, out) for each in found.tried)
+        if out:
+            return
+    if found.loses:
+        first = found.sizes[0]
+        ops = tuple(sorted({p.op for p in b.all_parts}))
+        yield _choice(b, Tried(ops, found.ratio.inverse, 1.0, first.after_ms, first.before_ms), set(ops))
+
+
+def _choice(b: Build, tried: Tried, out: set[str]) -> Choice:
+    kept = not out.issuperset(tried.kernels)
+    nodes = tuple(n.name for p in b.all_parts if p.op in tried.kernels for n in p.group.nodes)
+    low, high = (float(f"{x:.4g}") if x < 1e9 else None for x in (tried.ratio.inverse.low, tried.ratio.inverse.high))
+    with_ms, without_ms = (float(f"{x:.5g}") for x in (tried.with_ms, tried.without_ms))
+    return Choice(tried.kernels, nodes, with_ms, without_ms, 0.0, kept, low, high)
+
+
+def _gain(found: Gained) -> Gain:
+    first = found.sizes[0]
+    return Gain(
+        before_ms=first.before_ms,
+        after_ms=first.after_ms,
+        speedup=found.ratio.value,
+        low=found.ratio.low,
+        high=found.ratio.high,
+        spread=found.spread,
+        threads=found.threads,
+        statistic=ratios.STATISTIC,
+        busy=found.ratio.busy,
+        sizes=tuple(GainAt(dict(s.shapes), s.before_ms, s.after_ms, s.before_ms / s.after_ms) for s in found.sizes),
+    )
+
+
+# what is measured, and what is remembered of it ----------------------------------------------------------------------
+
+
+def _found(context: Context, calls: Calls, b: Build) -> tuple[Gained, bool]:
+    """What is gained, and whether that was known before."""
+    options, sizes, cache = context.options, sizes_of(context, b), cache_of(context)
+    key = "" if cache is None else key_of_bytes("gain", context, b, _PROGRAM, {"sizes": sizes})
+    known = _recalled(cache, key)
+    if known is not None:
+        return known, True
+    left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
+    found: Gained = calls.measure_gain(
+        context.original,
+        b.files[-1],
+        library=have(b.library).path,
+        kernels=_kernels(b),
+        custom_libraries=options.custom_ops_library,
+        sizes=sizes,
+        inputs=options.inputs,
+        seed=options.seed,
+        seconds=left if context.meter.left is None else min(left, context.meter.left / 2),
+        time_limit=context.meter.left,
+        memory_limit=size_of(options.memory_budget) if options.memory_budget else None,
+    )
+    if cache is not None:
+        with suppress(OutputError):
+            cache.put(key, json.dumps(asdict(found)).encode())
+    return found, False
+
+
+def _recalled(cache: Cache | None, key: str) -> Gained | None:
+    """What was measured of the same bytes; what cannot be read counts as absent."""
+    path = cache.get(key) if cache is not None else None
+    if path is None:
+        return None
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return gained_of(json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def _kernels(b: Build) -> dict[str, tuple[str, ...]]:
+    """By node of the result that calls a kernel, the original nodes that it stands for, and their values."""
+    outputs = {n.name: n.outputs for each in b.everywhere() for n in have(each.loaded).nodes}
+    return {g.name: (*g.nodes, *(value for name in g.nodes for value in outputs.get(name, ()))) for g in b.groups}
+
+
+def sizes_of(context: Context, b: Build) -> list[dict[str, int]]:
+    """Values of symbols, for each measurement: those that were given, with each value that is hinted at.
+
+    Raises UsageError for what is no hint.
+    """
+    given: Mapping[str, int] = have(b.loaded).source.dims
+    hints: list[list[tuple[str, int]]] = []
+    for text in context.options.dim_hint:
+        name, _, values = text.rpartition("=")
+        listed: list[Any] = values.split(",")
+        if not name or not all(map(is_extent, listed)):
+            raise UsageError(f"usage: --dim-hint {text} is not NAME=N,N", hint="for example --dim-hint batch=1,8")
+        hints.append([(name, int(value)) for value in listed])
+    return [{**dict(each), **given} for each in islice(product(*hints), _MOST_SIZES)]

@@ -1,0 +1,211 @@
+"""What a build gains is measured, and kernels that lose are not shipped: once, and the same way ever after."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxfuse.config import Options
+from onnxfuse.errors import AnsweredNo, BudgetError, DeviceError, UsageError
+from onnxfuse.pipeline import gained, optimize
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.profile_gain import AtSize, Gained, Tried, limit_of
+from onnxfuse.profile_gain_child import seem_slow
+from onnxfuse.ratios import Ratio
+from onnxfuse.report.result import Result
+from tests.cli.conftest import Onnxfuse
+from tests.cli.schema import problems
+from tests.craft.sources import ROOT
+from tests.models.planted import Slow
+
+WANTED = gained.wanted  # before the tests have it their way
+CHAINS = """<ir_version: 8, opset_import: ["" : 17]>
+chains (float[N, 256] x, float[256, 8] z) => (float[N, 256] y, float[256, 8] w)
+{ a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Tanh (z)  d = Abs (c)  w = Sigmoid (d) }"""
+FIRST, SECOND = {"Abs_0", "Exp_1", "Neg_2"}, {"Tanh_3", "Abs_4", "Sigmoid_5"}
+FILES = ("o.onnx", "libo.so", "o.fuse.json")
+
+
+@pytest.fixture
+def chains(here: Path) -> Path:
+    proto = onnx.parser.parse_model(CHAINS)
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"{node.op_type}_{number}"
+    onnx.save(proto, here / "chains.onnx")
+    return here / "chains.onnx"
+
+
+@pytest.fixture
+def built(chains: Path, tmp_path: Path) -> Callable[..., Result]:
+    """Builds with a cache of its own: what was measured in earlier test runs is not there."""
+
+    def go(measure: Any = None, *, render: Any = None, out: str = "o.onnx", **changes: Any) -> Result:
+        calls = Calls()
+        calls = calls if measure is None else replace(calls, measure_gain=measure)
+        calls = calls if render is None else replace(calls, render=render)
+        usual = {"gain": True, "cache_dir": str(tmp_path / "cache"), "overwrite": True}
+        return optimize(chains, out, calls=calls, **usual | changes)
+
+    return go
+
+
+def never(*_: Any, **__: Any) -> Gained:
+    raise AssertionError("nothing is to be measured")
+
+
+def found(speedup: float, *tried: Tried, slow: tuple[str, ...] = (), sure: float = 1.01) -> Gained:
+    """A measurement: a gain that is known to one percent, or to a factor."""
+    ratio = Ratio(speedup, speedup / sure, speedup * sure, 50)
+    return Gained(ratio, 0.001, 2, (AtSize({"x": (1, 256)}, speedup, 1.0),), tried, slow)
+
+
+def refused(result: Result) -> set[str]:
+    return {name for r in result.refusals if r.code == "E-COST" for name in r.nodes}
+
+
+# the real thing -------------------------------------------------------------------------------------------------------
+
+
+def test_a_slow_kernel_is_not_shipped_and_the_next_build_is_the_same(built: Callable[..., Result]):
+    result = built(render=Slow("Tanh"))
+    assert [set(g.nodes) for g in result.groups] == [FIRST] and refused(result) == SECOND
+    assert result.gain is not None and result.gain.low <= result.gain.speedup <= result.gain.high
+    assert any("slower than ONNX Runtime, and left to it: Tanh" in note for note in result.notes)
+    (lost,) = [c for c in result.choices if not c.kept]
+    assert lost.high is not None and lost.high < 0.9
+    manifest = json.loads(Path("o.fuse.json").read_text())
+    assert manifest["gain"]["speedup"] == result.gain.speedup and manifest["choices"][0]["kept"] is False
+    written = [Path(name).read_bytes() for name in FILES]
+    again = built(never, render=Slow("Tanh"))
+    assert [Path(name).read_bytes() for name in FILES] == written and again.gain == result.gain
+    without = built(never, render=Slow("Tanh"), gain=False)
+    assert without.kernels == 2 and without.gain is None, "--no-gain takes the prediction's word"
+
+
+def test_where_all_of_it_is_slow_the_output_is_a_copy(built: Callable[..., Result]):
+    result = built(render=Slow("Tanh", "Abs"))
+    assert (result.kernels, result.output.library, result.gain) == (0, None, None)
+    assert refused(result) == FIRST | SECOND
+
+
+def test_on_the_command_line(onnxfuse: Onnxfuse, chains: Path, tmp_path: Path):
+    """At every size that is hinted at."""
+    hint = ("--dim-hint", "N=1,64", "--cache-dir", tmp_path / "cache")
+    said = onnxfuse("optimize", chains, "o.onnx", "--gain", *hint, "--json")
+    schema = json.loads((ROOT / "docs" / "schema" / "optimize.json").read_text(encoding="utf-8"))
+    assert said.code == 0 and list(problems(said.json, schema)) == []
+    if said.json["gain"] is not None:  # else the kernels lose on this machine, and the output is a copy
+        assert [each["shapes"]["x"] for each in said.json["gain"]["sizes"]] == [[1, 256], [64, 256]]
+        assert any(line.startswith("gain ") and "95 %" in line for line in said.err.splitlines())
+    assert onnxfuse("optimize", chains, "o.onnx", "--gain", "--dim-hint", "N", "--overwrite").code == 2
+
+
+# what is decided ------------------------------------------------------------------------------------------------------
+
+
+def lost(kernels: tuple[str, ...], ratio: float, share: float = 0.5, sure: float = 1.01) -> Tried:
+    return Tried(kernels, Ratio(ratio, ratio / sure, ratio * sure, 50), share, ratio, 1.0)
+
+
+def test_only_what_surely_loses_is_given_up():
+    assert lost(("k",), 1.1).loses and not lost(("k",), 1.1, sure=1.1).loses
+    assert not lost(("k",), 1.02).loses, "5 % of half the time is 2.6 %"
+    assert lost(("k",), 1.03, share=0.1).loses and not lost(("k",), 1.015, share=0.1).loses
+    assert lost(("k",), 0.9).wins and not lost(("k",), 0.99, sure=1.02).wins
+    assert found(0.9).loses and not found(0.96).loses and not found(0.9, sure=1.2).loses
+    assert limit_of(1.0, 1e6) == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("tried", "left"),
+    [
+        ([lost(("Abs", "Tanh"), 1.3)], 0),
+        ([lost(("Abs", "Tanh"), 1.3), lost(("Abs",), 0.8), lost(("Tanh",), 1.5)], 1),
+        ([lost(("Abs", "Tanh"), 1.0), lost(("Abs",), 0.8), lost(("Tanh",), 1.2)], 1),
+        ([lost(("Abs", "Tanh"), 1.0)], 2),
+        ([], 2),
+    ],
+)
+def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[Tried], left: int):
+    """The first measurement says this of kernels by the first word of their names, the next one that all is well."""
+    answers = [found(1.0, *tried), found(1.2)]
+    named: dict[str, str] = {}
+
+    def measure(*_: Any, **__: Any) -> Gained:
+        answer = answers.pop(0)
+        real = [replace(each, kernels=tuple(named[word] for word in each.kernels)) for each in answer.tried]
+        return replace(answer, tried=tuple(real))
+
+    named |= {group.kernel.split("_")[0]: group.kernel for group in built(never, gain=False).groups}
+    result = built(measure)
+    assert result.kernels == left
+    assert (result.gain is None) == (left == 0) and len(answers) == (1 if left in (0, 2) else 0)
+
+
+def test_the_whole_is_given_up_where_nobody_is_at_fault(built: Callable[..., Result]):
+    result = built(lambda *_, **__: found(0.8))
+    assert result.kernels == 0 and refused(result) == FIRST | SECOND
+
+
+def test_a_result_that_is_slower_says_so(built: Callable[..., Result]):
+    result = built(lambda *_, **__: found(0.97, slow=("Tanh_1", "Abs_2")))
+    assert result.kernels == 2
+    assert "the result is slower than the original, 0.97x; most lose Tanh_1, Abs_2" in result.notes
+    result = built(lambda *_, **__: found(0.99, sure=1.05), no_cache=True)
+    assert "the result may be slower than the original, 0.99x" in result.notes
+
+
+@pytest.mark.parametrize("problem", [DeviceError("gain: no"), BudgetError("gain: too long")])
+def test_what_cannot_be_measured_costs_the_measurement(built: Callable[..., Result], problem: Exception):
+    def broken(*_: Any, **__: Any) -> Gained:
+        raise problem
+
+    result = built(broken)
+    assert result.kernels == 2 and result.gain is None
+    assert [note for note in result.notes if "the gain was not measured" in note]
+
+
+def test_where_it_is_measured():
+    """By default for this machine alone, and where no lock file says what to do."""
+
+    class Given:
+        def __init__(self, **changes: Any) -> None:
+            self.options = replace(Options(), **changes)
+
+    assert WANTED(Given()) and WANTED(Given(arch=("native",)))  # type: ignore[arg-type]
+    assert not WANTED(Given(arch=("x86-64-v3",))) and not WANTED(Given(lock="l"))  # type: ignore[arg-type]
+    assert WANTED(Given(lock="l", profile_guided=True)) and not WANTED(Given(gain=False))  # type: ignore[arg-type]
+    assert WANTED(Given(arch=("x86-64-v3",), gain=True))  # type: ignore[arg-type]
+
+
+def test_hints_that_are_none(built: Callable[..., Result]):
+    with pytest.raises(UsageError, match="is not NAME=N,N"):
+        built(never, dim_hint=("N=one",))
+    with pytest.raises(AnsweredNo):
+        built(lambda *_, **__: found(0.5), require_fusion=1)
+
+
+# what seems slow ------------------------------------------------------------------------------------------------------
+
+
+def test_times_of_nodes_go_to_the_kernels_that_stand_for_them():
+    """By the names that the runtime makes of nodes and values; what turns layouts goes to a neighbour."""
+    kernels = {"c/Conv": ("conv", "clip", "clip_1"), "g/Gemm": ("matmul", "add"), "s/Fast": ("softmax",)}
+    ops = {"c/Conv": "Conv_1", "g/Gemm": "Gemm_1", "s/Fast": "Softmax_1"}
+    original = [
+        ("ReorderInput", 5.0), ("clip_1_nchwc", 20.0), ("ReorderOutput_token_3", 5.0),
+        ("gemm_input_reshape_token_4", 1.0), ("matmul/MatMulAddFusion", 10.0), ("softmax", 9.0), ("argmax", 3.0),
+    ]  # fmt: skip
+    made = [("c/Conv", 45.0), ("g/Gemm", 11.2), ("s/Fast", 2.0), ("argmax", 3.0)]
+    slow, shares = seem_slow([made], [original], kernels, ops)
+    assert slow == ["Conv_1"] and shares["Conv_1"] == pytest.approx(45.0 / 61.2)
+    slow, _ = seem_slow([[(n, 2 * t) for n, t in made], made], [original] * 2, kernels, ops)
+    assert slow == ["Conv_1"], "the least of all runs counts"
+    slow, _ = seem_slow([[("c/Conv", 29.0), ("g/Gemm", 20.0), ("g/Gemm", 20.0)]], [original], kernels, ops)
+    assert slow == ["Gemm_1"], "a node that runs twice, as in a loop, counts twice"
