@@ -520,14 +520,15 @@ def greatest(a: Index, b: Index) -> Index:
 def common(a: Index, b: Index) -> Index:
     """What extents a and b broadcast to, simplified: a number other than 1 is what the other one is, or 1.
 
-    >>> common(Index.of(Symbol("n")), ONE), common(Index.of(Symbol("n")), Index.of(3))
-    (n, 3)
+    >>> n = Index.of(Symbol("n"))
+    >>> common(n, ONE), common(n, Index.of(3)), common(n, 2 * Index.of(Symbol("m")))
+    (n, 3, 2*m)
     """
-    if a == b or b == ONE or (a.constant is not None and a != ONE):
-        return a
-    if a == ONE or b.constant is not None:
-        return b
     for e, other in ((a, b), (b, a)):
+        # what is a multiple of a number is never 1, though 0 where a symbol of it is
+        more = len(e.terms) == 1 and e.terms[0][1] > 1 and nonnegative(e - 2)
+        if other in (e, ONE) or more or e == ZERO:
+            return e
         atom = _single(e)
         inner = _single(atom.formula) if isinstance(atom, Symbol) and atom.formula is not None else atom
         if isinstance(inner, Common) and other in (inner.one, inner.two):

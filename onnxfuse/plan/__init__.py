@@ -19,7 +19,7 @@ from onnxfuse.ir.index import symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
-from onnxfuse.plan.alone import stays
+from onnxfuse.plan.alone import spared, stays
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.held import held_in
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
@@ -89,7 +89,7 @@ def _kinds(
 
 def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options) -> tuple[Plan, list[Decision]]:
     """A plan over nodes of these kinds, and why some of them ended up in no group."""
-    graph, kinds, reads = alive(graph, kinds, rows)
+    whole, (graph, kinds, reads) = graph, alive(graph, kinds, rows)
     units = Units.of(graph, reads)
     grower = _Grower(units, kinds, options)
     grown = grower.run()
@@ -103,7 +103,7 @@ def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
         groups.append(group_of(nodes[0].name, nodes, graph, wanted))
     by_name = {graph.nodes[i].name: k for i, k in kinds.items()}
     shared = layouts_of(graph, groups, by_name)
-    kept = [g for g in groups if stays(g, graph, by_name, shared, options.min_group)]
+    kept = [g for g in groups if stays(g, graph, by_name, shared, options.min_group, spared(g, whole, graph))]
     dropped += too_few([g for g in groups if g not in kept], graph, by_name, options.min_group)
     return Plan(graph, tuple(kept), layouts_of(graph, kept, by_name), tuple(grower.decisions)), dropped
 
@@ -248,7 +248,8 @@ class _Grower:
         """Movement joins its producer when it is its only reader; otherwise its readers may take it."""
         n = self.units.nodes[node]
         for b in self.units.before[node]:
-            if self.units.group[b] == group and len(self.units.after[b]) > 1 and not self.kinds[node].keeps_order:
+            again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
+            if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
             return ("E-FANOUT", f"{n.op} has several results: whoever reads them takes it")

@@ -93,6 +93,9 @@ _LENGTH = "s = Shape (x)  t = Gather (s, one)"
 SQUEEZED = (
     Case("squeeze-without-axes", "float[n, t] x", "float[?] y", "r = Relu (x)  q = Squeeze (r)  y = Exp (q)"),
     Case("squeeze-a-symbol", "float[n, t] x", "float[n] y", "r = Relu (x)  q = Squeeze (r, one)  y = Exp (q)"),
+    Case("squeeze-then-numbers", "float[n, 1, t] x", "float[?] y",
+         """half = Constant <value_float = 0.5> ()  q = Squeeze (x)  r = Sigmoid (q)  m = Mul (r, half)
+         y = Add (half, m)"""),
     Case("squeeze-behind-a-sum", "float[n, 8] x", "float[?] y",
          "r = Abs (x)  m = ReduceSum <keepdims = 1> (r, one)  q = Squeeze (m)  y = Sqrt (q)"),
 )  # fmt: skip
@@ -200,6 +203,9 @@ LEVELS = (
          f"""a0 = Conv <{_STRIDED}> (x, k)  a = Relu (a0)  b0 = Conv <{_STRIDED}> (a, k2)  b_ = Relu (b0)
          s = Shape (a)  up = Resize <{_NEAREST}> (b_, , , s)  l = Conv <{_SAME}> (a, k2)  o = Add (l, up)
          y = Relu (o)"""),
+    Case("levels-added-twice", _IMAGE, "float[n, 4, a_, c_] y",
+         f"""{_LEVELS}  l = Add (a, up)  t = Resize <{_NEAREST}> (up, , twice)  o = Resize <{_NEAREST}> (l, , twice)
+         q = Concat <axis = 1> (t, o)  f = Slice (q, zero, four, one)  m = Conv <{_SAME}> (f, k2)  y = Relu (m)"""),
     Case("chain-of-strides", _IMAGE, "float[n, 4, a_, c_] y",
          f"""a0 = Conv <{_STRIDED}> (x, k)  a = Relu (a0)  b0 = Conv <{_STRIDED}> (a, k2)  b_ = Relu (b0)
          c0 = Conv <{_STRIDED}> (b_, k2)  y = Relu (c0)"""),
@@ -257,6 +263,13 @@ INDEXED = (
     Case("zeros-of-a-shape", "float[n, t, 8] x", "float[n, 2, 8] y",
          """s = Shape (x)  i = Gather (s, zero)  e = Concat <axis = 0> (i, two, eight)
          z = ConstantOfShape (e)  m = ReduceSum <keepdims = 1> (x, one)  a = Add (z, m)  y = Exp (a)"""),
+    Case("zeros-in-halves", "float[n, t, 8] x", "float[2, n, 8] y, float[2, n, 8] u",
+         """s = Shape (x)  i = Gather (s, zero)  e = Concat <axis = 0> (four, i, eight)  z = ConstantOfShape (e)
+         y = Slice (z, zero, two, zero)  u = Slice (z, two, four, zero)"""),
+    Case("zeros-alone", "float[n, t, 8] x", "float[2, n, 8] y",
+         """s = Shape (x)  i = Gather (s, zero)  e = Concat <axis = 0> (two, i, eight)  y = ConstantOfShape (e)"""),
+    Case("halves-of-an-input", "float[4, n, t] x", "float[2, n, t] y, float[2, n, t] u",
+         "y = Slice (x, zero, two, zero)  u = Slice (x, two, four, zero)"),
     Case("tiled", "float[n, t] x", "float[n, r] y",
          f"{_LENGTH}  e = Concat <axis = 0> (one, t)  r_ = Relu (x)  q = Tile (r_, e)  y = Exp (q)"),
 )  # fmt: skip
@@ -268,6 +281,5 @@ FAILS: dict[str, str] = {}
 # Where no kernel is made: the rank of the result hangs on a size, or nobody has done it yet; what is mended is to be
 # taken out.
 UNFUSED = {
-    "squeeze-without-axes",
     "as-long-as-another",
 }  # fmt: skip
