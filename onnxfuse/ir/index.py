@@ -586,8 +586,7 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
         return _least_range(atom)
     if isinstance(atom, Common):
         lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
-        fits = (n for n in (ONE, ZERO) if len(lows) == 2 and all(nonnegative(b - n) for b in lows))
-        return next(fits, None), None
+        return next((n for n in (ONE, ZERO) if len(lows) == 2 and all(nonnegative(b - n) for b in lows)), None), None
     low, high = lower(atom.num), upper(atom.num)
     # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
     low = ZERO if low is not None and nonnegative(low) else None
@@ -604,7 +603,8 @@ def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
     One of two that move against each other (a reflection at the far edge) is at most half of their sum.
     """
     lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
-    low = next((a for a in lows if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows)), None)
+    fits = (a for a in (*lows, ONE, ZERO) if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows))
+    low = next(fits, None)
     highs = [h for h in (upper(atom.one), upper(atom.two)) if h is not None]
     if len(highs) == 2:
         apart = highs[1] - highs[0]

@@ -80,8 +80,8 @@ def _below(e: Index, extent: Index) -> bool:
     low = lower(e)
     if low is None or not nonnegative(low):
         return False
-    whole = ((m[0], c) for m, c in e.terms if c > 0 and len(m) == 1 and isinstance(m[0], Least))
-    sides = (e + (side - a) * c for a, c in whole if isinstance(a, Least) for side in (a.one, a.two))
+    found = ((m[0], c) for m, c in e.terms if c > 0 and len(m) == 1)
+    sides = (e + (side - a) * c for a, c in found if isinstance(a, Least) for side in (a.one, a.two))
     return any(high is not None and nonnegative(extent - 1 - high) for high in map(upper, sides))
 
 
