@@ -15,7 +15,7 @@ from collections import Counter
 from onnxfuse.config import Options, targets_of
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
-from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
@@ -151,7 +151,7 @@ class _Grower:
     def _kinds(self, group: int) -> set[str]:
         return {self.kinds[m].name for m in self.units.members[group]}
 
-    def _try(self, group: int, node: int, reason: tuple[str, str] | None) -> bool:
+    def _try(self, group: int, node: int, reason: tuple[str, ...] | None) -> bool:
         names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
         if reason is None and len(self.units.members[group]) >= MOST_NODES:
             reason = ("E-RESOURCE", f"a group holds at most {MOST_NODES} operators")
@@ -163,7 +163,7 @@ class _Grower:
             return True
         if names not in self.seen:
             self.seen.add(names)
-            self.decisions.append(Decision(reason[0], names, reason[1]))
+            self.decisions.append(Decision(reason[0], names, *reason[1:]))
         return False
 
     def _forward(self, group: int) -> bool:
@@ -265,7 +265,7 @@ class _Grower:
         have, want = (self.units.graph.types.get(v) for v in (n.inputs[0], n.outputs[0]))
         if have is None or want is None:
             return False
-        return any(len(symbols_of(e)) > 1 and e not in have.shape for e in want.shape)
+        return any(len(symbols_of(Index(((m, 1),)))) > 1 for e in want.shape if e not in have.shape for m, _ in e.terms)
 
     def _numel_refusal(self, group: int, node: int) -> tuple[str, str] | None:
         """Elementwise work joins when it has as many elements as the value it reads: nothing is computed twice."""
@@ -291,7 +291,7 @@ class _Grower:
                     break
         return grown
 
-    def _backward_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+    def _backward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
         kind, n = self.kinds[node], self.units.nodes[node]
         if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
@@ -300,8 +300,10 @@ class _Grower:
         if not self._stored_on_the_way(group, node):
             if any(self.units.group[a] != group for a in self.units.after[node]):
                 return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
-            if any(o in self.units.graph.outputs for o in n.outputs):
-                return ("E-FANOUT", f"the result of {n.op} is an output of the model")
+            given = next((o for o in n.outputs if o in self.units.graph.outputs), None)
+            if given is not None:
+                said = f"the result of {n.op} is an output of the model"
+                return ("E-FANOUT", said, f"take {given} out of the outputs of the model")
         if self._follows_contraction(node):
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._multiplied(group, node):

@@ -18,6 +18,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = {
     "w": (8, 8), "v": (8, 4), "k": (4, 3, 3, 3), "k2": (4, 4, 3, 3), "p": (4, 4, 1, 1), "c": (6, 1, 5), "c2": (6, 6, 3),
     "b": (8,), "d": (4, 1, 2, 2), "table": (130, 8),
+    "dw": (6, 1, 1, 5),
 }  # fmt: skip
 TWICE, ONES = (np.array([1, 1, 2, 2], np.float32), np.array([1], np.int64))
 CONSTANTS = {"twice": TWICE, "one": ONES, "two": np.array([2], np.int64), "zero": np.array([0], np.int64)}
@@ -179,6 +180,11 @@ WINDOWS = (
     Case("pool-global", _IMAGE, "float[n, 3, 1, 1] y", "r = Relu (x)  m = GlobalAveragePool (r)  y = Mul (r, m)"),
     Case("conv-same-upper", _IMAGE, "float[n, 4, a, b] y",
          'm = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x, k)  y = Relu (m)'),
+    Case("waves-without-pads", "float[n, 1, t] x", "float[n, 6, r] y",
+         "a = Conv <kernel_shape = [5], strides = [3]> (x, c)  b_ = Relu (a)  y = Exp (b_)"),
+    Case("depthwise-of-any-width", "float[n, 6, h, w_] x", "float[n, 6, a, b] y",
+         """m = Conv <kernel_shape = [1, 5], strides = [1, 2], pads = [0, 2, 0, 1], group = 6> (x, dw)
+         y = Relu (m)"""),
     Case("resize-nearest", _IMAGE, "float[n, 3, a, b] y",
          f"r = Relu (x)  m = Resize <{_NEAREST}> (r, , twice)  y = Exp (m)"),
     Case("resize-linear", _IMAGE, "float[n, 3, a, b] y",
