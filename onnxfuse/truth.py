@@ -152,6 +152,8 @@ def _widened(node: NodeProto) -> Iterator[NodeProto]:
             _widen_graph(graph)
     if node.op_type == "Constant":
         _plain_constant(node)
+    if node.op_type == "ConstantOfShape" and not node.attribute:
+        node.attribute.append(helper.make_attribute("value", numpy_helper.from_array(np.zeros(1))))
     for place in _SINGLE.get(node.op_type, ()):
         if place < len(node.input) and node.input[place]:
             single = f"{node.output[0]}/single{place}"

@@ -24,6 +24,7 @@ from onnxfuse.ir.index import (
     divides,
     exact_quotient,
     floor_div,
+    least,
     lower,
     nonnegative,
     symbols_of,
@@ -93,7 +94,18 @@ def _part(formula: Index) -> Index:
     low = lower(formula)
     if low is not None and nonnegative(low):
         return Index.of(_symbol(formula))
-    return -Index.of(_symbol(-formula)) if _at_least_zero(-formula) else formula
+    if not _at_least_zero(-formula):
+        return formula
+    base, rest = _from_zero(formula)
+    return named(base) - Index.of(_symbol(-rest))
+
+
+def _from_zero(formula: Index) -> tuple[Index, Index]:
+    """(b, min(0, a - b)) for min(a, b): the larger of two by one symbol, in whatever form it is asked for."""
+    (((atom,), _),) = formula.terms
+    assert isinstance(atom, Least)
+    base, other = (atom.one, atom.two) if atom.two.constant is not None else (atom.two, atom.one)
+    return (ZERO, formula) if ZERO in (base, other) else (base, least(ZERO, other - base))
 
 
 def _symbol(formula: Index) -> Symbol:

@@ -520,14 +520,15 @@ def greatest(a: Index, b: Index) -> Index:
 def common(a: Index, b: Index) -> Index:
     """What extents a and b broadcast to, simplified: a number other than 1 is what the other one is, or 1.
 
-    >>> common(Index.of(Symbol("n")), ONE), common(Index.of(Symbol("n")), Index.of(3))
-    (n, 3)
+    >>> n = Index.of(Symbol("n"))
+    >>> common(n, ONE), common(n, Index.of(3)), common(n, 2 * Index.of(Symbol("m")))
+    (n, 3, 2*m)
     """
-    if a == b or b == ONE or (a.constant is not None and a != ONE):
-        return a
-    if a == ONE or b.constant is not None:
-        return b
     for e, other in ((a, b), (b, a)):
+        # what is a multiple of a number is never 1, though 0 where a symbol of it is
+        more = len(e.terms) == 1 and e.terms[0][1] > 1 and nonnegative(e - 2)
+        if other in (e, ONE) or more or e == ZERO:
+            return e
         atom = _single(e)
         inner = _single(atom.formula) if isinstance(atom, Symbol) and atom.formula is not None else atom
         if isinstance(inner, Common) and other in (inner.one, inner.two):
@@ -585,8 +586,7 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
         return _least_range(atom)
     if isinstance(atom, Common):
         lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
-        fits = (n for n in (ONE, ZERO) if len(lows) == 2 and all(nonnegative(b - n) for b in lows))
-        return next(fits, None), None
+        return next((n for n in (ONE, ZERO) if len(lows) == 2 and all(nonnegative(b - n) for b in lows)), None), None
     low, high = lower(atom.num), upper(atom.num)
     # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
     low = ZERO if low is not None and nonnegative(low) else None
@@ -603,7 +603,8 @@ def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
     One of two that move against each other (a reflection at the far edge) is at most half of their sum.
     """
     lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
-    low = next((a for a in lows if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows)), None)
+    fits = (a for a in (*lows, ONE, ZERO) if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows))
+    low = next(fits, None)
     highs = [h for h in (upper(atom.one), upper(atom.two)) if h is not None]
     if len(highs) == 2:
         apart = highs[1] - highs[0]

@@ -28,6 +28,7 @@ from onnxfuse.ir.index import (
     Symbol,
     divides,
     floor_div,
+    least,
     lower,
     modulo,
     nonnegative,
@@ -335,6 +336,17 @@ def _abs(prove: Prover, a: Index) -> Index:
     return -a if prove.less(a, ZERO) else a
 
 
+def _min(prove: Prover, a: Index, b: Index) -> Index:
+    """The smaller one, as a minimum where it hangs on symbols which that is."""
+    try:
+        return a if prove.at_most(a, b) else b
+    except Undecided:
+        made = least(a, b)
+        if made in (a, b):  # which holds only where no symbol is 0
+            raise
+        return made
+
+
 _INTEGER: dict[str, Callable[..., Index]] = {
     "add": lambda p, a, b: a + b,
     "sub": lambda p, a, b: a - b,
@@ -346,8 +358,8 @@ _INTEGER: dict[str, Callable[..., Index]] = {
     "fmod": _fmod,
     "pow": _pow,
     "cast": lambda p, a: a,
-    "min": lambda p, a, b: a if p.at_most(a, b) else b,
-    "max": lambda p, a, b: b if p.at_most(a, b) else a,
+    "min": _min,
+    "max": lambda p, a, b: -_min(p, -a, -b),
     "equal": lambda p, a, b: _truth(p.equal(a, b)),
     "less": lambda p, a, b: _truth(p.less(a, b)),
     "less_equal": lambda p, a, b: _truth(not p.less(b, a)),

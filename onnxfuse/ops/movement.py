@@ -170,6 +170,9 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     back = (end - extent).constant
     if step < 0 and start == extent - 1 and back is not None and back < 0:  # an end that may lie in front of the first
         return start, floor_div(least(extent, Index.of(-1 - back)) - step - 1, Index.of(-step))
+    if step > 0 and _sure(start) and _sure(end) and (start != ZERO or n is b is None):
+        begin = least(start, extent)  # where one bound is a number the loader finds out which of them counts
+        return begin, floor_div(greatest(ZERO, least(end, extent) - begin) + (step - 1), Index.of(step))
     given = view.types.get(view.out())
     if step == 1 and given is not None and len(given.shape) > at and _sure(start):
         return start, given.shape[at]
@@ -177,15 +180,17 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
 
 
 def _sure(e: Index) -> bool:
-    """Whether e >= 0 is proven; a quotient by a number is at most what the whole comes to."""
+    """Whether e >= 0 is proven; a quotient by a number is between what its numerator is at least and at most."""
     low = lower(e)
     if low is not None and nonnegative(low):
         return True
     whole = expanded(e)
-    for mono, c in whole.terms:
-        atom = mono[0] if len(mono) == 1 else None
-        if c < 0 and isinstance(atom, Div) and atom.den.constant is not None:
-            return _sure((whole - Index.of(atom) * c) * atom.den + atom.num * c)
+    found = [(c, m[0]) for m, c in whole.terms if len(m) == 1 and isinstance(m[0], Div)]
+    for c, atom in sorted(found, key=lambda t: t[0]):
+        assert isinstance(atom, Div)
+        k = atom.den.constant
+        if k is not None:
+            return _sure((whole - Index.of(atom) * c) * k + atom.num * c - max(c, 0) * (k - 1))
     return False
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import inside
-from onnxfuse.ir.index import ZERO, Index, greatest, least
+from onnxfuse.ir.index import ZERO, Index, greatest, least, nonnegative
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.scalar import Guard, Scalar, const
 from onnxfuse.ops.spec import Definition, Row, View
@@ -16,22 +16,22 @@ class Margin:
     """What is added below and above one axis of extent `have`; negative numbers cut off."""
 
     have: Index
-    low: int = 0
-    high: int = 0
+    low: Index = ZERO
+    high: Index = ZERO
 
     @property
     def extent(self) -> Index:
         """The extent of the result."""
-        return self.have + (self.low + self.high)
+        return self.have + self.low + self.high
 
     def source(self, mode: str, at: Index) -> Index:
         """Where the result's position `at` is read; outside of the axis in the margins of mode constant."""
-        if self.low <= 0 and self.high <= 0:
+        if mode == "constant" or not (_adds(self.low) or _adds(self.high)):
             return at - self.low
         # what is cut off is gone before the rest is repeated
-        cut = min(self.low, 0)
-        kept = self.have + (cut + min(self.high, 0))
-        place = at - max(self.low, 0)
+        cut, cut_above = (ZERO if _adds(n) else n for n in (self.low, self.high))
+        kept = self.have + cut + cut_above
+        place = at - (self.low - cut)
         if mode == "edge":
             place = greatest(ZERO, least(place, kept - 1))
         elif mode == "wrap":
@@ -44,7 +44,7 @@ class Margin:
         """The place mirrored at both ends as often as it takes; extents that are symbols suffice for one time."""
         last = kept - 1
         n = last.constant
-        if n is not None and max(self.low, self.high) > n:
+        if n is not None and any(m.constant is None or m.constant > n for m in (self.low, self.high)):
             if n == 0:
                 return ZERO
             place = index_modulo(place, last * 2)
@@ -53,10 +53,16 @@ class Margin:
         return greatest(ZERO, least(place, last * 2 - place))
 
 
+def _adds(amount: Index) -> bool:
+    """Whether a margin is added: one that hangs on symbols is never cut off."""
+    n = amount.constant
+    return n is None or n > 0
+
+
 def margins(view: View) -> tuple[Margin, ...]:
     """What a Pad asks for, axis by axis; amounts are an attribute before opset 11, axes an input from 18 on."""
     have = view.shape(0)
-    pads = view.static_ints(1) if view.opset >= 11 else tuple(view.attr("pads", ()))
+    pads = view.ints(1) if view.opset >= 11 else tuple(map(Index.of, view.attr("pads", ())))
     axes = view.static_ints(3) if view.has(3) else tuple(range(len(have)))
     view.lengths("pads", pads, 2 * len(axes))
     out = [Margin(e) for e in have]
@@ -72,15 +78,28 @@ def pad(view: View) -> tuple[Definition, ...]:
     if mode not in ("constant", "edge", "reflect", "wrap"):
         raise view.refuse("E-NO-KERNEL", f"mode {mode}")
     made = margins(view)
-    for m in made if mode == "reflect" else ():
-        if m.have.constant is None:  # of an extent that is known the runtime mirrors more often
-            view.demand(m.have, "is at least", Index.of(max(m.low, m.high) + 1))
+    for m in made:
+        _demand(view, mode, m)
     axes = view.axes(tuple(m.extent for m in made))
     index = tuple(m.source(mode, Index.of(a)) for m, a in zip(made, axes, strict=True))
     if mode != "constant":
         return (Definition(view.out(), axes, view.load(0, index)),)
-    guards = tuple(Guard(i, m.have) for i, m in zip(index, made, strict=True) if m.low or m.high)
+    guards = tuple(Guard(i, m.have) for i, m in zip(index, made, strict=True) if m.low.terms or m.high.terms)
     return (Definition(view.out(), axes, inside(guards, view.load(0, index), _fill(view))),)
+
+
+def _demand(view: View, mode: str, m: Margin) -> None:
+    """Demand what a margin needs of extents; refused where it may be cut off in a mode that needs to know."""
+    numbers = [n for e in (m.low, m.high) if (n := e.constant) is not None]
+    unknown = [e for e in (m.low, m.high) if e.constant is None]
+    if mode == "constant":
+        for e in (m.extent,) if unknown else ():
+            view.demand(e, "is at least", ZERO)
+    elif not all(nonnegative(e) for e in unknown):
+        raise view.unsized(f"whether margins of {unknown} are added or cut off hangs on symbols", unknown)
+    if mode == "reflect" and m.have.constant is None:  # of an extent that is known the runtime mirrors more often
+        for e in (*unknown, *([Index.of(max(numbers))] if numbers else ())):
+            view.demand(m.have, "is at least", e + 1)
 
 
 def _fill(view: View) -> Scalar:

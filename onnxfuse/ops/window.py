@@ -32,6 +32,9 @@ class Window:
         """Whether a tap may lie outside the input."""
         last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation - self.low
         low, beyond = self.low.constant, (last - self.have + 1).constant
+        room = self.have + self.low + self.high - (self.size - 1) * self.dilation - 1
+        if beyond is None and self.extent == floor_div(room, Index.of(self.stride)) + 1:
+            beyond = self.high.constant  # s * (room // s) <= room: no place ends behind the padding
         return low is None or low > 0 or beyond is None or beyond > 0
 
     @property

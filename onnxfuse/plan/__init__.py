@@ -15,11 +15,11 @@ from collections import Counter
 from onnxfuse.config import Options, targets_of
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
-from onnxfuse.ir.index import symbols_of
+from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
-from onnxfuse.plan.alone import stays
+from onnxfuse.plan.alone import spared, stays
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.held import held_in
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
@@ -89,7 +89,7 @@ def _kinds(
 
 def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options) -> tuple[Plan, list[Decision]]:
     """A plan over nodes of these kinds, and why some of them ended up in no group."""
-    graph, kinds, reads = alive(graph, kinds, rows)
+    whole, (graph, kinds, reads) = graph, alive(graph, kinds, rows)
     units = Units.of(graph, reads)
     grower = _Grower(units, kinds, options)
     grown = grower.run()
@@ -103,7 +103,7 @@ def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
         groups.append(group_of(nodes[0].name, nodes, graph, wanted))
     by_name = {graph.nodes[i].name: k for i, k in kinds.items()}
     shared = layouts_of(graph, groups, by_name)
-    kept = [g for g in groups if stays(g, graph, by_name, shared, options.min_group)]
+    kept = [g for g in groups if stays(g, graph, by_name, shared, options.min_group, spared(g, whole, graph))]
     dropped += too_few([g for g in groups if g not in kept], graph, by_name, options.min_group)
     return Plan(graph, tuple(kept), layouts_of(graph, kept, by_name), tuple(grower.decisions)), dropped
 
@@ -151,7 +151,7 @@ class _Grower:
     def _kinds(self, group: int) -> set[str]:
         return {self.kinds[m].name for m in self.units.members[group]}
 
-    def _try(self, group: int, node: int, reason: tuple[str, str] | None) -> bool:
+    def _try(self, group: int, node: int, reason: tuple[str, ...] | None) -> bool:
         names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
         if reason is None and len(self.units.members[group]) >= MOST_NODES:
             reason = ("E-RESOURCE", f"a group holds at most {MOST_NODES} operators")
@@ -163,7 +163,7 @@ class _Grower:
             return True
         if names not in self.seen:
             self.seen.add(names)
-            self.decisions.append(Decision(reason[0], names, reason[1]))
+            self.decisions.append(Decision(reason[0], names, *reason[1:]))
         return False
 
     def _forward(self, group: int) -> bool:
@@ -248,7 +248,8 @@ class _Grower:
         """Movement joins its producer when it is its only reader; otherwise its readers may take it."""
         n = self.units.nodes[node]
         for b in self.units.before[node]:
-            if self.units.group[b] == group and len(self.units.after[b]) > 1 and not self.kinds[node].keeps_order:
+            again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
+            if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
             return ("E-FANOUT", f"{n.op} has several results: whoever reads them takes it")
@@ -264,7 +265,7 @@ class _Grower:
         have, want = (self.units.graph.types.get(v) for v in (n.inputs[0], n.outputs[0]))
         if have is None or want is None:
             return False
-        return any(len(symbols_of(e)) > 1 and e not in have.shape for e in want.shape)
+        return any(len(symbols_of(Index(((m, 1),)))) > 1 for e in want.shape if e not in have.shape for m, _ in e.terms)
 
     def _numel_refusal(self, group: int, node: int) -> tuple[str, str] | None:
         """Elementwise work joins when it has as many elements as the value it reads: nothing is computed twice."""
@@ -290,7 +291,7 @@ class _Grower:
                     break
         return grown
 
-    def _backward_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+    def _backward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
         kind, n = self.kinds[node], self.units.nodes[node]
         if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
@@ -299,8 +300,10 @@ class _Grower:
         if not self._stored_on_the_way(group, node):
             if any(self.units.group[a] != group for a in self.units.after[node]):
                 return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
-            if any(o in self.units.graph.outputs for o in n.outputs):
-                return ("E-FANOUT", f"the result of {n.op} is an output of the model")
+            given = next((o for o in n.outputs if o in self.units.graph.outputs), None)
+            if given is not None:
+                said = f"the result of {n.op} is an output of the model"
+                return ("E-FANOUT", said, f"take {given} out of the outputs of the model")
         if self._follows_contraction(node):
             return ("E-COST", f"{n.op} belongs to the contraction before it")
         if kind.name == ELEMENTWISE and self._multiplied(group, node):

@@ -13,14 +13,30 @@ USUAL_GROUP = 2  # operators of the smallest group that is asked for by default
 LARGE = 1 << 20  # bytes of weights: by that and more 0.66 to 1.01 times as long as in the runtime, by 256 KB 1.05
 
 
-def stays(group: Group, graph: Graph, kinds: Mapping[str, Kind], layouts: Mapping[str, Layout], least: int) -> bool:
+def stays(
+    group: Group, graph: Graph, kinds: Mapping[str, Kind], layouts: Mapping[str, Layout], least: int, spared: int
+) -> bool:
     """Whether a group has as many operators as asked; fewer do in the middle of an area whose layout they share.
 
-    A product with weights that no core's cache holds is worth a kernel alone, where single operators are not forbidden.
+    Operators that are `spared`, since kernels work out shapes themselves, count among those of the group. A product
+    with weights that no core's cache holds is worth a kernel alone, where single operators are not forbidden.
     """
-    if len(group.nodes) >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
+    if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
     return least <= USUAL_GROUP and _is_product(group, kinds) and _weights(group, graph) >= LARGE
+
+
+def spared(group: Group, whole: Graph, graph: Graph) -> int:
+    """Nodes of the whole graph that a graph has no more, but would need if a group's nodes stayed with the runtime."""
+    makers, there = whole.producers(), {n.outputs for n in graph.nodes}
+    found: set[tuple[str, ...]] = set()
+    pending = [v for n in group.nodes for v in n.reads]
+    while pending:
+        maker = makers.get(pending.pop())
+        if maker is not None and maker.outputs not in there and maker.outputs not in found:
+            found.add(maker.outputs)
+            pending.extend(maker.reads)
+    return len(found)
 
 
 def is_small_product(group: Group, graph: Graph, kinds: Mapping[str, Kind]) -> bool:

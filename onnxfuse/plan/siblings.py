@@ -12,13 +12,15 @@ from onnxfuse.plan.units import Units
 def siblings(units: Units, kinds: Mapping[int, Kind], group: int) -> list[int]:
     """Nodes outside of a group that reduce the same value to the same shape, or are elementwise over all of it.
 
+    Where a group only moves elements, what moves as many of the same value is beside it.
+
     The group must do nothing else: what tiles of a contraction read is read tile by tile.
     """
     members = units.members[group]
     mine = {kinds[m].name for m in members}
     if mine - {REDUCTION, ELEMENTWISE, MOVEMENT} or any(kinds[m].spatial for m in members):
         return []
-    same = REDUCTION if REDUCTION in mine else ELEMENTWISE
+    same = next((name for name in (REDUCTION, ELEMENTWISE) if name in mine), MOVEMENT)
     doing = [units.nodes[m] for m in members if kinds[m].name == same]
     values = {v for n in doing for v in n.reads if v not in units.graph.constants}
     beside = sorted({i for v in values for i in units.readers.get(v, ()) if units.group[i] != group and i in kinds})

@@ -14,6 +14,7 @@ class Units:
 
     graph: Graph
     nodes: tuple[Node, ...]
+    reads: Sequence[tuple[str, ...]]
     before: list[list[int]] = field(default_factory=list)
     after: list[list[int]] = field(default_factory=list)
     group: list[int] = field(default_factory=list)
@@ -23,7 +24,7 @@ class Units:
     @staticmethod
     def of(graph: Graph, reads: Sequence[tuple[str, ...]]) -> Units:
         """Every node alone; `reads` are the values that each one depends on."""
-        u = Units(graph, graph.nodes)
+        u = Units(graph, graph.nodes, reads)
         made = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
         u.before = [sorted({made[r] for r in values if r in made}) for values in reads]
         u.after = [[] for _ in graph.nodes]

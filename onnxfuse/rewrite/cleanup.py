@@ -152,11 +152,26 @@ def plain_reshape(work: Work, at: int, trust: bool) -> Draft:
     if node.inputs[1] in work.constants:
         raise Miss("the target is constant")
     (meaning,) = work.definitions(at)
-    target = spelled(work.type(node.inputs[0]).shape, meaning.shape)
+    have, asked = work.type(node.inputs[0]).shape, work.known.get(node.inputs[1], ())
+    target = spelled(have, meaning.shape) or _as_asked(have, asked, meaning.shape)
     if target is None:
         raise Miss(f"{meaning.shape!r} cannot be spelled as a constant")
     draft = Draft(work, at)
     return draft.replace(node.outputs[0], draft.node("Reshape", (node.inputs[0], draft.ints(target))))
+
+
+def _as_asked(have: tuple[Index, ...], asked: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...] | None:
+    """A target with -1 where it was asked for, numbers, and symbols that are copied: as the runtime reads a 0 too."""
+    if len(asked) != len(want) or [e.constant for e in asked].count(-1) != 1:
+        return None
+    out = [_entry(have[at] if at < len(have) else None, e) for at, e in enumerate(asked)]
+    return None if None in out else tuple(n for n in out if n is not None)
+
+
+def _entry(have: Index | None, asked: Index) -> int | None:
+    """An entry of a Reshape target: a number, or 0 for the extent that is there."""
+    n = asked.constant
+    return n if n is not None else 0 if asked == have else None
 
 
 def spelled(have: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...] | None:

@@ -20,6 +20,7 @@ from onnxfuse.rewrite.work import Definitions, Miss
 NOMINAL = 64
 LAUNCH = 20_000
 VIEW_LAUNCH = 2_000
+UNTYPED = 1 << 40  # a node that reads what nobody knows the shape of: no kernel is made of it
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Split", "Slice", "Dropout"})
 
 
@@ -44,6 +45,8 @@ def cost(node: Node, definitions: Definitions, types: Callable[[str], TensorType
         return VIEW_LAUNCH
     row = ROWS.find(node, opset)
     quiet = {node.inputs[i] for i in row.quiet_inputs if i < len(node.inputs)} if row else set()
+    if row and any(types(v) is None for v in {*node.reads} - quiet):
+        return UNTYPED
     moved = sum(_bytes(types(v)) for v in {*node.reads, *node.outputs} - quiet if v)
     return LAUNCH + moved + sum(elements(d.shape) * _work(d.value) for d in definitions)
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.graph import Node
 from onnxfuse.ir.index import ONE, Index
 from onnxfuse.ir.indexing import flatten, product, substitute
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import MOVES, Draft
@@ -111,6 +113,31 @@ def reshaped(draft: Draft, source: str, want: Shape) -> str:
     raise Miss(f"{want!r} cannot be spelled as a constant")
 
 
+def squeezed_last(work: Work, at: int, trust: bool) -> Draft:
+    """An elementwise node with numbers beside comes before a Squeeze of whatever axes have one element.
+
+    Only when the model runs it is known which those are, and then the rank of what follows.
+    """
+    node = work.nodes[at]
+    wide = [i for i in node.inputs if i not in work.constants]
+    if len(wide) != 1 or len(node.outputs) != 1 or any(work.type(i).shape for i in node.inputs if i != wide[0]):
+        raise Miss(f"{node.op} reads more than one value and numbers")
+    squeeze = work.made_by(wide[0], "Squeeze")
+    if work.types.get(wide[0]) is not None or any(squeeze.inputs[1:]) or "axes" in squeeze.attrs:
+        raise Miss("the rank of what it reads is known")
+    draft, source = Draft(work, at), squeeze.inputs[0]
+    out = draft.node(node.op, [source if i == wide[0] else i for i in node.inputs], node.attrs)
+    (meaning,) = draft.meanings[out]
+    here = tuple(map(Index.of, meaning.axes))
+    found = list(walk(meaning.value))
+    if any(isinstance(x, (Reduce, FromIndex)) or (isinstance(x, Load) and x.index != here) for x in found):
+        raise Miss(f"{node.op} is not elementwise")
+    last = draft.fresh("Squeeze")
+    draft.nodes.append(Node("Squeeze", (out,), (last,), {}, node.name))
+    draft.types[last] = work.types.get(node.outputs[0])
+    return draft.replace(node.outputs[0], last, typed=False)
+
+
 def whole_axis(have: Shape, want: Shape, axis: int) -> int:
     """The axis of `have` that is the named one of `want`, another shape of the same elements.
 
@@ -134,4 +161,7 @@ def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
     return tuple(axes) if len(longer) - len(axes) == len(shorter) else ()
 
 
-STEPS: tuple[Step, ...] = (Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves, _OPS),)
+STEPS: tuple[Step, ...] = (
+    Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves, _OPS),
+    Step("squeezed-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeezed_last, when=("n is a number",)),
+)

@@ -14,6 +14,7 @@ from onnxfuse.ir.index import (
     Div,
     Entry,
     Index,
+    Least,
     Loaded,
     Mod,
     Symbol,
@@ -67,11 +68,21 @@ def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index,
 
 def _inside(e: Index, extent: Index, guards: tuple[Guard, ...]) -> bool:
     """Whether 0 <= e < extent is proven where these guards hold."""
-    if in_range(e, extent):
+    if in_range(e, extent) or _below(e, extent):
         return True
     names = [f"%guard{len(guards)}_{at}" for at in range(len(guards))]  # one for each guard and depth
     bounded = ((_bounded(e, g, names[at]), guards[:at] + guards[at + 1 :]) for at, g in enumerate(guards))
     return any(made is not None and _inside(made, extent, rest) for made, rest in bounded)
+
+
+def _below(e: Index, extent: Index) -> bool:
+    """Whether it is proven by one side of a minimum: that is no more than either of them."""
+    low = lower(e)
+    if low is None or not nonnegative(low):
+        return False
+    found = ((m[0], c) for m, c in e.terms if c > 0 and len(m) == 1)
+    sides = (e + (side - a) * c for a, c in found if isinstance(a, Least) for side in (a.one, a.two))
+    return any(high is not None and nonnegative(extent - 1 - high) for high in map(upper, sides))
 
 
 def _bounded(e: Index, g: Guard, name: str) -> Index | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf
+from math import inf, prod
 
 from onnxfuse.config import Target
 from onnxfuse.cost import cost_of
@@ -17,6 +17,7 @@ from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
 
 USUAL = 128  # rows, where nothing is known of them
+SIDE = 32  # of an image, likewise
 MOST_DOUBLINGS = 20  # of usual numbers, where they make an extent of nothing
 MANY = 8  # times the cores of the machine class
 NEAR = 1.03  # times the least product of two times: what is not above it may be the best as well
@@ -96,13 +97,29 @@ Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple
 
 
 def usual_rows(rows: Sequence[Index]) -> int:
-    """The product of some extents: of those that are known, and a usual number where none is."""
+    """The product of some extents: of those that are known, and usual numbers where none is, or of images some are."""
+    if _of_image(rows):
+        return prod(_usual_extents(rows))
     known = product([e for e in rows if e.constant is not None]).constant or 1
     return known if known > 1 or all(e.constant is not None for e in rows) else USUAL
 
 
 def _usual_values(rows: Sequence[Index]) -> dict[str, int]:
     """Values of symbols that make the product of some extents as much."""
+    if _of_image(rows):
+        pairs = zip(rows, _usual_extents(rows), strict=True)
+        return {s.name: n for e, n in reversed(list(pairs)) for s in symbols_of(e)}
     names = sorted({s.name for e in rows for s in symbols_of(e)})
     alone = usual_rows(rows) == USUAL and not any((e.constant or 1) > 1 for e in rows)
     return dict.fromkeys(names, 1) | (dict.fromkeys(names[-1:], USUAL) if alone else {})
+
+
+def _of_image(rows: Sequence[Index]) -> bool:
+    """Whether rows are the places of images, not all of whose extents are known."""
+    return len(rows) > 2 and any(e.constant is None for e in rows)
+
+
+def _usual_extents(rows: Sequence[Index]) -> list[int]:
+    """One image; where a symbol stands for all of its places, they are counted as the first extent."""
+    whole = SIDE ** (len(rows) - 1) if all(e == 1 for e in rows[1:]) else 1
+    return [n if (n := e.constant) is not None else SIDE if at else whole for at, e in enumerate(rows)]

@@ -10,15 +10,16 @@ import itertools
 from collections.abc import Iterator
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, substitute_axes, walk
-from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, lower, upper
+from onnxfuse.ir.compose import indices_of, rebuild, substitute_axes, walk
+from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
-from onnxfuse.ir.kernel import Loop, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Stmt
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import WIDE, Goal, Level
-from onnxfuse.schedule.writer import Writer, finished, lifted
+from onnxfuse.schedule.writer import Writer, finished, lifted, written
 
 MOST_TAPS = 32  # of one line: a longer one is not unrolled
+MOST_OUTPUTS, FEW = 8, 2  # of one body; of those of what is left over in rows whose length is a symbol
 MOST_EDGES = 16  # bodies of a row at the edges of an image, which are spelled out
 
 
@@ -34,10 +35,14 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     x = rows[-1].axis
     width = x.extent.constant
     spelled = _spelled(reduce)
-    if not spelled or width is None or width < 2 or vector.axis in reduce.ranges:
+    moves = any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b))
+    if not spelled or not moves or vector.axis in reduce.ranges:
         return None
-    span = _inside(x, reduce, width)
-    if span is None or not any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b)):
+    if width is None:
+        row = _open_row(goal, x, reduce, min(MOST_OUTPUTS, most), vector, spelled)
+        return (x, row) if row is not None else None
+    span = _inside(x, reduce, width) if width > 1 else None
+    if span is None:
         return None
     outputs = _outputs(width, most)
     if span[0] + width - span[1] > MOST_EDGES * outputs:
@@ -60,7 +65,7 @@ def _outputs(width: int, most: int) -> int:
     """Outputs of one body: the whole row when it is short, else the size of at most 8 that leaves the least over."""
     if width <= most:
         return width
-    return min(range(min(8, most), 3, -1), key=lambda u: (-width % u, -u), default=width)
+    return min(range(min(MOST_OUTPUTS, most), 3, -1), key=lambda u: (-width % u, -u), default=width)
 
 
 def _blocks(
@@ -71,7 +76,9 @@ def _blocks(
     while begin < width:
         size = min(outputs, width - begin)
         inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
-        yield _block(goal, x, begin, max(inside, 1), size, vector, spelled, f"b{begin}")
+        block = Axis(f"{x.name}b", Index.of(max(inside, 1)))
+        first = (Index.of(block) * size if inside > 1 else ZERO) + begin
+        yield _block(goal, x, first, block, block.extent, size, vector, spelled, f"b{begin}")
         begin += size * max(inside, 1)
 
 
@@ -99,12 +106,67 @@ def _least(e: Index) -> Index | None:
     return None if low is None else low + shift
 
 
+def _open_row(
+    goal: Goal, x: Axis, reduce: Reduce, outputs: int, vector: Level, spelled: tuple[Axis, ...]
+) -> tuple[Stmt, ...] | None:
+    """A row whose length is a symbol: outputs at its edges one by one under guards, blocks of those inside."""
+    span = _open_inside(x, reduce)
+    if span is None or span[0] > MOST_EDGES * outputs:
+        return None
+    width, n = x.extent, Axis(f"{x.name}n", x.extent + 1)
+    first, inside = Index.of(span[0]), Index.of(n)
+    bare = Goal(goal.buffer, goal.offset, _inside_of(goal.value, x))
+    made: list[Stmt | None] = [Bind(n, span[1])]
+    made.append(_singly(goal, Axis(f"{x.name}a", width), ZERO, least(first, width), vector, x))
+    for size in (outputs, FEW):
+        block, count = Axis(f"{x.name}b", floor_div(width, Index.of(size)) + 1), floor_div(inside, Index.of(size))
+        made.append(_block(bare, x, Index.of(block) * size + first, block, count, size, vector, spelled, f"b{size}"))
+        first, inside = first + count * size, inside - count * size
+    made.append(_singly(goal, Axis(f"{x.name}z", width), least(first, width), width, vector, x))
+    done = tuple(s for s in made if s is not None)
+    return done if len(done) == len(made) else None
+
+
+def _singly(goal: Goal, at: Axis, begin: Index, end: Index, vector: Level, x: Axis) -> Stmt:
+    """Some outputs of a row, one by one."""
+    return Loop(at, begin, end, "serial", written([goal.substituted({x: Index.of(at)})], [vector], at.name))
+
+
+def _open_inside(x: Axis, reduce: Reduce) -> tuple[int, Index] | None:
+    """The first place of x at which every guard that mentions it holds for all taps, and the number of such places."""
+    found: list[tuple[int, int, Index]] = []
+    for g in (g for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards):
+        if x in axes_of(g.index):
+            rest = substitute(g.index, {x: ZERO})
+            bounds = (coefficient(g.index, x), _least(rest), upper(rest))
+            stride, low, high = (e.constant if e is not None else None for e in bounds)
+            if not stride or stride < 0 or low is None or high is None:
+                return None
+            found.append((stride, low, g.extent - high))
+    first = max((-(low // stride) for stride, low, _ in found if low < 0), default=0)
+    count = greatest(ZERO, x.extent - first)
+    for stride, _, end in found:
+        count = least(count, floor_div(greatest(ZERO, end + (stride - 1) - stride * first), Index.of(stride)))
+    return first, count
+
+
+def _inside_of(x: Scalar, axis: Axis) -> Scalar:
+    """A value where every guard that mentions an axis holds."""
+
+    def known(n: Scalar) -> Scalar | None:
+        if not isinstance(n, Load) or not any(axis in axes_of(g.index) for g in n.guards):
+            return None
+        guards = tuple(g for g in n.guards if axis not in axes_of(g.index))
+        return Load(n.source, n.index, n.dtype, guards, n.otherwise if guards else None)
+
+    return rebuild(x, known, lambda i: i)
+
+
 def _block(
-    goal: Goal, x: Axis, first: int, blocks: int, outputs: int, vector: Level, spelled: tuple[Axis, ...], prefix: str
-) -> Stmt | None:
-    """The loop over blocks of outputs, the taps of some ranges spelled out; None where their guards differ."""
-    block = Axis(f"{x.name}b", Index.of(blocks))
-    at = (Index.of(block) * outputs if blocks > 1 else ZERO) + first
+    goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, spelled: tuple[Axis, ...],
+    prefix: str,
+) -> Stmt | None:  # fmt: skip
+    """The loop over blocks of outputs, the first of them `at`, with spelled taps; None where their guards differ."""
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
@@ -115,7 +177,7 @@ def _block(
     writer = Writer([vector], at=[[], []], prefix=prefix)
     looped = tuple(r for r in reduces[0].ranges if r not in spelled)
     writer.fold_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
-    return Loop(block, ZERO, block.extent, "serial", finished(writer, goals))
+    return Loop(block, ZERO, end, "serial", finished(writer, goals))
 
 
 def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> Iterator[tuple[int, Scalar, list[Guard]]]:

@@ -35,3 +35,27 @@ def test_a_product_with_weights_larger_than_a_cache(depth: int, columns: int, gr
 def test_not_where_groups_are_to_be_larger() -> None:
     assert not planned(16, 1024, 1024, min_group=3).groups
     assert len(planned(16, 8, 8, min_group=1).groups) == 1
+
+
+FILLED = """<ir_version: 8, opset_import: ["" : 17]>
+filled (float[n, 8] x) => (float[2, m, 8] y, float[n, 8] z) <int64[1] t = {2}, int64[1] e = {8}> {
+  s = Shape <start = 0, end = 1> (x)
+  w = Concat <axis = 0> (t, s, e)
+  y = ConstantOfShape (w)
+  r = Relu (x)
+  z = Exp (r)
+}"""
+
+
+def test_a_kernel_that_spares_the_arithmetic_on_its_shape_is_one_of_several_operators() -> None:
+    made = plan(load(onnx.parser.parse_model(FILLED).SerializeToString(), Options()), ROWS, Options())
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["ConstantOfShape"], ["Relu", "Exp"]]
+    fixed = FILLED.replace("n, 8", "3, 8")
+    made = plan(load(onnx.parser.parse_model(fixed).SerializeToString(), Options()), ROWS, Options(min_group=4))
+    assert not made.groups
+
+
+def test_not_where_others_need_that_arithmetic() -> None:
+    text = FILLED.replace("float[n, 8] z)", "float[n, 8] z, int64[3] w)")
+    made = plan(load(onnx.parser.parse_model(text).SerializeToString(), Options()), ROWS, Options())
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Relu", "Exp"]]

@@ -110,3 +110,15 @@ def test_what_is_added_behind_a_product_is_computed_there() -> None:
     assert ("Resize", "Relu", "Conv", "Add") in grouped("Relu (large)")
     apart = grouped("Relu (z)")
     assert ("Conv", "Add") in apart and not any("Relu" in g and "Conv" in g for g in apart)
+
+
+def test_what_a_cache_is_continued_by_is_made_where_it_is_stored() -> None:
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 18]>
+    cache (float[B, P, 8] past, float[B, S, 8] x) => (float[B, T, 8] now, float[B, S, T] y) {
+      r = Sin (x)
+      now = Concat <axis = 1> (past, r)
+      k = Transpose <perm = [0, 2, 1]> (now)
+      y = MatMul (x, k)
+    }""")
+    made = plan(load(proto.SerializeToString(), Options()), ROWS, Options())
+    assert ("Sin", "Concat") in ops(made)

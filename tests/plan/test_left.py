@@ -105,3 +105,19 @@ def test_equal_reasons_of_layers_are_one_line() -> None:
     assert len(found.document["refusals"]) == 12
     (alone,) = [line for line in explain(layers(1), None, Options(), strict=True).lines if "NonZero" in line]
     assert "layer.0/NonZero" in alone and " x " not in alone
+
+
+GIVEN = """<ir_version: 8, opset_import: ["": 17]>
+g (float[2, 8, 16] x, float[2, 16, 4] z) => (float[2, 16, 8] t, float[2, 8, 4] y)
+{ t = Transpose<perm = [0, 2, 1]>(x)\n u = Transpose<perm = [0, 2, 1]>(t)\n e = Exp(u)\n y = MatMul(e, z) }"""
+
+
+def test_an_output_of_the_model_that_is_taken_out_of_it_is_fused() -> None:
+    proto = model(GIVEN)
+    made = plan(plans.graph_of(proto), ROWS, Options())
+    (told,) = {(d.reason, d.unlock) for d in made.decisions if d.code == "E-FANOUT" and d.unlock}
+    assert told == ("the result of Transpose is an output of the model", "take t out of the outputs of the model")
+    assert [n.op for g in made.groups for n in g.nodes].count("Transpose") == 1
+    del proto.graph.output[0]
+    without = plan(plans.graph_of(proto), ROWS, Options())
+    assert [n.op for g in without.groups for n in g.nodes].count("Transpose") == 2

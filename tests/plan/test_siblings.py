@@ -79,3 +79,24 @@ def test_pieces_of_a_product_without_bias_belong_to_the_attention_that_reads_the
     assert [len(g) for g in ops(made)] == [14] and ops(made)[0].count("Slice") == 3
     outside = {n.name for n in made.graph.nodes} - {n.name for g in made.groups for n in g.nodes}
     assert [n.op for n in made.graph.nodes if n.name in outside] == ["MatMul"]
+
+
+def test_slices_of_one_value_are_one_kernel() -> None:
+    made = planned("""halves (float[4, N, 8] h) => (float[2, N, 8] a, float[2, N, 8] b)
+    <int64[1] z = {0}, int64[1] t = {2}, int64[1] f = {4}> {
+      a = Slice (h, z, t, z)
+      b = Slice (h, t, f, z)
+    }""")
+    assert ops(made) == [["Slice", "Slice"]]
+
+
+def test_what_is_made_of_nothing_is_made_by_each_reader() -> None:
+    made = planned("""zeros (float[N, 8] x) => (float[2, N, 8] a, float[2, N, 8] b)
+    <int64[1] z = {0}, int64[1] t = {2}, int64[1] f = {4}, int64[1] e = {8}> {
+      s = Shape <start = 0, end = 1> (x)
+      w = Concat <axis = 0> (f, s, e)
+      h = ConstantOfShape (w)
+      a = Slice (h, z, t, z)
+      b = Slice (h, t, f, z)
+    }""")
+    assert ops(made) == [["ConstantOfShape", "Slice", "Slice"]]

@@ -146,3 +146,29 @@ def test_random_chains_mean_the_same() -> None:
         shorter += len(after.nodes) < len(before.nodes)
         assert len(after.nodes) <= len(before.nodes)
     assert shorter > 100
+
+
+def test_elementwise_work_comes_before_a_squeeze_that_may_change_the_rank() -> None:
+    b = Build()
+    half, one = b.constant(0.5), b.constant(1.0)
+    y = b.node("Squeeze", b.input("x", "n", 1, "s"))
+    y = b.node("Add", b.node("Mul", b.node("Sigmoid", y), half), one, out="y")
+    before = b.graph(y)
+    after, _ = rewritten(before, only("squeezed-last"))
+    assert ops(after) == ["Sigmoid", "Mul", "Add", "Squeeze"]
+    assert after.types[after.nodes[2].outputs[0]] == b.types["x"]
+
+
+@pytest.mark.parametrize("other", [(1,), (3,)])
+def test_but_not_what_may_broadcast_or_is_read_elsewhere(other: tuple[int, ...]) -> None:
+    b = Build()
+    y = b.node("Squeeze", b.input("x", "n", 1, "s"))
+    y = b.node("Add", y, b.constant(np.ones(other, np.float32)))
+    assert ops(rewritten(b.graph(y), only("squeezed-last"))[0]) == ["Squeeze", "Add"]
+    b = Build()
+    y = b.node("Squeeze", b.input("x", "n", 1, "s"))
+    b.node("Softmax", y)
+    assert ops(rewritten(b.graph(b.node("ReduceMax", y, b.ints(0))), only("squeezed-last"))[0]) == [
+        "Squeeze",
+        "ReduceMax",
+    ]

@@ -122,3 +122,15 @@ def test_a_model_that_is_nearer_to_the_truth_passes_and_a_percent_does_not(tmp_p
     assert {run.evaluator for run in better.runs} == {truth.RUNTIME}
     assert better.tolerance is not None and better.tolerance > compare.FLOORS["float32"]
     assert verify_models(original, scaled(tmp_path / "c.onnx", exact=True, wrong=1.01)).ok is False
+
+
+def test_a_shape_filled_with_zeros_whose_type_nobody_states():
+    nodes = [
+        helper.make_node("Shape", ["x"], ["s"]),
+        helper.make_node("ConstantOfShape", ["s"], ["z"]),
+        helper.make_node("MatMul", ["x", "z"], ["p"]),
+        helper.make_node("Sigmoid", ["p"], ["y"]),
+    ]
+    _, true, found = both(model(nodes, [4, 4]), random(4, 4))
+    assert true.dtype == np.float64
+    np.testing.assert_array_equal(true, found)
