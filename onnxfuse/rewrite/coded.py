@@ -102,9 +102,10 @@ def _parameters(draft: Draft, node: Node, dtype: DType) -> _Coded:
     if node.attrs.get("block_size", 0) or node.attrs.get("precision", 0) or draft.type(node.inputs[1]).dtype.bits != 32:
         raise Miss("a scale for each block, or of another type than float32")
     zero = node.inputs[2] if len(node.inputs) > 2 else ""
-    _held(draft, node.inputs[1])
-    if not zero or (_held(draft, zero).size > 1 and not _held(draft, zero).load().any()):
-        zero = draft.array(np.zeros((), dtype.numpy), dtype, "zero", node.inputs[1])
+    scale = _held(draft, node.inputs[1])
+    if not zero:
+        zero = draft.array(np.zeros(scale.shape, dtype.numpy), dtype, "zero", node.inputs[1])
+    _held(draft, zero)
     return _Coded(node.inputs[0], node.inputs[1], zero)
 
 
@@ -131,7 +132,11 @@ def _weights(draft: Draft, node: Node, axis: int) -> _Coded:
     codes, rank = _held(draft, w.codes), len(draft.type(w.codes).shape)
     given = decoding.attrs.get("axis", 1)
     along = isinstance(given, int) and given % rank == axis % rank
-    if codes.dtype not in _CODES or not (_of_all(draft, w.scale) or along) or _held(draft, w.zero).size > 1:
+    if (
+        codes.dtype not in _CODES
+        or not (_of_all(draft, w.scale) or along)
+        or _held(draft, w.zero).shape != _held(draft, w.scale).shape
+    ):
         raise Miss("weights whose scales or zero points the operator cannot take")
     return w
 
