@@ -114,8 +114,21 @@ def _of_all(draft: Draft, scale: str) -> bool:
 
 
 def _alike(draft: Draft, a: _Coded, codes: str) -> bool:
-    """Whether an operand has one scale, and codes of the type of these."""
-    return _of_all(draft, a.scale) and draft.type(a.codes).dtype == draft.type(codes).dtype
+    """Whether an operand has one scale, and codes of the type of these: the result's, or a first operand's.
+
+    Those with a sign the runtime gives none first, which it can where they are made for one reader.
+    """
+    dtype = draft.type(a.codes).dtype
+    free = dtype == U8 or all(_for_one(draft.work, v) for v in (a.codes, codes))
+    return free and _of_all(draft, a.scale) and dtype == draft.type(codes).dtype
+
+
+def _for_one(work: Work, codes: str) -> bool:
+    """Whether codes are made by a node, and decoded for one reader."""
+    if codes not in work.maker or not work.single_use(codes):
+        return False
+    (reader,) = (work.nodes[i] for i in work.users[codes])
+    return reader.op != "DequantizeLinear" or work.single_use(reader.outputs[0])
 
 
 def _held(draft: Draft, value: str) -> Constant:

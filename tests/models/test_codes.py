@@ -20,7 +20,7 @@ FORMS = (
     ("tiny-resnet", "QOperator", "QUInt8", 1),
     ("tiny-bert", "QDQ", "QInt8", 0),
     pytest.param("tiny-mobilenet", "QDQ", "QUInt8", 1, marks=pytest.mark.slow),
-    pytest.param("tiny-bert", DYNAMIC, "", 0, marks=pytest.mark.slow),
+    pytest.param("tiny-bert", DYNAMIC, "", 2, marks=pytest.mark.slow),
 )
 IMAGES = (
     ("tiny-resnet", "QDQ", "QUInt8"),
