@@ -16,6 +16,7 @@ from onnxfuse.emit.proto import node_proto, set_metadata, tensors_in, without
 from onnxfuse.emit.weights import Weight, Weights
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
+from onnxfuse.load.inline import graphs
 from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
 from onnxfuse.load.wire import Buffer, key_of, slim
@@ -76,10 +77,19 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Plan
             proto.opset_import.add(domain="", version=plan.graph.opset)
         about = {"library": library.path, "library_sha256": library.sha256, "manifest": library.manifest}
         set_metadata(proto, **about, targets=" ".join(library.targets))
+    _import_domains(proto)
     check(proto)
     bodies = tuple(_of(made, weights) for held in room.held if (made := alone(proto, held)) is not None)
     rename(proto.graph, source.spelled)
     return Emitted(proto, weights.large, weights.blob, bool(source.external), names=room.names, bodies=bodies)
+
+
+def _import_domains(proto: onnx.ModelProto) -> None:
+    """Import every domain of the runtime's that rewrites brought."""
+    nodes = [n for part in (*graphs(proto.graph), *proto.functions) for n in part.node]
+    known = {o.domain for o in proto.opset_import} | {"", "ai.onnx"} | {f.domain for f in proto.functions}
+    for domain in sorted({n.domain for n in nodes} - known):
+        proto.opset_import.add(domain=domain, version=1)
 
 
 def _of(body: onnx.ModelProto, weights: Weights) -> Emitted:

@@ -10,13 +10,15 @@ from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import free_axes, in_guards, rebuild, walk
+from onnxfuse.ir.compose import free_axes, in_guards, rebuild
 from onnxfuse.ir.dtype import F32, I8, I32, U8, DType
 from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, apply, cast, const
 
 CODES = (U8, I8)
 MOST = 1 << 16  # terms of a sum, such that 32 bits hold it
+FEW = 1 << 8  # such that float32 holds it
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,41 +58,12 @@ def is_flat(zero: Scalar, columns: tuple[Axis, ...]) -> bool:
     return not free_axes(zero) or (len(axes) == 1 and zero.index == tuple(map(Index.of, columns)))
 
 
-def requantized(x: Scalar) -> Scalar:
-    """x with what makes codes of a sum of codes as few multiply-adds: what no row changes is computed once.
-
-    A code is made of a sum of factors times terms and one number, which has the zero point in it; products with what is
-    one over a scale take the place of divisions. ONNX Runtime scales integer sums by one number as well; results differ
-    by a rounding.
-    """
-
-    def go(node: Scalar) -> Scalar | None:
-        if not isinstance(node, Apply) or not _reads_sums(node):
-            return None
-        if node.fn == "div" and node.dtype == F32 and _is_scale(node.args[1]):
-            return _linear(node)
-        if node.fn == "snap":
-            return apply("snap", _linear(node.args[0]), *node.args[1:])
-        code = _code(node)
-        if code is None:
-            return None
-        return cast(apply("snap", _linear(apply("add", code.steps, code.zero)), *code.limits), node.dtype)
-
-    return rebuild(x, go, lambda i: i)
-
-
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """An integer code: steps, snapped between limits less the zero point, and the zero point."""
+    """An integer code: whole steps, between the limits less the zero point, and the zero point, in float32."""
 
     steps: Scalar
     zero: Scalar
-    limits: tuple[Scalar, Scalar]
-
-    @property
-    def snapped(self) -> Scalar:
-        """The code less its zero point."""
-        return apply("snap", self.steps, *(apply("sub", limit, self.zero) for limit in self.limits))
 
 
 def _code(x: Scalar) -> _Code | None:
@@ -98,96 +71,53 @@ def _code(x: Scalar) -> _Code | None:
     if not isinstance(x, Apply) or x.fn != "cast" or x.dtype.kind not in "iu":
         return None
     (moved,) = x.args
-    if not isinstance(moved, Apply) or moved.fn != "add" or not isinstance(moved.args[0], Apply):
+    if not isinstance(moved, Apply) or moved.fn != "add" or moved.dtype != I32:
         return None
-    snapped, zero = moved.args[0], moved.args[1]
-    if snapped.fn != "snap" or not all(isinstance(b, Apply) and b.fn == "sub" for b in snapped.args[1:]):
+    steps, zero = (_uncast(a) for a in moved.args)
+    if not isinstance(steps, Apply) or steps.fn != "snap":
         return None
-    low, high = (b.args[0] for b in snapped.args[1:] if isinstance(b, Apply))
-    code = _Code(snapped.args[0], zero, (low, high))
-    return code if code.snapped == snapped else None
+    limits = [b.args[1] for b in steps.args[1:] if isinstance(b, Apply) and b.fn == "sub"]
+    return _Code(steps, limits[0]) if limits == [cast(zero, F32)] * 2 else None
 
 
 def recoded(x: Scalar) -> Scalar:
-    """x where codes that are made and read at once stay steps: the zero point is not added and taken off again."""
+    """x where codes that are made and read at once stay steps: they are not narrowed and widened again.
+
+    Where their zero point would be taken off, it is not added either.
+    """
 
     def go(node: Scalar) -> Scalar | None:
-        if not isinstance(node, Apply) or node.dtype != F32:
+        if not isinstance(node, Apply) or node.dtype not in (F32, I32):
             return None
-        if node.fn == "sub" and (code := _code(_uncast(node.args[0]))) is not None and code.zero == node.args[1]:
-            return recoded(code.snapped)
+        if node.fn == "sub" and (code := _code(_uncast(node.args[0]))) is not None:
+            return cast(recoded(code.steps), node.dtype) if cast(code.zero, node.dtype) == node.args[1] else None
         if node.fn == "cast" and isinstance(narrow := node.args[0], Apply) and narrow.fn == "cast":
             (steps,) = narrow.args
             if narrow.dtype.kind in "iu" and isinstance(steps, Apply) and steps.fn == "snap":
-                return recoded(steps)
+                return cast(recoded(steps), node.dtype)
+            if node.dtype == F32 and (code := _code(narrow)) is not None:
+                return apply("add", recoded(code.steps), code.zero)
         return None
 
     return rebuild(x, go, lambda i: i)
 
 
-def _linear(x: Scalar) -> Scalar:
-    """x as a sum of terms times factors, and a number that is the same for all rows behind them."""
-    terms, value = _terms(x)
-    for term, factor in reversed(terms):
-        product = term if factor is None else apply("mul", term, factor)
-        value = product if value is None else apply("add", product, value)
-    assert value is not None, "codes: a sum of nothing"
-    return value
-
-
-_Terms = tuple[list[tuple[Scalar, Scalar | None]], Scalar | None]  # terms with their factors, and what all rows share
-
-
-def _terms(x: Scalar) -> _Terms:
-    if _is_shared(x):
-        return [], x
-    if isinstance(x, Apply) and x.fn in ("add", "sub") and x.dtype == F32:
-        (one, first), (two, second) = _terms(x.args[0]), _terms(x.args[1])
-        if x.fn == "sub":
-            two, second = _times((two, second), const(-1.0))
-        return one + two, second if first is None else first if second is None else apply("add", first, second)
-    if isinstance(x, Apply) and x.fn == "mul" and x.dtype == F32:
-        for term, factor in (x.args, x.args[::-1]):
-            if _is_shared(factor):
-                return _times(_terms(term), factor)
-    if isinstance(x, Apply) and x.fn == "div" and x.dtype == F32 and _is_shared(x.args[1]):
-        return _times(_terms(x.args[0]), apply("div", const(1.0), x.args[1]))
-    return [(requantized(x), None)], None
-
-
-def _times(sum_: _Terms, by: Scalar) -> _Terms:
-    terms, rest = sum_
-    made: list[tuple[Scalar, Scalar | None]] = []
-    for term, factor in terms:
-        made.append((term, by if factor is None else apply("mul", factor, by)))
-    return made, None if rest is None else apply("mul", rest, by)
-
-
-def _is_shared(x: Scalar) -> bool:
-    """Whether x is the same for all rows: a number, or one for each column."""
-    return not _reads_sums(x) and len(free_axes(x)) <= 1
-
-
-def _reads_sums(x: Scalar) -> bool:
-    return any(isinstance(n, Reduce) or (isinstance(n, Load) and n.source.startswith("%")) for n in walk(x))
-
-
-def _is_scale(x: Scalar) -> bool:
-    return isinstance(x, Load) and not x.guards and not free_axes(x) and not _reads_sums(x)
-
-
 def without_scales(x: Scalar) -> Scalar:
-    """x with scales that all terms of a sum of products of codes have as factors of the sum; `requantized` where so."""
+    """x with scales that all terms of a sum of products of codes have as factors of the sum.
+
+    Differences of codes, their products and short sums of them are whole numbers that float32 holds.
+    """
 
     def go(node: Scalar) -> Scalar | None:
         sides = sides_of(node) if isinstance(node, Reduce) else None
         if sides is None or not isinstance(node, Reduce):
             return None
-        terms = apply("mul", *(_difference(side, node.dtype) for side in sides))
-        return scaled(Reduce("sum", node.ranges, (terms,), node.dtype), *sides)
+        exact = (product([r.extent for r in node.ranges]).constant or MOST) <= FEW
+        dtype = F32 if exact else node.dtype
+        terms = apply("mul", *(_difference(side, dtype) for side in sides))
+        return scaled(cast(Reduce("sum", node.ranges, (terms,), dtype), node.dtype), *sides)
 
-    made = rebuild(x, go, lambda i: i)
-    return requantized(made) if made != x else x
+    return rebuild(x, go, lambda i: i)
 
 
 def _difference(side: Side, dtype: DType) -> Scalar:

@@ -48,6 +48,12 @@ def _snap(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.fmax(np.round(x), low), high)
 
 
+def _fma(a: Any, b: Any, c: Any) -> Any:
+    """a * b + c, rounded once: of float32 a product is exact in twice as many bits."""
+    wide = np.multiply(a, b, dtype=np.float64) + c
+    return wide.astype(np.asarray(a).dtype)
+
+
 # Functions that kernels ask libm for, element by element, and what NumPy calls them.
 LIBM = {
     **{f: f for f in ("tan", "sinh", "cosh")},
@@ -73,6 +79,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("ceil", 1, np.ceil),
         Function("round", 1, np.round),
         Function("snap", 3, _snap, 3.0),
+        Function("fma", 3, _fma),
         Function("sqrt", 1, np.sqrt, 6.0),
         Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),
         Function("exp", 1, np.exp, 14.0),

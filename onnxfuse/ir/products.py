@@ -64,10 +64,13 @@ class Product:
     def takes(self, length: int | None, *, several: bool) -> bool:
         """Whether rows may lie in pieces of `length`, of which there are `several`.
 
-        A unit would spend more of its time on what fills its registers up where they are short.
+        A unit would spend more of its time on what fills its registers up where they are short. Codes that do not fill
+        one piece alone take vectors half as long.
         """
-        if self.unit is not None and several and length is not None and 2 * length < self.piece:
-            return False
+        if self.unit is not None and length is not None:
+            short = 2 * length < self.piece if several else self.exact and length < self.piece
+            if short:
+                return False
         return self.exact or (length or 1) % self.step == 0
 
     @property

@@ -12,7 +12,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, least
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import Element, Lift, Stages, total
+from onnxfuse.ops.stages import Element, Stages, total
 from onnxfuse.ops.window import Window, guarded_load, windows
 
 Windowed = Callable[[tuple[Index, ...], tuple[Window, ...]], Scalar]  # an element, 0 in the padding of the windows
@@ -35,9 +35,9 @@ def matmul(view: View) -> tuple[Definition, ...]:
 
 
 def multiplied(
-    view: View, left: Operand, right: Operand, finish: Lift = lambda x: x, dtype: DType | None = None
+    view: View, left: Operand, right: Operand, finish: Finished = lambda x, axes: x, dtype: DType | None = None
 ) -> tuple[Definition, ...]:
-    """The product of two operands as NumPy's matmul has it, and what `finish` makes of each of its sums.
+    """The product of two operands as NumPy's matmul has it, and what `finish` makes of each of its sums and its axes.
 
     The result has the type of the first input where no other `dtype` is given.
     """
@@ -55,7 +55,7 @@ def multiplied(
     n = tuple(Index.of(x) for x in axes[len(batch) + len(rows) :])
     x = left.at((*aligned(view, a[:-2], outer), *m, Index.of(k)))
     y = right.at((*aligned(view, b[:-2], outer), Index.of(k), *n))
-    value = finish(total("sum", (k,), _product(x, y)))
+    value = finish(total("sum", (k,), _product(x, y)), axes)
     return (Definition(view.out(), axes, cast(value, dtype or view.dtype(0))),)
 
 

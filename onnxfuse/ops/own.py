@@ -94,7 +94,7 @@ def fused_matmul(view: View) -> tuple[Definition, ...]:
     a = _operand(view, 0, view.attr("transA", 0), view.attr("transBatchA", 0))
     b = _operand(view, 1, view.attr("transB", 0), view.attr("transBatchB", 0))
     alpha = view.attr("alpha", 1.0)
-    return multiplied(view, a, b, lambda x: x if alpha == 1.0 else apply("mul", x, const(alpha, x.dtype)))
+    return multiplied(view, a, b, lambda x, axes: x if alpha == 1.0 else apply("mul", x, const(alpha, x.dtype)))
 
 
 def _operand(view: View, i: int, turned: int, batched: int) -> Operand:

@@ -1,7 +1,8 @@
 """Rows of ONNX Runtime's operators between codes.
 
-Each is an operator of numbers, on the numbers that codes stand for, and what it makes coded anew; the runtime takes
-tables and integers for that where it can.
+A sum, a product and a mean of images are computed as the runtime does, in its order of roundings. Each of the others is
+an operator of numbers, on the numbers that codes stand for, and what it makes coded anew; the runtime takes tables and
+integers for that where it can.
 """
 
 from __future__ import annotations
@@ -9,12 +10,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 from onnxfuse.ir.compose import inline
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.graph import Node, TensorType
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import Scalar, apply, cast, const
 from onnxfuse.ops import elementwise, movement, normalization, pooling
+from onnxfuse.ops.elementwise import aligned, broadcast
 from onnxfuse.ops.own import MICROSOFT
-from onnxfuse.ops.quantized import coded, dequantize, single
+from onnxfuse.ops.quantized import code_of, coded, dequantize, ends, parameter, single
 from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
+from onnxfuse.ops.stages import number, total
 
 _CODES = 10  # the first opset that codes numbers
 _FAMILIES = (elementwise, movement, normalization, pooling)
@@ -54,6 +60,60 @@ def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define
     return define
 
 
+def added(view: View) -> tuple[Definition, ...]:
+    """QLinearAdd: two multiply-adds with the scales over that of the result, to one number with all zero points in it.
+
+    What one operand has for a whole row of the other is added to that number first.
+    """
+    axes, (one, two) = _operands(view)
+    result = single(view, 6)
+    shares = [apply("div", single(view, i), result) for i in (1, 4)]
+    points = [_wide(_point(view, i)) for i in (2, 5, 7)]
+    fixed = apply("sub", points[2], apply("fma", shares[0], points[0], apply("mul", shares[1], points[1])))
+    terms = [(_wide(x), share) for x, share in zip((one, two), shares, strict=True)]
+    first, last = terms if _repeats(view, 0, axes) else terms[::-1]
+    value = apply("fma", *last, apply("fma", *first, fixed))
+    return (Definition(view.out(), axes, cast(apply("snap", value, *ends(view.dtype(0))), view.dtype(0))),)
+
+
+def _operands(view: View) -> tuple[tuple[Axis, ...], tuple[Scalar, Scalar]]:
+    """The axes of the result of two operands of codes, and an element of each, in the runtime's order."""
+    shapes = [view.shape(0), view.shape(3)]
+    axes = view.axes(broadcast(view, shapes))
+    one, two = (parameter(view, i, aligned(view, view.shape(i), axes)) for i in (0, 3))
+    return axes, (one, two)
+
+
+def _repeats(view: View, i: int, axes: tuple[Axis, ...]) -> bool:
+    """Whether operand i has one element for each row of the result."""
+    have = view.shape(i)
+    return bool(axes) and axes[-1].extent != ONE and (not have or have[-1] == ONE)
+
+
+def _point(view: View, i: int) -> Scalar:
+    """The zero point that is input i, 0 where there is none."""
+    return single(view, i) if view.has(i) else const(0, view.dtype(0))
+
+
+def _wide(x: Scalar) -> Scalar:
+    return cast(x, F32)
+
+
+def averaged(view: View) -> tuple[Definition, ...]:
+    """QLinearGlobalAveragePool: the sum of an image, as integers, times one factor."""
+    have, dtype = view.shape(0), view.dtype(0)
+    if view.attr("channels_last", 0):
+        raise view.refuse("E-NO-KERNEL", "channels are last already")
+    axes = view.axes((*have[:2], *(ONE for _ in have[2:])))
+    places = tuple(Axis(f"{view.out()}:k{i}", e) for i, e in enumerate(have[2:]))
+    code = view.load(0, (*map(Index.of, axes[:2]), *map(Index.of, places)))
+    sum_ = total("sum", places, apply("sub", cast(code, I32), cast(_point(view, 2), I32)))
+    count = number(product(have[2:]), F32)
+    factor = apply("div", single(view, 1), apply("mul", single(view, 3), count))
+    zero = single(view, 4) if view.has(4) else None
+    return (Definition(view.out(), axes, code_of(apply("mul", cast(sum_, F32), factor), zero, dtype)),)
+
+
 def _decoded(view: View, i: int, name: str) -> Definition:
     """The numbers that the codes of input i stand for, with the scale and the zero point behind it."""
     node = Node("DequantizeLinear", view.node.inputs[i : i + 3], (name,), {}, view.node.name)
@@ -70,13 +130,13 @@ def _spelled_concat(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[
 
 
 ROWS: tuple[Row, ...] = (
-    Row(MICROSOFT + "QLinearAdd", between_codes("Add", 0, 6)),
+    Row(MICROSOFT + "QLinearAdd", added),
     Row(MICROSOFT + "QLinearMul", between_codes("Mul", 0, 6)),
     Row(MICROSOFT + "QLinearSigmoid", between_codes("Sigmoid", 0, 3)),
     Row(MICROSOFT + "QLinearLeakyRelu", between_codes("LeakyRelu", 0, 3)),
     Row(MICROSOFT + "QLinearSoftmax", between_codes("Softmax", 0, 3)),
     Row(MICROSOFT + "QLinearAveragePool", between_codes("AveragePool", 0, 3)),
-    Row(MICROSOFT + "QLinearGlobalAveragePool", between_codes("GlobalAveragePool", 0, 3)),
+    Row(MICROSOFT + "QLinearGlobalAveragePool", averaged),
     Row(MICROSOFT + "QLinearWhere", between_codes("Where", 1, 7, plain=1)),
     Row(MICROSOFT + "QLinearConcat", between_codes("Concat", 2, 0), spell=_spelled_concat),
 )

@@ -1,7 +1,7 @@
 """Rows that go between numbers and the integer codes that stand for them: number = (code - zero point) * scale.
 
-Codes are computed in float32, as ONNX Runtime does for every type: x / scale, rounded half to even, moved by the zero
-point and saturated. All integers of 8 and 16 bits are exact there.
+Codes are computed in float32, as ONNX Runtime does for every type: x / scale, rounded half to even between the limits
+of the codes less the zero point, which is added as an integer. All integers of 8 and 16 bits are exact there.
 """
 
 from __future__ import annotations
@@ -32,13 +32,17 @@ def quantize(view: View) -> tuple[Definition, ...]:
 
 def coded(x: Scalar, scale: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
     """The code of a number of float32."""
-    steps = apply("div", x, cast(scale, F32))
-    low, high = _ends(dtype)
+    return code_of(apply("div", x, cast(scale, F32)), zero, dtype)
+
+
+def code_of(steps: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
+    """The code that lies so many steps, to be rounded, from the zero point."""
+    low, high = ends(dtype)
     if zero is None:
         return cast(apply("snap", steps, low, high), dtype)
     moved = cast(zero, F32)
-    steps = apply("snap", steps, apply("sub", low, moved), apply("sub", high, moved))
-    return cast(apply("add", steps, moved), dtype)
+    whole = apply("snap", steps, apply("sub", low, moved), apply("sub", high, moved))
+    return cast(apply("add", cast(whole, I32), cast(zero, I32)), dtype)
 
 
 def dequantize(view: View) -> tuple[Definition, ...]:
@@ -73,7 +77,7 @@ def quantize_dynamically(view: View) -> tuple[Definition, ...]:
     step = apply("div", apply("sub", high, low), const(255.0, F32))
     scale = s.value("%scale", (), lambda at: apply("select", apply("equal", low, high), const(1.0, F32), step))(())
     steps = apply("div", apply("sub", const(0.0, F32), low), scale)
-    last = apply("select", apply("isnan", steps), const(255.0, F32), apply("snap", steps, *_ends(U8)))
+    last = apply("select", apply("isnan", steps), const(255.0, F32), apply("snap", steps, *ends(U8)))
     zero = s.value("%zero", (), lambda at: cast(last, U8))(())
     s.output(have, lambda at: coded(view.load(0, at), scale, zero, U8), dtype=U8)
     s.output((), lambda at: scale, k=1, dtype=F32)
@@ -112,7 +116,7 @@ def _named(view: View, attribute: str, default: DType) -> DType:
     return found
 
 
-def _ends(dtype: DType) -> tuple[Scalar, Scalar]:
+def ends(dtype: DType) -> tuple[Scalar, Scalar]:
     """The smallest and the largest code, as numbers."""
     lowest = -(2 ** (dtype.bits - 1)) if dtype.kind == "i" else 0
     return const(lowest, F32), const(lowest + 2**dtype.bits - 1, F32)

@@ -32,7 +32,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
-_SNAPPED = 16  # bits of the widest integers that are rounded on the way from a number
+_SNAPPED = 32  # bits of the widest integers that are rounded on the way from a number
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
 

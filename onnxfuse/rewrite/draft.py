@@ -56,12 +56,15 @@ class Draft:
             name = f"{self.name}/{tag}{at}"
         return name
 
-    def node(self, op: str, inputs: Sequence[str], attrs: Attributes | None = None, pieces: int = 0) -> str:
+    def node(
+        self, op: str, inputs: Sequence[str], attrs: Attributes | None = None, pieces: int = 0, domain: str = ""
+    ) -> str:
         """The output of a new node, or the constant that it is; with `pieces`, the first of that many outputs."""
         outputs = [self.fresh(op)]
         for k in range(1, pieces):
             outputs.append(self.fresh(f"{op}.{k}"))
-        node = Node(op, tuple(inputs), tuple(outputs), dict(attrs or {}), self.work.nodes[self.root].name)
+        name = self.work.nodes[self.root].name
+        node = Node(op, tuple(inputs), tuple(outputs), dict(attrs or {}), name, domain)
         own = {v: elements for v, c in self.constants.items() if (elements := integers(c)) is not None}
         known = ChainMap(own, self.work.known)
         types = ChainMap(self.types, self.work.types)

@@ -14,7 +14,7 @@ from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ops.spec import REPORT
-from onnxfuse.rewrite import affine, cleanup, codes, linear, masks, merge, movement, padding, scale, selection
+from onnxfuse.rewrite import affine, cleanup, coded, codes, linear, masks, merge, movement, padding, scale, selection
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
@@ -29,6 +29,7 @@ _LOCAL: tuple[tuple[Step, ...], ...] = (
     movement.STEPS,
     selection.STEPS,
     codes.STEPS,
+    coded.STEPS,
     masks.STEPS,
     _ALGEBRA,
 )
@@ -245,7 +246,7 @@ def commit(work: Work, draft: Draft) -> list[int]:
     for node in draft.nodes:
         # what makes the root's value takes its name, the nodes before it derived ones
         name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{_label(root)}/{node.op}")
-        made = Node(node.op, node.inputs, node.outputs, node.attrs, name, origin=first)
+        made = Node(node.op, node.inputs, node.outputs, node.attrs, name, node.domain, origin=first)
         for o in made.outputs:
             work.types[o] = work.types.get(o) or draft.types.get(o)
         touched.append(work.add(made, beside=draft.root))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+from onnxfuse.ir.codes import sides_of
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.graph import Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
@@ -19,6 +20,7 @@ from onnxfuse.rewrite.work import Definitions, Miss
 
 NOMINAL = 64
 LAUNCH = 20_000
+_PRODUCT = 2  # a term of a sum of products
 VIEW_LAUNCH = 2_000
 UNTYPED = 1 << 40  # a node that reads what nobody knows the shape of: no kernel is made of it
 VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Split", "Slice", "Dropout"})
@@ -68,6 +70,8 @@ def _work(x: Scalar) -> int:
     if isinstance(x, Apply):
         return inner + int(FUNCTIONS[x.fn].cost)
     if isinstance(x, Reduce):
+        if sides_of(x) is not None:  # zero points and scales are taken off the sums
+            return elements(r.extent for r in x.ranges) * _PRODUCT
         return elements(r.extent for r in x.ranges) * (inner + len(x.body))
     return inner
 

@@ -10,7 +10,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective
-from onnxfuse.ir.codes import MOST, Side, is_flat, requantized, scaled, sides_of
+from onnxfuse.ir.codes import MOST, Side, is_flat, scaled, sides_of
 from onnxfuse.ir.compose import free_axes, loads, rebuild, walk
 from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
@@ -122,7 +122,7 @@ def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Conta
         return None
     if not is_flat(two.zero, made.columns) or (product([r.extent for r in reduce.ranges]).constant or MOST) >= MOST:
         return None
-    return replace(made, finish=requantized(made.finish), zeros=(one.zero, two.zero))
+    return replace(made, zeros=(one.zero, two.zero))
 
 
 def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -> tuple[Scalar, Scalar]:

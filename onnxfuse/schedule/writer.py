@@ -21,6 +21,7 @@ from onnxfuse.schedule.pieces import parted
 
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
+_ROUNDS = frozenset(("snap", "round", "floor", "ceil"))
 CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that four are carried
 
 
@@ -36,6 +37,7 @@ class Writer:
     memo: dict[Scalar, int] = field(default_factory=dict)
     also: dict[Scalar, tuple[str, Index]] = field(default_factory=dict)
     shared: set[Load] = field(default_factory=set)  # loads that several spelled-out terms read
+    rounded: set[Scalar] = field(default_factory=set)  # divisions on the way to an integer
     count: int = 0
     prefix: str = ""
 
@@ -150,9 +152,12 @@ class Writer:
         return Load(x.source, tuple(self.index(i, guards) for i in x.index), x.dtype, guards, otherwise)
 
     def _by_reciprocal(self, x: Apply) -> bool:
-        """Whether a division's divisor is fixed in the innermost loop: one reciprocal outside it is cheaper."""
+        """Whether a division's divisor is fixed in the innermost loop: one reciprocal outside it is cheaper.
+
+        Not on the way to a rounding to integers, where the last bit of a quotient would make another one.
+        """
         divides = x.fn == "div" and x.dtype.floating and not isinstance(x.args[1], Const)
-        return divides and self.level(x.args[1]) < self.level(x.args[0])
+        return divides and x not in self.rounded and self.level(x.args[1]) < self.level(x.args[0])
 
     def _fold(self, x: Reduce, level: int) -> Scalar:
         """A fold at `level`; parts of its body that do not depend on the ranges are placed outside."""
@@ -332,6 +337,8 @@ def finished(writer: Writer, goals: Sequence[Goal], *, woven: bool = False) -> t
     """All statements of a writer, once the goals' values are written and stored."""
     for t in goals:
         writer.also |= t.also
+        rounded = [n for n in walk(t.value) if isinstance(n, Apply) and n.fn in _ROUNDS]
+        writer.rounded |= {n for x in rounded for n in walk(x) if isinstance(n, Apply) and n.fn == "div"}
     uses = use_counts([t.value for t in goals])
     values = []
     for t in goals:

@@ -87,6 +87,23 @@ ONNXFUSE_INLINE vf round_(vf x) {
   return select(lt(a, whole), with_sign((a + whole) - whole, x), x);
 #endif
 }
+// a * b + c, rounded once where the machine can: joined or not, the compiler does as it likes with a sum of a product.
+ONNXFUSE_INLINE vf fma_(vf a, vf b, vf c) {
+#if ONNXFUSE_AVX512
+  return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif ONNXFUSE_AVX2
+  return (vf)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+ONNXFUSE_INLINE float fma_(float a, float b, float c) {
+#if defined(__FMA__) || defined(__aarch64__)
+  return __builtin_fmaf(a, b, c);
+#else
+  return a * b + c;
+#endif
+}
 ONNXFUSE_INLINE float trunc_(float x) { return __builtin_truncf(x); }
 ONNXFUSE_INLINE float floor_(float x) { return __builtin_floorf(x); }
 ONNXFUSE_INLINE float ceil_(float x) { return __builtin_ceilf(x); }

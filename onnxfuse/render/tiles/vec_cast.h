@@ -11,6 +11,13 @@ template <class To, class V> ONNXFUSE_INLINE vec<To> resize(V v) {
   if constexpr (sizeof(From) == 1 && sizeof(To) == 4)
     return (vec<To>)(is_unsigned ? _mm512_maskz_cvtepu8_epi32((__mmask16)-1, (__m128i)v)
                                  : _mm512_maskz_cvtepi8_epi32((__mmask16)-1, (__m128i)v));
+  if constexpr (sizeof(From) == 4 && sizeof(To) == 1) return (vec<To>)_mm512_maskz_cvtepi32_epi8((__mmask16)-1, (__m512i)v);
+#elif ONNXFUSE_AVX2
+  if constexpr (sizeof(From) == 4 && sizeof(To) == 1) {  // the lowest bytes side by side; compilers go byte by byte
+    const __m256i fours = _mm256_shuffle_epi8((__m256i)v, _mm256_set1_epi32(0x0c080400));
+    const __m256i eight = _mm256_permutevar8x32_epi32(fours, _mm256_setr_epi32(0, 4, 0, 4, 0, 4, 0, 4));
+    return (vec<To>)_mm_cvtsi128_si64(_mm256_castsi256_si128(eight));
+  }
 #endif
   if constexpr (sizeof(From) >= 4 || sizeof(To) <= 2 * sizeof(From)) {
     if constexpr (sizeof(From) == 8 && sizeof(To) < 4) return resize<To>(__builtin_convertvector(v, vec<int32_t>));

@@ -1,0 +1,185 @@
+"""Operators between codes are written as the runtime's own: Q(op(DQ(a), DQ(b))) is QLinearOp(a, b).
+
+The runtime does the same when it loads a model. It then sums integers, adds the bias to them and multiplies by one
+factor; a rounding of a number that it never makes would move codes by a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.ir.dtype import I8, I32, U8, DType
+from onnxfuse.ir.graph import Constant, Node
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Array, Miss, Work
+
+_CODES = (U8, I8)
+_RUNTIME = "com.microsoft"
+_NEAR = 1e-5  # of the scale of a bias to that of the products that it is added to
+
+
+@dataclass(frozen=True, slots=True)
+class _Coded:
+    """Codes with their scale and zero point, which are constants."""
+
+    codes: str
+    scale: str
+    zero: str
+
+    @property
+    def all(self) -> tuple[str, str, str]:
+        """In the order of operators."""
+        return self.codes, self.scale, self.zero
+
+
+def operators_of_codes(work: Work, at: int, trust: bool) -> Draft:
+    """Q(op(DQ(a), DQ(b)), s, z) as the runtime's operator between codes."""
+    coding = work.nodes[at]
+    draft = Draft(work, at)
+    y = _parameters(draft, coding, work.type(coding.outputs[0]).dtype)
+    node = work.made_by(coding.inputs[0], *_OPERATORS)
+    if not work.single_use(node.outputs[0]) or not _of_all(draft, y.scale):
+        raise Miss(f"{node.op} is read by others too, or its codes have several scales")
+    a = _read(draft, node, 0)
+    if work.type(a.codes).dtype not in _CODES or not _alike(draft, a, coding.outputs[0]):
+        raise Miss("codes of different types, or of several scales")
+    return draft.replace(coding.outputs[0], _OPERATORS[node.op](draft, node, a, y))
+
+
+def _convolution(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
+    w = _weights(draft, node, 0)
+    return draft.node("QLinearConv", (*a.all, *w.all, y.scale, y.zero, *_bias(draft, node, a, w)), node.attrs)
+
+
+def _product(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
+    w = _weights(draft, node, -1)
+    return draft.node("QLinearMatMul", (*a.all, *w.all, y.scale, y.zero), node.attrs)
+
+
+def _gemm(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
+    attrs = dict(node.attrs)
+    w = _weights(draft, node, 0 if attrs.get("transB", 0) else -1)
+    bias = _bias(draft, node, a, w) or ("",)
+    if bias != ("",) and (attrs.pop("beta", 1.0), attrs.get("alpha", 1.0)) != (1.0, 1.0):
+        raise Miss("the bias is scaled, or the products are")
+    attrs.pop("beta", None)
+    return draft.node("QGemm", (*a.all, *w.all, *bias, y.scale, y.zero), attrs, domain=_RUNTIME)
+
+
+def _sum(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
+    b = _read(draft, node, 1)
+    if not _alike(draft, b, a.codes):
+        raise Miss("codes of different types, or of several scales")
+    return draft.node("QLinearAdd", (*a.all, *b.all, y.scale, y.zero), domain=_RUNTIME)
+
+
+def _mean(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
+    attrs = {"channels_last": 0}
+    return draft.node("QLinearGlobalAveragePool", (*a.all, y.scale, y.zero), attrs, domain=_RUNTIME)
+
+
+_OPERATORS: dict[str, Callable[[Draft, Node, _Coded, _Coded], str]] = {
+    "Conv": _convolution,
+    "MatMul": _product,
+    "Gemm": _gemm,
+    "Add": _sum,
+    "GlobalAveragePool": _mean,
+}
+
+
+def _read(draft: Draft, node: Node, i: int) -> _Coded:
+    """The codes that operand i of a node is decoded from."""
+    decoding = draft.work.made_by(node.inputs[i], "DequantizeLinear")
+    return _parameters(draft, decoding, draft.type(decoding.inputs[0]).dtype)
+
+
+def _parameters(draft: Draft, node: Node, dtype: DType) -> _Coded:
+    """What a node that codes or decodes reads; a zero point of 0 where it has none."""
+    if node.attrs.get("block_size", 0) or node.attrs.get("precision", 0) or draft.type(node.inputs[1]).dtype.bits != 32:
+        raise Miss("a scale for each block, or of another type than float32")
+    zero = node.inputs[2] if len(node.inputs) > 2 else ""
+    scale = _held(draft, node.inputs[1])
+    if not zero:
+        zero = draft.array(np.zeros(scale.shape, dtype.numpy), dtype, "zero", node.inputs[1])
+    _held(draft, zero)
+    return _Coded(node.inputs[0], node.inputs[1], zero)
+
+
+def _of_all(draft: Draft, scale: str) -> bool:
+    return _held(draft, scale).size == 1
+
+
+def _alike(draft: Draft, a: _Coded, codes: str) -> bool:
+    """Whether an operand has one scale, and codes of the type of these: the result's, or a first operand's.
+
+    Those with a sign the runtime gives none first, which it can where they are made for one reader.
+    """
+    dtype = draft.type(a.codes).dtype
+    free = dtype == U8 or all(_for_one(draft.work, v) for v in (a.codes, codes))
+    return free and _of_all(draft, a.scale) and dtype == draft.type(codes).dtype
+
+
+def _for_one(work: Work, codes: str) -> bool:
+    """Whether codes are made by a node, and decoded for one reader."""
+    if codes not in work.maker or not work.single_use(codes):
+        return False
+    (reader,) = (work.nodes[i] for i in work.users[codes])
+    return reader.op != "DequantizeLinear" or work.single_use(reader.outputs[0])
+
+
+def _held(draft: Draft, value: str) -> Constant:
+    found = draft.constant_of(value)
+    if found is None:
+        raise Miss(f"{value} is not a constant")
+    return found
+
+
+def _weights(draft: Draft, node: Node, axis: int) -> _Coded:
+    """The constant codes that operand 1 is decoded from: one scale for all, or for each index of an axis."""
+    w = _read(draft, node, 1)
+    decoding = draft.work.made_by(node.inputs[1], "DequantizeLinear")
+    codes, rank = _held(draft, w.codes), len(draft.type(w.codes).shape)
+    given = decoding.attrs.get("axis", 1)
+    along = isinstance(given, int) and given % rank == axis % rank
+    if (
+        codes.dtype not in _CODES
+        or not (_of_all(draft, w.scale) or along)
+        or _held(draft, w.zero).shape != _held(draft, w.scale).shape
+    ):
+        raise Miss("weights whose scales or zero points the operator cannot take")
+    return w
+
+
+def _bias(draft: Draft, node: Node, a: _Coded, w: _Coded) -> tuple[str, ...]:
+    """The bias in 32 bits, where there is one: it has the scale of the products."""
+    if len(node.inputs) < 3 or not node.inputs[2]:
+        return ()
+    decoding = draft.work.made_by(node.inputs[2], "DequantizeLinear")
+    bias = _parameters(draft, decoding, I32)
+    if draft.type(bias.codes).dtype != I32 or _held(draft, bias.zero).load().any():
+        raise Miss("the bias is not of 32 bits without a zero point")
+    scales = [_numbers(draft, v) for v in (a.scale, w.scale, bias.scale)]
+    products = scales[0] * scales[1]
+    if scales[2].size not in (1, products.size) or not np.allclose(scales[2], products, rtol=_NEAR, atol=0):
+        raise Miss("the bias has another scale than the products")
+    return (bias.codes,)
+
+
+def _numbers(draft: Draft, value: str) -> Array:
+    return _held(draft, value).load().reshape(-1)
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "operators-of-codes",
+        "Q(op(DQ(a), DQ(b))) => QLinearOp(a, b)",
+        "reassociates",
+        operators_of_codes,
+        frozenset({"QuantizeLinear"}),
+        ("scales and zero points are constants", "the bias has the scale of the products"),
+    ),
+)
