@@ -238,11 +238,9 @@ class Index:
     @property
     def constant(self) -> int | None:
         """Its value when it is one integer."""
-        if not self.terms:
-            return 0
         if len(self.terms) == 1 and not self.terms[0][0]:
             return self.terms[0][1]
-        return None
+        return None if self.terms else 0
 
     def __repr__(self) -> str:
         text = " + ".join(_term_text(m, c) for m, c in self.terms)
