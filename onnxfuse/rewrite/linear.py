@@ -92,6 +92,8 @@ def before_resize(work: Work, at: int, trust: bool) -> Draft:
             inputs = (p.resize.inputs[0], _columns(draft, conv, weight, [p]), *(() if terms else bias))
             y = draft.node("Conv", inputs, conv.attrs)
             terms.append(draft.node(p.resize.op, (y, *_targets(draft, p.resize, weight.shape[0])), p.resize.attrs))
+    if len({draft.type(term).shape for term in terms}) > 1:
+        raise Miss("what is put together must be of one size, and a sum would broadcast what is not")
     total = terms[0]
     for term in terms[1:]:
         total = draft.node("Add", (total, term))

@@ -19,6 +19,7 @@ WEIGHTS = {
     "w": (8, 8), "v": (8, 4), "k": (4, 3, 3, 3), "k2": (4, 4, 3, 3), "p": (4, 4, 1, 1), "c": (6, 1, 5), "c2": (6, 6, 3),
     "b": (8,), "d": (4, 1, 2, 2), "table": (130, 8),
     "dw": (6, 1, 1, 5),
+    "p2": (4, 8, 1, 1),
 }  # fmt: skip
 TWICE, ONES = (np.array([1, 1, 2, 2], np.float32), np.array([1], np.int64))
 CONSTANTS = {"twice": TWICE, "one": ONES, "two": np.array([2], np.int64), "zero": np.array([0], np.int64)}
@@ -211,6 +212,8 @@ LEVELS = (
          f"""a0 = Conv <{_STRIDED}> (x, k)  a = Relu (a0)  b0 = Conv <{_STRIDED}> (a, k2)  b_ = Relu (b0)
          s = Shape (a)  up = Resize <{_NEAREST}> (b_, , , s)  l = Conv <{_SAME}> (a, k2)  o = Add (l, up)
          y = Relu (o)"""),
+    Case("levels-put-together", _IMAGE, "float[n, 4, a_, c_] y",
+         f"{_LEVELS}  q = Concat <axis = 1> (a, up)  m = Conv <kernel_shape = [1, 1]> (q, p2)  y = Relu (m)"),
     Case("levels-added-twice", _IMAGE, "float[n, 4, a_, c_] y",
          f"""{_LEVELS}  l = Add (a, up)  t = Resize <{_NEAREST}> (up, , twice)  o = Resize <{_NEAREST}> (l, , twice)
          q = Concat <axis = 1> (t, o)  f = Slice (q, zero, four, one)  m = Conv <{_SAME}> (f, k2)  y = Relu (m)"""),

@@ -138,6 +138,14 @@ def test_the_decoder_of_a_pyramid_of_symbolic_images() -> None:
     check(b, y, ["Conv", "Conv", "Resize", "Add", "Conv", "Resize", "Add"], RESIZE)
 
 
+def test_what_may_be_of_another_size_is_put_together_and_not_added() -> None:
+    b = Build()
+    h, w = Index.of(Symbol("h")), Index.of(Symbol("w"))
+    parts = [resize(b, b.input("y", "n", 32, h, w), 1, 1, 2, 2), b.input("x", "n", 32, "a", w * 2)]
+    y = b.pointwise(b.node("Concat", *parts, axis=1), 32, bias=False)
+    assert "Concat" in ops(rewritten(b.graph(y), only(RESIZE))[0])
+
+
 def test_all_of_a_concat_is_enlarged_and_one_value_twice() -> None:
     b = Build()
     x, y = (resize(b, b.input(name, 1, 32, 3, 3), 1, 1, 2, 2) for name in "xy")
