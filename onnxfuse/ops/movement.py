@@ -170,8 +170,8 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     back = (end - extent).constant
     if step < 0 and start == extent - 1 and back is not None and back < 0:  # an end that may lie in front of the first
         return start, floor_div(least(extent, Index.of(-1 - back)) - step - 1, Index.of(-step))
-    if step > 0 and _sure(start) and _sure(end) and (start != ZERO or n is b is None):
-        begin = least(start, extent)  # where one bound is a number the loader finds out which of them counts
+    if step > 0 and n is None and _sure(start) and _sure(end) and (start != ZERO or b is None):
+        begin = least(start, extent)  # of a table of some size the loader finds out what follows from its readers
         return begin, floor_div(greatest(ZERO, least(end, extent) - begin) + (step - 1), Index.of(step))
     given = view.types.get(view.out())
     if step == 1 and given is not None and len(given.shape) > at and _sure(start):
