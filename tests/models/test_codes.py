@@ -1,4 +1,4 @@
-"""Networks as ONNX Runtime's own tool quantizes them: all in kernels, each within a step of its function body."""
+"""Networks as ONNX Runtime's own tool quantizes them: all in kernels, images with the codes of the runtime."""
 
 from __future__ import annotations
 

@@ -77,10 +77,14 @@ def test_integers_are_equal_or_not():
 
 
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8])
-def test_quantized_numbers_may_be_one_step_apart(dtype: type):
-    a = np.arange(100, dtype=dtype)
-    assert error(a, a + dtype(1)) == 0.0
-    assert error(a, a + dtype(2)) == 1.0
+def test_a_few_quantized_numbers_may_be_one_step_apart(dtype: type):
+    a = np.arange(5000, dtype=np.int64).astype(dtype) // dtype(2)
+    for few, found in ((1, 0.0), (5, 0.0), (6, 6 / 5000), (5000, 1.0)):
+        moved = a.copy()
+        moved[:few] += dtype(1)
+        assert error(a, moved) == pytest.approx(found)
+    assert error(a[:10], np.r_[a[:9], a[9:10] + dtype(1)]) == 0.0
+    assert error(a[:10], np.r_[a[:9], a[9:10] + dtype(2)]) == pytest.approx(0.1)
 
 
 def test_nothing_to_compare_is_no_difference():
