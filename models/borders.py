@@ -128,6 +128,30 @@ def _global_pool(d: Draft, s: Sizes) -> tuple[str, ...]:
     return (d.node("Sigmoid", d.node("GlobalAveragePool", d.node("Relu", "x"))),)
 
 
+def _pool_behind(d: Draft, s: Sizes) -> tuple[str, ...]:
+    x = d.node("Relu", d.conv("x", s[0], 16, 1, 1))
+    return (d.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1]),)
+
+
+def _pool_before(d: Draft, s: Sizes) -> tuple[str, ...]:
+    x = d.node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    return (d.node("Relu", d.conv(x, s[0], 16, 3, 3)),)
+
+
+def _mean_then(d: Draft, s: Sizes) -> tuple[str, ...]:
+    x = d.node("AveragePool", "x", kernel_shape=[3, 3], strides=[1, 1], pads=[1, 1, 1, 1])
+    return (d.node("Sub", x, d.constant(np.float32(0.1))),)
+
+
+def _max_then(d: Draft, s: Sizes) -> tuple[str, ...]:
+    x = d.node("MaxPool", "x", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
+    return (d.node("Mul", x, d.constant(np.float32(0.5))),)
+
+
+def _max_halves(d: Draft, s: Sizes) -> tuple[str, ...]:
+    return (d.node("Relu", d.node("MaxPool", "x", kernel_shape=[2, 2], strides=[2, 2])),)
+
+
 def _softmax(axis: int) -> Callable[[Draft, Sizes], tuple[str, ...]]:
     def write(d: Draft, s: Sizes) -> tuple[str, ...]:
         scaled = d.node("Mul", "x", d.constant(np.float32(0.3)))
@@ -206,6 +230,11 @@ _TABLE: tuple[Border, ...] = (
     Border("max-pool-padded", "3x3, stride 2, padded", _max_pool_padded, _image, _IMAGES),
     Border("max-pool-wide", "5x5, stride 1, padded", _max_pool_wide, _image, _IMAGES),
     Border("mean-pool", "2x2, stride 2", _mean_pool, _image, _IMAGES),
+    Border("pool-behind", "a pool that reads a kernel and is read by the graph", _pool_behind, _image, _IMAGES),
+    Border("pool-before", "a pool that reads the graph and is read by a kernel", _pool_before, _image, _IMAGES),
+    Border("mean-then", "3x3, stride 1, padded, and a Sub", _mean_then, _image, _IMAGES),
+    Border("max-then", "3x3, stride 2, padded, and a Mul", _max_then, _image, _IMAGES),
+    Border("max-halves", "2x2, stride 2, and a Relu", _max_halves, _image, _IMAGES),
     Border("global-pool", "the mean of a whole image", _global_pool, _image, _IMAGES),
     Border("softmax-channels", "Softmax over the channels of an image", _softmax(1), _image, _ROWS),
     Border("softmax-lines", "Softmax over the lines of an image", _softmax(2), _image, _ROWS),

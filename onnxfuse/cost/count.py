@@ -34,6 +34,8 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Sca
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
+NEAR = range(2, 5)  # distances from lane to lane at which whole vectors are loaded
+SORTED = 2.0  # slots of putting the lanes of two of them together, which one unit can
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
@@ -363,6 +365,9 @@ class Counter:
         wide = max(1.0, dtype.bytes / 4)
         if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
             block.other += LOOKED_UP * self.target.lanes
+        elif stride is not None and stride.constant in NEAR and not stores:
+            block.loads += wide * (stride.constant or 0)
+            block.ops += SORTED * wide * ((stride.constant or 0) - 1)
         elif stride is None or (stride.constant or 0) not in (0, 1):
             far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
             block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes

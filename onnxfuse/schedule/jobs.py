@@ -25,9 +25,9 @@ from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, r
 from onnxfuse.schedule.groups import channel_blocks
 from onnxfuse.schedule.image import image_of, padded_image
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
-from onnxfuse.schedule.nest import Goal, order_of
+from onnxfuse.schedule.nest import NEAR, Goal, order_of, walks_as_one
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
-from onnxfuse.schedule.tiled import Part, Tiled, code_depth
+from onnxfuse.schedule.tiled import Part, Tiled, balanced, code_depth
 
 ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
@@ -101,8 +101,13 @@ class Prepared:
     types: dict[str, DType] = field(default_factory=dict)
 
 
-def prepare(c: Canonical, constants: Container[str], target: Target, half: DType | None = None) -> Prepared:
-    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any."""
+def prepare(
+    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchanged: bool = False
+) -> Prepared:
+    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
+
+    With `exchanged`, contractions have their sides exchanged where that turns no image.
+    """
     done = Prepared([], {}, {}, {})
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
@@ -119,7 +124,9 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
-        tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
+        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchanged else None
+        if tiled is None and found is not None and worth_tiles(found):
+            tiled = _tiled(found, done, constants, target, half)
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
             if not tiled.batch if tiled is not None else not has_reduction(nest.value):
                 done.layouts |= _summed_last(d, c.definitions[at + 1 :])
@@ -189,6 +196,40 @@ def _tiled(
         if made is not None:
             return made
     return None
+
+
+def _tiled_in_exchange(
+    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Target
+) -> Tiled | None:
+    """The contraction with filters for rows and places of an image whose lines lie side by side for columns."""
+    image, filters = c.left, c.right
+    if not isinstance(image, Load) or not isinstance(filters, Load) or c.batch or not c.rows or c.zeros is not None:
+        return None
+    if image.source not in done.places or filters.source not in constants or not image.dtype == filters.dtype == F32:
+        return None
+    tall = balanced(product([a.extent for a in c.columns]).constant, target.rows)
+    shape = done.shapes[filters.source]
+    layout = panel_layout(c, shape, tall, 1)
+    if layout is None or done.layouts.get(filters.source, layout) != layout:
+        return None
+    if image.guards:
+        padded, image = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
+        _add(done, padded)
+    offset = done.places[image.source].offset(image.index)
+    walked = [offset, *(done.places[x.source].offset(x.index) for x in loads(c.finish) if x.source in done.places)]
+    if nest.name in done.places:
+        walked.append(done.places[nest.name].offset(nest.dims))
+    at = len(c.rows) - 1
+    if (coefficient(offset, c.rows[at]) or ZERO).constant not in range(1, NEAR.stop):
+        return None
+    while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in walked):
+        at -= 1
+    done.layouts[filters.source] = layout
+    done.places[filters.source] = dense(filters.source, F32, shape, layout)
+    length = product([r.extent for r in c.ranges])
+    return Tiled(
+        filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at]
+    )
 
 
 def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:

@@ -28,6 +28,8 @@ class Tiled:
     product's rows, it has no guards and is converted while it is packed. With `zeros`, both hold codes, which these
     are the zero points of, and the right side panels of groups of four (`code_panels`). Where the left side is
     joined from several tensors along its range, `parts` are those, to be packed, and `left` is the first.
+    Where `lines` are given, sides are exchanged: `left` are constants in tiles, `right` is read as it lies, and these
+    are axes besides rows and columns.
     """
 
     left: Load
@@ -42,6 +44,7 @@ class Tiled:
     product: Product = SINGLE
     zeros: tuple[Scalar, Scalar] | None = None
     parts: tuple[Part, ...] = ()
+    lines: tuple[Axis, ...] | None = None
 
     @property
     def depth(self) -> Index:
@@ -59,3 +62,8 @@ class Tiled:
 def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
     """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
     return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
+
+
+def balanced(rows: int | None, most: int) -> int:
+    """Rows of a tile, at most so many, such that the last one is not much shorter."""
+    return most if rows is None else max(1, -(-rows // -(-rows // most)))

@@ -20,7 +20,7 @@ from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Ti
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Scalar, const
 from onnxfuse.schedule.frame import Frame
-from onnxfuse.schedule.gemm import balanced
+from onnxfuse.schedule.tiled import balanced
 from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level
