@@ -267,6 +267,8 @@ class Counter:
     def _tile(self, s: Tile) -> float:
         rows = max(self.number(s.rows), 1.0)
         vectors = s.width / self.target.lanes
+        if s.codes is None and s.columns != ZERO:
+            vectors = max(1.0, self.number(s.columns) / self.target.lanes)
         depth = s.segments * self.number(s.length)
         loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
         short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once

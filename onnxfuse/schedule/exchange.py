@@ -40,8 +40,9 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase
     frame.local(SIDE, depth * width)
     frame.local(C, Index.of(width * tall))
     tile = Tile(
-        C, ZERO, Index.of(tall), tall, "packed", t.left.source, Index.of(at) * depth * tall, 1, depth, SIDE, ZERO, width
-    )
+        C, ZERO, Index.of(tall), tall, "packed", t.left.source, Index.of(at) * depth * tall, 1, depth, SIDE, ZERO, width,
+        columns=Index.of(Axis("jn", Index.of(width + 1))),
+    )  # fmt: skip
     window = (Bind(first, Index.of(at) * tall), Bind(end, Index.of(at) * tall + tall, rows))
     finish = epilogue(job, frame, panel, width, m, Index.of(end))
     inner = (*_panel(t, frame, panel, width), Loop(at, ZERO, tiles, "serial", (*window, tile, *finish)))
