@@ -6,19 +6,25 @@ is two copies: which form takes least is for predictions to say.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
+from functools import reduce
 
-from onnxfuse.ir.compose import loads, rebuild, walk
+from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import PLAIN, channels_last
+from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.image import padded_image
 
 LAST = "%last"  # behind the name of a value: the same with channels last
+MOST_TAPS = 8  # side by side in a line that are spelled out
 IMAGES = (3, 4, 5)  # dimensions of an image
 
 
@@ -27,7 +33,36 @@ def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
     reads = list(_reads(c, weights))
     if not reads:
         return (c,)
-    return tuple(dict.fromkeys((c, _with_padding(c, reads), _turned(c, weights, reads))))
+    padded = _with_padding(c, reads)
+    made = (c, _spelled(c, reads), padded, _spelled(padded, reads), _turned(c, weights, reads))
+    return tuple(dict.fromkeys(made))
+
+
+def _spelled(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with the taps that lie side by side in a line spelled out, so that padding can be told apart."""
+    lines = {d.name: d.axes[-1] for d, _ in reads}
+    made = [replace(d, value=_side_by_side(d.value, lines[d.name])) if d.name in lines else d for d in c.definitions]
+    return replace(c, definitions=tuple(made))
+
+
+def _side_by_side(value: Scalar, line: Axis) -> Scalar:
+    """A value with the ranges of its reductions that run with a line, where they are short, spelled out."""
+
+    def go(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Reduce) or len(x.body) != 1:
+            return None
+        (body,) = x.body
+        found = tuple(r for r in x.ranges if any({line, r} <= axes_of(e) for e in indices_of(body)))
+        if not found or (product([r.extent for r in found]).constant or MOST_TAPS + 1) > MOST_TAPS:
+            return None
+        taps = itertools.product(*(range(r.extent.constant or 0) for r in found))
+        places = (dict(zip(found, map(Index.of, tap), strict=True)) for tap in taps)
+        terms = [simplify(substitute_axes(body, at)) for at in places]
+        merged = reduce(lambda a, b: MONOIDS[x.combine].merge((a,), (b,))[0], terms)
+        rest = tuple(r for r in x.ranges if r not in found)
+        return replace(x, ranges=rest, body=(merged,)) if rest else merged
+
+    return rebuild(value, go, lambda i: i)
 
 
 def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
