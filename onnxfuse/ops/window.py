@@ -62,7 +62,6 @@ class Window:
         if not self.padded or (counted and beyond is not None and beyond <= 0):
             return const(self.size, dtype)
 
-
         def one(tap: Index) -> Scalar:
             at = self.index(out, tap) + low
             inside = [

@@ -7,12 +7,10 @@ multiplied, once for all filters, and what is made of it lies as the image does.
 from __future__ import annotations
 
 from onnxfuse.config import Target
-from onnxfuse.ir.compose import loads, substitute_axes
-from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
-from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
+from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.index import ZERO, Axis, Index, floor_div
+from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, Tile
-from onnxfuse.ir.scalar import Load
 from onnxfuse.schedule.frame import Frame, flat_in
 from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place
@@ -40,13 +38,15 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase
     frame.local(SIDE, depth * width)
     frame.local(C, Index.of(width * tall))
     tile = Tile(
-        C, ZERO, Index.of(tall), tall, "packed", t.left.source, Index.of(at) * depth * tall, 1, depth, SIDE, ZERO, width,
-        columns=Index.of(Axis("jn", Index.of(width + 1))),
+        C, ZERO, Index.of(tall), tall, "packed", t.left.source, Index.of(at) * depth * tall, 1, depth, SIDE, ZERO,
+        width, columns=Index.of(Axis("jn", Index.of(width + 1))),
     )  # fmt: skip
     window = (Bind(first, Index.of(at) * tall), Bind(end, Index.of(at) * tall + tall, rows))
     finish = epilogue(job, frame, panel, width, m, Index.of(end))
     inner = (*_panel(t, frame, panel, width), Loop(at, ZERO, tiles, "serial", (*window, tile, *finish)))
-    l0, l1, p0, p1 = (Axis(name, a.extent + more) for a in (line, panel) for name, more in ((f"{a.name}0", 0), (f"{a.name}1", 1)))
+    l0, l1, p0, p1 = (
+        Axis(name, a.extent + more) for a in (line, panel) for name, more in ((f"{a.name}0", 0), (f"{a.name}1", 1))
+    )
     body: Stmt = Loop(panel, Index.of(p0), Index.of(p1), "serial", inner)
     body = Loop(line, Index.of(l0), Index.of(l1), "serial", (body,))
     splits = (Split(l0, l1, line.extent), Split(p0, p1, panels))

@@ -29,12 +29,11 @@ IMAGES = (3, 4, 5)  # dimensions of an image
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
-    """The group as it is, and where windows go over images of which lines lie side by side, in two other forms."""
+    """The group as it is, and where windows go over images of which lines lie side by side, in three other forms."""
     reads = list(_reads(c, weights))
     if not reads:
         return (c,)
-    padded = _with_padding(c, reads)
-    made = (c, _spelled(c, reads), padded, _spelled(padded, reads), _turned(c, weights, reads))
+    made = (c, _spelled(c, reads), _with_padding(c, reads), _turned(c, weights, reads))
     return tuple(dict.fromkeys(made))
 
 

@@ -227,9 +227,7 @@ def _tiled_in_exchange(
     done.layouts[filters.source] = layout
     done.places[filters.source] = dense(filters.source, F32, shape, layout)
     length = product([r.extent for r in c.ranges])
-    return Tiled(
-        filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at]
-    )
+    return Tiled(filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at])
 
 
 def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:

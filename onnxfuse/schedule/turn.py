@@ -1,7 +1,7 @@
-"""Elementwise work whose sources run along one axis and whose result along another: blocks of rows, turned in registers.
+"""Elementwise work whose sources run along one axis and whose result along another: blocks turned in registers.
 
-Lanes of a vector would be loaded or stored one by one, each in a line of memory of its own. A copy is turned on its way;
-what is computed of such a source, or padded, reads a block of it that was turned into a buffer of the task.
+Lanes of a vector would be loaded or stored one by one, each in a line of memory of its own. A copy is turned on its
+way; what is computed of such a source reads a block of it that was turned into a buffer of the task.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, lower, nonnegative
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, lower, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
