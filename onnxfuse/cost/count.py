@@ -34,8 +34,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Sca
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
-NEAR = range(2, 5)  # distances from lane to lane at which whole vectors are loaded
-SORTED = 2.0  # slots of putting the lanes of two of them together, which one unit can
+NEAR, SORTED = range(2, 5), 2.0  # distances between lanes at which vectors are loaded, and slots to sort two of them
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
@@ -262,13 +261,10 @@ class Counter:
         self.values[run.axis] = mean
         self.values[s.axis] = self.number(s.value) - sum(cut) / len(cut)
 
-    # register tiles ---------------------------------------------------------------------------------------------------
-
     def _tile(self, s: Tile) -> float:
         rows = max(self.number(s.rows), 1.0)
-        vectors = s.width / self.target.lanes
-        if s.codes is None and s.columns != ZERO:
-            vectors = max(1.0, self.number(s.columns) / self.target.lanes)
+        width = s.width if s.codes is not None or s.columns == ZERO else self.number(s.columns)
+        vectors = max(1.0, width / self.target.lanes)
         depth = s.segments * self.number(s.length)
         loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
         short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
@@ -321,8 +317,6 @@ class Counter:
         self._access(s.out, s.at, elements, s.load.dtype.bytes, stores=True)
         return CALL + PACKED * elements * max(1.0, self.target.lanes / rows)
 
-    # expressions ------------------------------------------------------------------------------------------------------
-
     def _scalar(self, x: Scalar, block: _Block) -> None:
         """Count an expression once; equal parts of it count once."""
         seen: set[int] = set()
@@ -367,9 +361,8 @@ class Counter:
         wide = max(1.0, dtype.bytes / 4)
         if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
             block.other += LOOKED_UP * self.target.lanes
-        elif stride is not None and stride.constant in NEAR and not stores:
-            block.loads += wide * (stride.constant or 0)
-            block.ops += SORTED * wide * ((stride.constant or 0) - 1)
+        elif stride is not None and (near := stride.constant) in NEAR and not stores:
+            block.loads, block.ops = block.loads + wide * (near or 0), block.ops + SORTED * wide * ((near or 0) - 1)
         elif stride is None or (stride.constant or 0) not in (0, 1):
             far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
             block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes

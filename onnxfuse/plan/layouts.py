@@ -40,17 +40,22 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
 
 
 def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind], images: set[str]) -> set[str]:
-    """Those of some values whose pools have all of their images among them: a pool does not turn what it reads."""
+    """Those of some values that no pool makes or alone reads of whose images others are not among them.
+
+    A pool does not turn what it reads.
+    """
+    readers = graph.consumers()
     pools = [g for g in groups if any(kinds[n.name].name == WINDOW for n in g.nodes) and not _convolves(g)]
-    ends = []
+    ends: list[tuple[set[str], set[str]]] = []  # the images of a pool, and those of them that are its own
     for g in pools:
-        channels = channels_in(g.nodes, kinds)
-        ends.append({v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v not in graph.constants})
-    found, known = images, set[str]()
-    while known != found:
-        known = found
-        found = found - {v for values in ends if not values <= found for v in values}
-    return found
+        channels, mine = channels_in(g.nodes, kinds), set(g.nodes)
+        found = {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v not in graph.constants}
+        ends.append((found, {v for v in found if v in g.outputs or mine.issuperset(readers.get(v, []))}))
+    kept, known = images, set[str]()
+    while known != kept:
+        known = kept
+        kept = kept - {v for all_of_it, own in ends if not all_of_it <= kept for v in own}
+    return kept
 
 
 def _convolves(g: Group) -> bool:

@@ -95,7 +95,7 @@ def _scheduled(
     forms = forms_of(c, weights)
     kernels = [_kernel(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
     if exchange:
-        prepared = prepare(c, weights, target, exchanged=True)
+        prepared = prepare(c, weights, target, exchange=True)
         if any(_is_exchanged(j) for j in prepared.jobs):
             kernels.append(_kernel(c, prepared, *settings, winograd=winograd))
     judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)

@@ -26,6 +26,7 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase
     """The phase of a contraction with its sides exchanged: for each panel of places all filters, tile by tile."""
     t = job.tiled
     assert t is not None
+    assert t.lines is not None
     rows, columns = product([a.extent for a in t.rows]), product([a.extent for a in t.columns])
     depth, width = product([a.extent for a in t.ranges]), target.panel
     tall = balanced(rows.constant, target.rows)

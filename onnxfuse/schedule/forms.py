@@ -69,10 +69,10 @@ def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Can
     shapes = {p.name: p.shape for p in c.inputs}
     made: list[Definition] = []
     for d in c.definitions:
-        value, copies = d.value, []
+        value, copies = d.value, list[Definition]()
         for load in dict.fromkeys(load for other, load in reads if other is d and load.guards):
             image, there = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
-            value = rebuild(value, lambda n, load=load, there=there: there if n == load else None, lambda i: i)
+            value = _replaced(value, load, there)
             copies.append(image)
         made += [*copies, replace(d, value=value)]
     return replace(c, definitions=tuple(made))
@@ -115,6 +115,11 @@ def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, 
 def _copy(p: Param, name: str, source: str) -> Definition:
     axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(p.shape))
     return Definition(name, axes, Load(source, tuple(map(Index.of, axes)), p.dtype))
+
+
+def _replaced(x: Scalar, old: Load, new: Load) -> Scalar:
+    """x with a load replaced."""
+    return rebuild(x, lambda n: new if n == old else None, lambda i: i)
 
 
 def _renamed(x: Scalar, name: Callable[[str], str | None]) -> Scalar:

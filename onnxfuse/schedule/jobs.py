@@ -25,9 +25,10 @@ from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, r
 from onnxfuse.schedule.groups import channel_blocks
 from onnxfuse.schedule.image import image_of, padded_image
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
-from onnxfuse.schedule.nest import NEAR, Goal, order_of, walks_as_one
+from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
-from onnxfuse.schedule.tiled import Part, Tiled, balanced, code_depth
+from onnxfuse.schedule.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.tiled import Part, Tiled, code_depth, contiguous_pieces
 
 ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
@@ -102,11 +103,11 @@ class Prepared:
 
 
 def prepare(
-    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchanged: bool = False
+    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchange: bool = False
 ) -> Prepared:
     """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
 
-    With `exchanged`, contractions have their sides exchanged where that turns no image.
+    With `exchange`, contractions have their sides exchanged where that turns no image.
     """
     done = Prepared([], {}, {}, {})
     for p in (*c.inputs, *c.outputs):
@@ -124,7 +125,7 @@ def prepare(
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
-        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchanged else None
+        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchange else None
         if tiled is None and found is not None and worth_tiles(found):
             tiled = _tiled(found, done, constants, target, half)
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
@@ -201,33 +202,17 @@ def _tiled(
 def _tiled_in_exchange(
     c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Target
 ) -> Tiled | None:
-    """The contraction with filters for rows and places of an image whose lines lie side by side for columns."""
-    image, filters = c.left, c.right
-    if not isinstance(image, Load) or not isinstance(filters, Load) or c.batch or not c.rows or c.zeros is not None:
+    """The contraction with its sides exchanged, the padding of its image written out before."""
+    layout = filters_layout(c, done.places, done.shapes, constants, target)
+    if layout is None or done.layouts.get(operand_of(c.right).source, layout) != layout:
         return None
-    if image.source not in done.places or filters.source not in constants or not image.dtype == filters.dtype == F32:
-        return None
-    tall = balanced(product([a.extent for a in c.columns]).constant, target.rows)
-    shape = done.shapes[filters.source]
-    layout = panel_layout(c, shape, tall, 1)
-    if layout is None or done.layouts.get(filters.source, layout) != layout:
-        return None
+    image, filters = operand_of(c.left), operand_of(c.right)
     if image.guards:
         padded, image = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
         _add(done, padded)
-    offset = done.places[image.source].offset(image.index)
-    walked = [offset, *(done.places[x.source].offset(x.index) for x in loads(c.finish) if x.source in done.places)]
-    if nest.name in done.places:
-        walked.append(done.places[nest.name].offset(nest.dims))
-    at = len(c.rows) - 1
-    if (coefficient(offset, c.rows[at]) or ZERO).constant not in range(1, NEAR.stop):
-        return None
-    while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in walked):
-        at -= 1
     done.layouts[filters.source] = layout
-    done.places[filters.source] = dense(filters.source, F32, shape, layout)
-    length = product([r.extent for r in c.ranges])
-    return Tiled(filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at])
+    done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
+    return exchanged(c, nest, image, done.places)
 
 
 def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
@@ -262,22 +247,6 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if right is None:
         return None
     return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
-
-
-def contiguous_pieces(
-    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
-) -> tuple[tuple[Axis, ...], Index] | None:
-    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
-    guarded = {a for g in guards for a in axes_of(g.index)}
-    length, at = ONE, len(ranges)
-    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
-        at -= 1
-        length = length * ranges[at].extent
-    if at == len(ranges):
-        return None
-    if any(coefficient(offset, r) is None for r in ranges[:at]):
-        return None
-    return ranges[:at], length
 
 
 def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxfuse.ir.index import Axis, Index, floor_div
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.products import SINGLE, Product
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,22 @@ class Tiled:
     def lefts(self) -> tuple[Load, ...]:
         """Everything that the left side is read from."""
         return tuple(p.load for p in self.parts) or (self.left,)
+
+
+def contiguous_pieces(
+    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
+) -> tuple[tuple[Axis, ...], Index] | None:
+    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
+    guarded = {a for g in guards for a in axes_of(g.index)}
+    length, at = ONE, len(ranges)
+    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
+        at -= 1
+        length = length * ranges[at].extent
+    if at == len(ranges):
+        return None
+    if any(coefficient(offset, r) is None for r in ranges[:at]):
+        return None
+    return ranges[:at], length
 
 
 def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
