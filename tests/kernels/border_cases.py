@@ -82,7 +82,7 @@ def convolutions() -> list[Case]:
         conv("exchanged_apart", (1, 6, 9, 21), (13, 6, 3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
         conv("exchanged_line", (2, 8, 97), (16, 8, 3), pads=(1, 1)),
         conv("exchanged_line_of_one", (1, 8, 1), (16, 8, 1)),
-        conv("exchanged_one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
+        conv("one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
         conv("exchanged_any_batch", ("N", 8, 7, 19), (24, 8, 3, 3), sizes=({"N": 1}, {"N": 3}), **one),
         conv("exchanged_any_width", (1, 8, 7, "W"), (24, 8, 1, 1), sizes=({"W": 1}, {"W": 33})),
         conv("padded_and_turned", (1, 16, 9, 37), (40, 16, 3, 3), form=0, **one),
