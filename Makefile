@@ -29,7 +29,7 @@ demo: $(VENV)/.cpu toolchain ## Build a network, optimize it, verify it, profile
 	@$(PY) scripts/demo.py
 
 test: lint type layers ## Everything a change must pass: lint, types, import layers, tests
-	@$(PY) -m pytest -n auto --dist worksteal
+	@$(PY) -m pytest -n auto --dist worksteal -rs
 
 check: test ## Another name for test
 

@@ -15,7 +15,6 @@ import numpy as np
 
 from benchmarks import networks
 from benchmarks.kernel_times import kernel_times
-from onnxfuse.build import find_toolchain
 from onnxfuse.config import Options, Target, targets_of
 from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.pipeline.calls import Calls
@@ -23,6 +22,7 @@ from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.profile_machine import Machine, calibrate
+from onnxfuse.toolchain import find_toolchain
 
 THREADS = 2
 

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse import profile_machine
-from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache, Info
 from onnxfuse.config import (
     ARCHS,
@@ -29,6 +28,7 @@ from onnxfuse.errors import OutputError, ToolchainError, UsageError
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.profile_machine import Machine
 from onnxfuse.report.document import host
+from onnxfuse.toolchain import find_toolchain
 
 from .flags import name_of
 from .results import Answer, document

@@ -66,11 +66,12 @@ def _explained(
     if result.rewrites:
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
     if groups:
-        rows = [("kernel", "mapping type", "phases", "flops", "bytes", "predicted", "bound", "nodes")]
+        rows = [("kernel", "mapping type", "phases", "flops", "bytes", "predicted", "runtime", "bound", "nodes")]
         for g in groups:
-            figures = (str(g.phases), _count(g.flops), _count(g.bytes), _microseconds(g.predicted_ms))
+            times = (_microseconds(g.predicted_ms), _microseconds(g.runtime_ms))
+            figures = (str(g.phases), _count(g.flops), _count(g.bytes), *times)
             rows.append((g.kernel, g.mapping_type or "-", *figures, g.bound or "-", _names(g.nodes)))
-        lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5)))]
+        lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5, 6)))]
     ways = list(_ways(groups))
     if ways:
         lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]

@@ -13,52 +13,27 @@ import os
 import re
 import shlex
 import shutil
-import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 
 from onnxfuse import process
 from onnxfuse.cache import Cache, file_digest, key_of
-from onnxfuse.config import machine
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.folders import work_folder
 from onnxfuse.render.source import Source
+from onnxfuse.toolchain import PRECOMPILING, Toolchain, compile_flags, link_flags
 
 TILES = Path(__file__).resolve().parent / "render" / "tiles"
 EXPORTED = "RegisterCustomOps"
 
-_FAMILIES = {"gcc": ("g++", "c++"), "clang": ("clang++", "c++"), "zig": ()}
-_AUTO = ("c++", "g++", "clang++")
-_OLDEST = {"gcc": 11, "clang": 12, "zig": 0}  # the first that know -march=x86-64-v4
-_PATIENCE = 20.0  # seconds for which a compiler may think about its version; zig unpacks itself first
-_ZIG = (sys.executable, "-P", "-m", "ziglang", "c++")
-
-# Not -ffast-math: NaN, infinities and signed zeros keep their meaning, and sums keep their order.
-_MEANING = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math")
-_SHAPE = ("-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden")
-_FAST = ("-O3", "-g0")
-_SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
-
-# Multiply-adds: clang's "on" joins what stands in one expression, wherever that is inlined; its "fast" joins more in
-# one copy of a loop than in another, and a row would depend on its company. gcc knows "fast" alone.
-# What a family wants besides: (compile, before the objects, after the objects).
-_PLACES = {
-    "gcc": (("-ffp-contract=fast",), ("-nodefaultlibs",), ("-lm", "-lc", "-lgcc")),
-    "clang": (("-ffp-contract=on",), ("-nostdlib++", "-static-libgcc"), ("-lm",)),
-    "zig": (("-ffp-contract=on", "-fno-sanitize=undefined"), ("-nostdlib++",), ("-lm",)),
-}
-# Zig gives its own meaning to -march, and compiles for this very machine unless a target is named.
-_ZIG_SPELLING = {
-    "-march=x86-64-v3": "-mcpu=x86_64_v3",
-    "-march=x86-64-v4": "-mcpu=x86_64_v4",
-    "-march=armv8-a": "-mcpu=generic",
-}
-_ZIG_GLIBC = "2.28"  # as old as what ONNX Runtime's own wheels ask for
+_PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; to read what it includes takes as long as the rest
+_EXPORTS = "exports.map"
+_ENOUGH = 4  # kernels to compile for which a precompiled header is worth the time that it takes
 
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
 
@@ -77,24 +52,6 @@ class CompileError(ToolchainError):
 
 
 @dataclass(frozen=True, slots=True)
-class Toolchain:
-    """A C++ compiler that answers: `family` is gcc, clang or zig; `identity` differs where builds may differ.
-
-    `machine` is the architecture that it compiles for, as `uname -m` spells it.
-    """
-
-    name: str
-    version: str
-    command: tuple[str, ...]
-    family: str
-    identity: str
-    machine: str
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.version}"
-
-
-@dataclass(frozen=True, slots=True)
 class Library:
     """A built library: objects `compiled` now and `cached` from before, wall time in seconds, the compiler's name."""
 
@@ -104,79 +61,6 @@ class Library:
     cached: int
     seconds: float
     compiler: str
-
-
-def find_toolchain(name: str = "auto", target: str = "") -> Toolchain:
-    """The compiler that `--toolchain` names; auto is $CXX, else the first of c++, g++, clang++ and the ziglang wheel.
-
-    For another `target` architecture than this machine's it is $CXX, a g++ that has it in its name, or the wheel. $CXX
-    counts for a named family too when it is of that family. Raises ToolchainError when nothing usable is found.
-    """
-    wanted_machine = target or machine()
-    foreign = wanted_machine != machine()
-    refused = []
-    for command, required in _candidates(name, wanted_machine if foreign else ""):
-        found, reason = _identify(command, wanted_machine)
-        if found is None:
-            refused.append(reason)
-        elif name not in ("auto", found.family):
-            refused.append(f"{command[0]} is {found.family}")
-        else:
-            return found
-        if required and name == "auto":
-            break
-    wanted = "C++" if name == "auto" else f"{name} C++"
-    wanted = f"{wanted} compiler for {wanted_machine}" if foreign else f"{wanted} compiler"
-    raise ToolchainError(
-        f"build: no usable {wanted}: {'; '.join(refused)}",
-        hint="pip install 'onnxfuse[zig]'"
-        if foreign
-        else "install g++ 11 or clang++ 12 or newer, or pip install 'onnxfuse[zig]'",
-    )
-
-
-def _candidates(name: str, foreign: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Commands to try in order, for a `foreign` architecture if one is named; True marks the user's own, from $CXX."""
-    named = shlex.split(os.environ.get("CXX", ""))
-    if named:
-        yield tuple(named), True
-    programs = _AUTO if name == "auto" else _FAMILIES[name]
-    for program in programs if not foreign else (f"{foreign}-linux-gnu-g++",) if "g++" in programs else ():
-        yield (program,), False
-    if name in ("auto", "zig"):
-        yield _ZIG, False
-
-
-def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, str]:
-    """The toolchain behind a command, which compiles for `target`, or None and why not."""
-    if command == _ZIG and find_spec("ziglang") is None:
-        return None, "the ziglang wheel is not installed"
-    if shutil.which(command[0]) is None:
-        return None, f"{command[0]} not found"
-    is_zig = command == _ZIG or Path(command[0]).name == "zig"
-    name = "zig" if is_zig else Path(command[-1]).name
-    ask = (*command[:-1], "version") if is_zig else (*command, "--version")
-    try:
-        said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=_PATIENCE)
-    except BudgetError:
-        return None, f"{name} does not tell its version within {_PATIENCE:.0f} s"
-    title = (said.out.splitlines() or [""])[0]
-    # "g++ (Debian 12.2.0-14) 12.2.0", "Debian clang version 16.0.6 (1)", "0.17.0"
-    version = re.search(r"\d+\.\d+(\.\d+)?", re.sub(r"\(.*?\)", "", title))
-    if said.code != 0 or version is None:
-        return None, f"{name} does not tell its version: {(said.err.strip().splitlines() or [title])[-1]}"
-    family = "zig" if is_zig else "clang" if "clang" in title else "gcc"
-    if int(version[0].split(".")[0]) < _OLDEST[family]:
-        return None, f"{name} {version[0]} is older than {_OLDEST[family]}"
-    if target != machine() and not is_zig and not _compiles_for(command, target):
-        return None, f"{name} does not compile for {target}"
-    return Toolchain(name, version[0], command, family, f"{family} {title} {target}", target), ""
-
-
-def _compiles_for(command: tuple[str, ...], target: str) -> bool:
-    """Whether a compiler says that its output is of this architecture."""
-    said = process.run((*command, "-dumpmachine"), stage="build", time_limit=_PATIENCE)
-    return said.out.split("-")[0].strip() == target
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,24 +120,10 @@ def build_library(
     return Library(out, digest, compiled, len(units) - compiled, time.monotonic() - start, str(toolchain))
 
 
-def sanitizer_env(toolchain: Toolchain) -> dict[str, str]:
-    """Environment in which a program that is not sanitized itself (Python) can load a library built with `sanitize`."""
-    if toolchain.family != "gcc":
-        raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
-    found = [
-        process.run((*toolchain.command, f"-print-file-name={name}"), stage="build").out.strip()
-        for name in ("libasan.so", "libubsan.so")
-    ]
-    return {"LD_PRELOAD": " ".join(found), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
-
-
 def _recipe(toolchain: Toolchain, cache: Cache | None, sanitize: bool) -> _Recipe:
     if sanitize and toolchain.family != "gcc":
         raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
-    _, before, after = _PLACES[toolchain.family]
-    shape = ("-shared", *spelled((), toolchain), "-Wl,--build-id=none", "-Wl,--version-script=exports.map")
-    # A sanitized library leaves symbols to the preloaded run-time libraries; every other one must be complete.
-    link = ((*shape, *_SANITIZED), ("-lm",)) if sanitize else ((*shape, "-Wl,-z,defs", *before), after)
+    link = link_flags(toolchain, _EXPORTS, sanitize=sanitize)
     env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     if toolchain.family == "zig" and cache is not None and "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
         env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
@@ -261,38 +131,52 @@ def _recipe(toolchain: Toolchain, cache: Cache | None, sanitize: bool) -> _Recip
     return _Recipe(toolchain, sanitize, link, env, key_of("1", toolchain.identity, headers))
 
 
-def compile_flags(toolchain: Toolchain, flags: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
-    """Everything that decides what code a kernel becomes; `flags` are the target's own part (none: the baseline)."""
-    way = _SANITIZED if sanitize else _FAST
-    return (*meaning(toolchain.family), *_SHAPE, *way, *spelled(flags, toolchain))
-
-
-def meaning(family: str) -> tuple[str, ...]:
-    """The flags of a family of compilers that decide what code says."""
-    return (*_MEANING, *_PLACES[family][0])
-
-
-def spelled(flags: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
-    """A target's flags, which rows of `TARGETS` spell as gcc does, as another family spells them."""
-    if toolchain.family != "zig":
-        return tuple(flags)
-    where = ("-target", f"{toolchain.machine}-linux-gnu.{_ZIG_GLIBC}") if sys.platform == "linux" else ()
-    return (*where, *(_ZIG_SPELLING.get(flag, flag) for flag in flags))
-
-
 def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
     """Make `SYMBOL.o` of every unit; the number that had to be compiled. The first failure ends the others."""
+    missing = [u for u in units if not _from_cache(site.cache, _key(site, u), site.folder / f"{u.symbol}.o")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
-        waiting = [pool.submit(_object, site, unit) for unit in units]
         try:
-            done = wait(waiting, return_when=FIRST_EXCEPTION).done
-            return sum(future.result() for future in waiting if future in done)
+            ready = _preludes(site, missing, pool)
+            waiting = [pool.submit(_object, site, u, ready.get(_prelude_of(u))) for u in _alone_first(missing)]
+            for future in wait(waiting, return_when=FIRST_EXCEPTION).done:
+                future.result()
+            return len(missing)
         except BaseException as problem:
             site.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(problem, CompileError):
                 problem.unit = _at_fault(site, units, problem)
             raise
+
+
+def _prelude_of(unit: Source) -> tuple[str, ...] | None:
+    """The flags that a unit shares a precompiled header with; None where it includes another first."""
+    return unit.flags if unit.text.startswith(_PRELUDE) else None
+
+
+def _alone_first(units: Sequence[Source]) -> list[Source]:
+    """Those first that need not wait for a precompiled header, in their order."""
+    return sorted(units, key=lambda u: _prelude_of(u) is not None)
+
+
+def _preludes(
+    site: _Site, units: Sequence[Source], pool: ThreadPoolExecutor
+) -> dict[tuple[str, ...] | None, Future[str]]:
+    """By flags, the header that is being compiled for the units with them, where they are enough."""
+    if site.recipe.toolchain.family not in PRECOMPILING:
+        return {}
+    counts = Counter(flags for u in units if (flags := _prelude_of(u)) is not None)
+    often = [flags for flags, count in counts.items() if count >= _ENOUGH]
+    return {flags: pool.submit(_prelude, site, f"prelude{at}.h", flags) for at, flags in enumerate(often)}
+
+
+def _prelude(site: _Site, name: str, flags: Sequence[str]) -> str:
+    """Precompile the header `name`; it is there as text too, for a compiler that cannot use what it made of it."""
+    (site.folder / name).write_text(_PRELUDE, encoding="utf-8")
+    made = site.folder / f"{name}.gch"
+    with contextlib.suppress(CompileError):
+        _call(site, (*_flags(site, flags, name), "-x", "c++-header", name, "-o", made.name), made, "no header")
+    return name
 
 
 def _at_fault(site: _Site, units: Sequence[Source], problem: CompileError) -> str:
@@ -305,22 +189,31 @@ def _at_fault(site: _Site, units: Sequence[Source], problem: CompileError) -> st
     return found
 
 
-def _object(site: _Site, unit: Source) -> bool:
-    """Make the object of one unit; True when it was compiled, False when the cache had it."""
+def _key(site: _Site, unit: Source) -> str:
+    """What the cache keeps the object of a unit under."""
     flags = compile_flags(site.recipe.toolchain, unit.flags, sanitize=site.recipe.sanitize)
-    key = key_of("object", site.recipe.identity, *flags, unit.symbol, unit.text)
-    made = site.folder / f"{unit.symbol}.o"
-    if _from_cache(site.cache, key, made):
-        return False
-    source = f"{unit.symbol}.cpp"
+    return key_of("object", site.recipe.identity, *flags, unit.symbol, unit.text)
+
+
+def _flags(site: _Site, flags: Sequence[str], seed: str) -> tuple[str, ...]:
+    """All flags of one call of the compiler.
+
+    Names are relative and the headers' folder is hidden, so no path of this machine gets into the object. -iquote: our
+    math.h is not found by <math.h>.
+    """
+    own = compile_flags(site.recipe.toolchain, flags, sanitize=site.recipe.sanitize)
+    return (*own, f"-iquote{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={seed}")
+
+
+def _object(site: _Site, unit: Source, prelude: Future[str] | None = None) -> None:
+    """Compile one unit, with the header that is ready once `prelude` is."""
+    key, made, source = _key(site, unit), site.folder / f"{unit.symbol}.o", f"{unit.symbol}.cpp"
     (site.folder / source).write_text(unit.text, encoding="utf-8")
-    # Names are relative and the headers' folder is hidden, so no path of this machine gets into the object.
-    # -iquote: our math.h is not found by <math.h>.
-    where = (f"-iquote{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={key[:16]}")
-    _call(site, (*flags, *where, "-c", source, "-o", made.name), made, f"{source} does not compile")
+    first = ("-include", prelude.result()) if prelude is not None else ()
+    arguments = (*_flags(site, unit.flags, key[:16]), *first, "-c", source, "-o", made.name)
+    _call(site, arguments, made, f"{source} does not compile")
     if site.cache is not None:
         site.cache.put(key, made)
-    return True
 
 
 def _link(site: _Site, names: Sequence[str]) -> Path:
@@ -331,7 +224,7 @@ def _link(site: _Site, names: Sequence[str]) -> Path:
     key = key_of("library", site.recipe.identity, *before, *after, *names, *digests)
     made = site.folder / "library.so"
     if not _from_cache(site.cache, key, made):
-        (site.folder / "exports.map").write_text(f"{{ global: {EXPORTED}; local: *; }};\n", encoding="ascii")
+        (site.folder / _EXPORTS).write_text(f"{{ global: {EXPORTED}; local: *; }};\n", encoding="ascii")
         _call(site, (*before, *objects, "-o", made.name, *after), made, "the library does not link")
         if site.cache is not None:
             site.cache.put(key, made)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
-from onnx import ModelProto, NodeProto, helper, inliner
+from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
 from onnxfuse import inference
 from onnxfuse.feed_limits import graphs, shapes_of
@@ -17,6 +19,9 @@ Pair: TypeAlias = tuple[int | str | None, int | str | None]
 
 _ROUNDS = 3  # a size that is found may give others away
 _MARK = "onnxfuse_size_"  # symbols that stand for extents of inputs while shapes are inferred
+
+_SHAPE = 8  # elements of a constant that can be a shape
+_LEAST, _MOST, _TOLD = 3, 1 << 20, 16  # extents that are told, and how many of them
 
 # Positions of the two factors of products, and of image and weights of convolutions.
 _PRODUCTS = {"MatMul": (0, 1), "FusedMatMul": (0, 1), "MatMulInteger": (0, 1), "DynamicQuantizeMatMul": (0, 1),
@@ -52,6 +57,27 @@ def fixed_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str, i
             break
         found |= more
     return found
+
+
+def told_sizes(bare: ModelProto) -> tuple[int, ...]:
+    """Numbers in a skeleton that may be extents, the commonest first: an export may hold those that it was traced with.
+
+    They stand in small integer constants, which the model makes shapes of.
+    """
+    tensors = [t for graph in graphs(bare.graph) for t in (*graph.initializer, *_constants(graph))]
+    counts = Counter(
+        value
+        for t in tensors
+        if t.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(t.dims) <= _SHAPE
+        for value in numpy_helper.to_array(t).ravel().tolist()
+        if _LEAST <= value <= _MOST
+    )
+    return tuple(value for value, _ in counts.most_common(_TOLD))
+
+
+def _constants(graph: GraphProto) -> Iterator[TensorProto]:
+    for node in graph.node:
+        yield from (a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value")
 
 
 def _marked(bare: ModelProto, inputs: Sequence[Input], sizes: Mapping[str, int]) -> dict[str, str]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse import process
-from onnxfuse.build import Toolchain, build_library
+from onnxfuse.build import build_library
 from onnxfuse.cache import Cache, key_of
 from onnxfuse.config import Target
 from onnxfuse.errors import OutputError
 from onnxfuse.folders import work_folder
 from onnxfuse.render.ort_glue import Variant, registration
 from onnxfuse.render.source import Source
+from onnxfuse.toolchain import Toolchain
 
 _CHILD = "onnxfuse.profile_machine_child"
 DOMAIN, KERNEL = "onnxfuse.machine", "Measure"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import time
@@ -18,7 +19,7 @@ from onnxfuse import compare, engine, feed_limits, feeds
 from onnxfuse.compare import Results
 from onnxfuse.engine import Array
 from onnxfuse.errors import DeviceError
-from onnxfuse.feed_sizes import fixed_sizes
+from onnxfuse.feed_sizes import fixed_sizes, told_sizes
 
 Values: TypeAlias = dict[str, Array]
 Sizes: TypeAlias = dict[str, int]
@@ -252,7 +253,10 @@ def _climbed(
     free: Sequence[str],
     until: float,
 ) -> Sizes | None:
-    """The sizes from which no symbol gets a run farther, None where the model does not run with them."""
+    """The sizes from which no symbol gets a run farther, None where the model does not run with them.
+
+    Those that the model's own constants tell are tried first, for all symbols.
+    """
 
     def reached(proposal: Sizes) -> float:
         try:
@@ -261,11 +265,12 @@ def _climbed(
             return runner.reached(problem)
         return np.inf if runner.tells([result]) else len(runner.order)
 
-    best, before = reached(sizes), None
-    while best < np.inf and before != sizes:
-        before = sizes
-        for symbol in free:
-            for value in _LENGTHS:
+    best = reached(sizes)
+    for lengths in (told_sizes(runner.wish.bare), _LENGTHS):
+        before = None
+        while best < np.inf and before != sizes:
+            before = sizes
+            for symbol, value in itertools.product(free, lengths):
                 if time.monotonic() > until:
                     return None
                 proposal = {**sizes, symbol: value}

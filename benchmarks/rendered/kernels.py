@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks.rendered.models import Twin
 from benchmarks.twins.cases import Array
-from onnxfuse.build import EXPORTED, build_library, find_toolchain
+from onnxfuse.build import EXPORTED, build_library
 from onnxfuse.cache import Cache
 from onnxfuse.config import Options, targets_of
 from onnxfuse.ir.graph import Decision, Graph
@@ -23,6 +23,7 @@ from onnxfuse.render.source import Source
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
 from onnxfuse.schedule.ways import Best, Judge
+from onnxfuse.toolchain import find_toolchain
 from tests.kernels.pool_host import aligned
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "rendered"

@@ -15,7 +15,7 @@ from onnxfuse.cost.count import Counter, SymbolUnknown
 from onnxfuse.cost.traffic import Fetched, fetched
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
-from onnxfuse.ir.kernel import Kernel, Phase
+from onnxfuse.ir.kernel import Computed, Kernel, Phase
 
 COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
@@ -106,7 +106,20 @@ def weight_bytes(kernels: Iterable[Kernel], constants: Container[str]) -> int:
     return sum(found.values())
 
 
-def _value(e: Index, symbols: Mapping[str, int]) -> int:
+def symbols_at(kernel: Kernel, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The values of a kernel's own symbols where its inputs, by the values of the graph, have these logical shapes."""
+    found: dict[str, int] = {}
+    for b in kernel.binds:
+        if isinstance(b, Computed):
+            found[b.symbol.name] = number(b.value, found)
+            continue
+        p = kernel.inputs[b.input]
+        stored = number(p.layout.shape(tuple(map(Index.of, shapes[p.value])))[b.axis], found)
+        found[b.symbol.name] = (stored - number(b.rest, found)) // max(number(b.factor, found), 1)
+    return found
+
+
+def number(e: Index, symbols: Mapping[str, int]) -> int:
     """An extent as a number. Raises SymbolUnknown."""
 
     def of(atom: Atom) -> int:
@@ -122,8 +135,8 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
     """Bytes of every buffer."""
     params = (*kernel.inputs, *kernel.outputs)
     buffers = (*kernel.scratch, *(b for phase in kernel.phases for b in phase.locals))
-    sizes = {p.name: float(_value(product(list(p.storage)), symbols) * p.dtype.bytes) for p in params}
-    return sizes | {b.name: 1.0 * _value(b.size, symbols) * b.dtype.bytes for b in buffers}
+    sizes = {p.name: float(number(product(list(p.storage)), symbols) * p.dtype.bytes) for p in params}
+    return sizes | {b.name: 1.0 * number(b.size, symbols) * b.dtype.bytes for b in buffers}
 
 
 def _levels(
@@ -151,8 +164,8 @@ def _phase(
 ) -> PhaseCost:
     dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     dtypes |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
-    extents = [*(_value(s.extent, symbols) for s in phase.splits), 1, 1]
-    work = _value(phase.work, symbols)
+    extents = [*(number(s.extent, symbols) for s in phase.splits), 1, 1]
+    work = number(phase.work, symbols)
     outer, inner = parts_of(target.cores, work, extents[0], extents[1])
     if phase.few:
         outer, inner = few_parts_of(target.cores, work, extents[0])

@@ -16,7 +16,7 @@ The laws, applied when a `//` or `%` is built (after Halide's simplifier and "la
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from hashlib import blake2s
@@ -204,7 +204,7 @@ class Index:
             return right if not self.terms else self
         if len(right.terms) == 1 and not right.terms[0][0]:
             return _shifted(self, right.terms[0][1])
-        return _collect([*self.terms, *right.terms])
+        return collect([*self.terms, *right.terms])
 
     def __radd__(self, other: Atom | int) -> Index:
         return self + other
@@ -224,7 +224,7 @@ class Index:
             return right if self.constant == 1 else self
         if len(right.terms) == 1 and not right.terms[0][0]:
             return Index(tuple((m, c * right.terms[0][1]) for m, c in self.terms))
-        return _collect([(_product(a, b), c * d) for a, c in self.terms for b, d in right.terms])
+        return collect([(_product(a, b), c * d) for a, c in self.terms for b, d in right.terms])
 
     def __rmul__(self, other: Atom | int) -> Index:
         return self * other
@@ -281,7 +281,8 @@ def _shifted(e: Index, by: int) -> Index:
     return Index((*rest, ((), last + by))) if last + by else Index(rest)
 
 
-def _collect(terms: list[tuple[Monomial, int]]) -> Index:
+def collect(terms: Iterable[tuple[Monomial, int]]) -> Index:
+    """The sum of these terms, in the order that all sums have."""
     total: dict[Monomial, int] = {}
     for mono, c in terms:
         total[mono] = total.get(mono, 0) + c
@@ -356,7 +357,7 @@ def exact_quotient(mono: Monomial, c: int, den: tuple[Monomial, int]) -> Index |
         if s not in left:
             return None
         left.remove(s)
-    return _collect([(tuple(left), c // k)])
+    return collect([(tuple(left), c // k)])
 
 
 def _monomial(e: Index) -> tuple[Monomial, int] | None:

@@ -19,8 +19,10 @@ from onnxfuse.ir.index import (
     Least,
     Loaded,
     Mod,
+    Monomial,
     Symbol,
     axes_of,
+    collect,
     common,
     divides,
     entry,
@@ -28,41 +30,49 @@ from onnxfuse.ir.index import (
     in_range,
     least,
     modulo,
+    parts_of,
 )
 
 WIDEST = 16  # lanes of a vector, at most
 
 
 def transform(e: Index, replace: Callable[[Atom], Index | None]) -> Index:
-    """e with every atom for which `replace` gives a value replaced, and the rest rebuilt and simplified."""
-    total = ZERO
+    """e with every atom for which `replace` gives a value replaced, and what holds one rebuilt and simplified."""
+    terms: list[tuple[Monomial, int]] = []
+    changed = False
     for mono, c in e.terms:
-        part = Index.of(c)
-        for atom in mono:
-            part = part * _transform_atom(atom, replace)
-        total = total + part
-    return total
+        new = [_transformed(atom, replace) for atom in mono]
+        if any(each is not None for each in new):
+            changed = True
+            part = Index.of(c)
+            for atom, each in zip(mono, new, strict=True):
+                part = part * (each if each is not None else Index.of(atom))
+            terms += part.terms
+        else:
+            terms.append((mono, c))
+    return collect(terms) if changed else e
 
 
-def _transform_atom(atom: Atom, replace: Callable[[Atom], Index | None]) -> Index:
+def _transformed(atom: Atom, replace: Callable[[Atom], Index | None]) -> Index | None:
+    """What an atom becomes; None where it stays as it is."""
     new = replace(atom)
     if new is not None:
         return new
-    if isinstance(atom, Div):
-        return floor_div(transform(atom.num, replace), transform(atom.den, replace))
-    if isinstance(atom, Mod):
-        return modulo(transform(atom.num, replace), transform(atom.den, replace))
-    if isinstance(atom, Least):
-        return least(transform(atom.one, replace), transform(atom.two, replace))
-    if isinstance(atom, Common):
-        return common(transform(atom.one, replace), transform(atom.two, replace))
-    if isinstance(atom, Entry):
-        return entry(atom.table, transform(atom.at, replace))
-    if isinstance(atom, Loaded):
-        return Index.of(
-            Loaded(atom.source, tuple(transform(a, replace) for a in atom.at), transform(atom.extent, replace))
-        )
-    return Index.of(atom)
+    parts = (*parts_of(atom), atom.extent) if isinstance(atom, Loaded) else parts_of(atom)
+    made = [transform(part, replace) for part in parts]
+    if all(one is other for one, other in zip(parts, made, strict=True)):
+        return None
+    return _REMADE[type(atom)](atom, *made)
+
+
+_REMADE: dict[type, Callable[..., Index]] = {
+    Div: lambda _, num, den: floor_div(num, den),
+    Mod: lambda _, num, den: modulo(num, den),
+    Least: lambda _, one, two: least(one, two),
+    Common: lambda _, one, two: common(one, two),
+    Entry: lambda atom, at: entry(atom.table, at),
+    Loaded: lambda atom, *parts: Index.of(Loaded(atom.source, parts[:-1], parts[-1])),
+}
 
 
 def substitute(e: Index, values: Mapping[Axis, Index]) -> Index:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from onnxfuse.build import build_library, find_toolchain
+from onnxfuse.build import build_library
 from onnxfuse.emit import body, copied, emit, identity, write, write_stream
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
@@ -17,6 +17,7 @@ from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
+from onnxfuse.toolchain import find_toolchain
 from onnxfuse.verify import verify_culprits, verify_groups, verify_models
 
 

@@ -24,6 +24,7 @@ from onnxfuse.pipeline.groups import described, features_of, forbidden, names_of
 from onnxfuse.pipeline.guided import lock_of
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import Gain, GroupResult, Model
@@ -190,8 +191,12 @@ def write_manifest(context: Context, b: Build) -> None:
 def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
     """The groups under the names that their nodes got."""
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
-    found = zip(b.all_parts, graphs, predicted(context, b), strict=True)
-    return tuple(described(context, p, emitted.names[p.group.nodes[0].name], graph, cost) for p, graph, cost in found)
+    found = zip(b.all_parts, graphs, predicted(context, b), runtime_times(context, b), strict=True)
+    names = emitted.names
+    return tuple(
+        described(context, part, names[part.group.nodes[0].name], graph, cost, runtime)
+        for part, graph, cost, runtime in found
+    )
 
 
 def check_emitted(b: Build) -> None:

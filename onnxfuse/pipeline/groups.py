@@ -184,14 +184,19 @@ def traffic(kernel: Kernel) -> int | None:
     return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
 
 
+def predicting(context: Context) -> Target:
+    """The machine that predictions are for."""
+    best = context.targets[0]
+    return best if context.machine is None else context.machine.target(best)
+
+
 def predicted(context: Context, b: Build) -> list[Cost | None]:
     """The cost of each kernel of a build and of its bodies, in the order of `all_parts`; None where it is not known."""
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
     pairs = [(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True) if part.kernel is not None]
     constants = frozenset(name for graph in {id(g): g for g in graphs}.values() for name in graph.constants)
     held = weight_bytes([have(part.kernel) for part, _ in pairs], constants)
-    best = context.targets[0]
-    target = best if context.machine is None else context.machine.target(best)
+    target = predicting(context)
     known: dict[tuple[str, tuple[bool, ...]], Cost | None] = {}
 
     def cost(part: Part) -> Cost | None:
@@ -206,8 +211,13 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
     return [cost(part) for part in b.all_parts]
 
 
-def described(context: Context, part: Part, name: str, graph: Graph, cost: Cost | None) -> GroupResult:
-    """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict)."""
+def described(
+    context: Context, part: Part, name: str, graph: Graph, cost: Cost | None, runtime: float | None
+) -> GroupResult:
+    """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict).
+
+    `runtime` are the seconds of the runtime's own nodes.
+    """
     kernel, group = part.kernel, part.group
     found = attempted(context, "describe", lambda: _type_and_flops(graph, group))
     mapping, flops = (None, None) if isinstance(found, Decision) else found
@@ -221,6 +231,7 @@ def described(context: Context, part: Part, name: str, graph: Graph, cost: Cost 
         bytes=traffic(kernel) if kernel is not None else None,
         phases=len(kernel.phases) if kernel is not None else 0,
         predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
+        runtime_ms=round(runtime * 1e3, 6) if runtime is not None else None,
         bound=cost.bound if cost is not None else None,
         ways=tuple(_ways(choice) for choice in kernel.choices) if kernel is not None else (),
     )

@@ -24,6 +24,7 @@ from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse
 from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
+from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.profile_machine import calibrated
 from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
 
@@ -243,8 +244,9 @@ def _of_holder(d: Decision) -> Decision:
 def _described(context: Context, b: Build) -> Iterator[GroupResult]:
     """The groups under the names that the planner gave them."""
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
-    for part, graph, cost in zip(b.all_parts, graphs, predicted(context, b), strict=True):
-        yield described(context, part, part.group.name, graph, cost)
+    found = zip(b.all_parts, graphs, predicted(context, b), runtime_times(context, b), strict=True)
+    for part, graph, cost, runtime in found:
+        yield described(context, part, part.group.name, graph, cost, runtime)
 
 
 def _nodes_before(b: Build) -> int:

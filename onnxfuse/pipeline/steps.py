@@ -18,6 +18,7 @@ from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.order import early_reads
 from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
@@ -35,6 +36,7 @@ from onnxfuse.pipeline.groups import (
 )
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.left import unnamed
 from onnxfuse.render.source import Source
 
@@ -228,7 +230,8 @@ def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
             parts.append(found)
     made = have(b.plan)
     b = refused(replace(b, parts=tuple(parts)), refusals)
-    return replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
+    b = replace(b, made={**b.made, **{_key(made, p.group): p for p in parts}})
+    return b if refusals else worthwhile(context, b)
 
 
 def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | Decision:
@@ -248,6 +251,8 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
         kernels = _alike(found)
         if isinstance(kernels, Decision):
             return kernels
+        early = [name for kernel in kernels for name in early_reads(kernel)]
+        assert not early, f"{early[0]} is read before anything is stored there"
         body = calls.body(group, kernels[0], graph)
         if isinstance(body, Decision):
             return body

@@ -80,17 +80,17 @@ def _kernels(d: Document) -> Table:
     rows = tuple(
         (
             g["kernel"], g["mapping_type"] or "-", str(g["phases"]), _count(g["flops"]), _bytes(g["bytes"]),
-            _predicted(g), g.get("bound") or "-", _names(g["nodes"]),
+            _predicted(g, "predicted_ms"), _predicted(g, "runtime_ms"), g.get("bound") or "-", _names(g["nodes"]),
         )
         for g in d["groups"]
     )  # fmt: skip
-    head = ("kernel", "mapping type", "phases", "flops", "bytes", "predicted ms", "bound", "nodes")
-    return Table("Kernels", head, rows, (2, 3, 4, 5))
+    head = ("kernel", "mapping type", "phases", "flops", "bytes", "predicted ms", "runtime ms", "bound", "nodes")
+    return Table("Kernels", head, rows, (2, 3, 4, 5, 6))
 
 
-def _predicted(group: Mapping[str, Any]) -> str:
-    """The time of a kernel by the cost model; results of earlier versions have none."""
-    ms = group.get("predicted_ms")
+def _predicted(group: Mapping[str, Any], key: str) -> str:
+    """A predicted time of a kernel or of what it stands for; results of earlier versions have none."""
+    ms = group.get(key)
     return "-" if ms is None else f"{ms:.3g}"
 
 

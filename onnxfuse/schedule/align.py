@@ -80,6 +80,8 @@ def together(jobs: Sequence[Job]) -> Together | None:
         if renamed and ((not readers and not names) or any(job.nest.name in r.looks_up for r in renamed)):
             return None
         renamed.insert(0, job.rename(names))
+    if _packed_too_early(renamed):
+        return None
     tiles = [j.tiled for j in renamed if j.tiled is not None]
     batch = tuple(tiles[-1].batch) if tiles else ()
     if any(set(t.batch) != set(batch) for t in tiles):
@@ -96,6 +98,12 @@ def together(jobs: Sequence[Job]) -> Together | None:
     if len(jobs) > 1 and not shared:
         return None
     return Together(tuple(renamed), batch, rows)
+
+
+def _packed_too_early(jobs: Sequence[Job]) -> bool:
+    """Whether a right side, which is packed before all rows of a phase, reads what other jobs make in them."""
+    made = {j.nest.name for j in jobs if not j.right_side}
+    return any(read.source in made for j in jobs if j.right_side for read in j.reads)
 
 
 def enough_parallel(t: Together) -> bool:

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from onnxfuse import process
-from onnxfuse.build import TILES, compile_flags, find_toolchain
+from onnxfuse.build import TILES
 from onnxfuse.config import TARGETS
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.products import AMX_BF16
+from onnxfuse.toolchain import compile_flags, find_toolchain
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86 instruction sets")
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from onnxfuse import config, process
-from onnxfuse.build import TILES, Toolchain, compile_flags, find_toolchain
+from onnxfuse.build import TILES
 from onnxfuse.config import ARCHS, TARGETS, Target, targets_of, unable
 from onnxfuse.errors import ToolchainError, UsageError
 from onnxfuse.ir.dtype import BF16
@@ -21,6 +21,7 @@ from onnxfuse.pipeline.groups import features_of
 from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source
+from onnxfuse.toolchain import Toolchain, compile_flags, find_toolchain
 from tests.kernels.compiled import kernel_of
 from tests.kernels.contraction_cases import CASES
 

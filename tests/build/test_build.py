@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 
 from onnxfuse import build, process
-from onnxfuse.build import CompileError, Library, Toolchain, build_library, compile_flags, find_toolchain, sanitizer_env
+from onnxfuse import toolchain as compilers
+from onnxfuse.build import CompileError, Library, build_library
 from onnxfuse.cache import Cache
 from onnxfuse.config import TARGETS, default_cache_dir
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.render.source import Source
+from onnxfuse.toolchain import Toolchain, compile_flags, find_toolchain, sanitizer_env
 
 HEAD = '#include "host.h"\n#include <cmath>\n'
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
@@ -127,7 +129,7 @@ def test_vectors_are_as_wide_as_the_target_says(family: str, arch: str, register
 def test_zig_spells_every_machine_its_own_way():
     zig = find_toolchain("zig")
     for target in TARGETS.values():
-        assert not [flag for flag in build.spelled(target.flags, zig) if flag.startswith("-march")]
+        assert not [flag for flag in compilers.spelled(target.flags, zig) if flag.startswith("-march")]
 
 
 def available(family: str) -> Toolchain:
@@ -159,6 +161,44 @@ def test_the_glue_is_the_same_on_every_machine(toolchain: Toolchain, tmp_path: P
     wider = [replace(source, flags=TARGETS["x86-64-v4"].compiled) for source in KERNELS]
     wide = make(toolchain, tmp_path / "lib.so", *wider, cache=cache)
     assert (wide.compiled, wide.cached) == (2, 1)
+
+
+def test_a_header_is_compiled_once_and_changes_no_byte(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    many = tuple(
+        Source(f"k{n}", f'#include "loops.h"\nextern "C" float k{n}(float x) {{ return x * {n}.5f; }}\n')
+        for n in range(5)
+    )
+    said: list[tuple[str, ...]] = []
+    run = process.run
+
+    def listening(command: tuple[str, ...], **rest: object) -> object:
+        said.append(tuple(command))
+        return run(command, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(process, "run", listening)
+    raw = make(toolchain, tmp_path / "lib.so", *KERNELS, *many).path.read_bytes()
+    with_header = [c for c in said if "-include" in c]
+    if toolchain.family in compilers.PRECOMPILING:
+        assert len(with_header) == 5
+        assert sum("c++-header" in c for c in said) == 1
+    monkeypatch.setattr(build, "_ENOUGH", 6)
+    said.clear()
+    assert make(toolchain, tmp_path / "lib.so", *KERNELS, *many).path.read_bytes() == raw
+    assert not any("-include" in c for c in said)
+
+
+def test_a_compiler_that_makes_no_precompiled_header_compiles_all_the_same(tmp_path: Path):
+    own = find_toolchain("auto")
+    script = tmp_path / "cc"
+    script.write_text(
+        '#!/bin/sh\ncase "$*" in *c++-header*) echo "error: no headers" >&2; exit 1;; esac\n'
+        f'exec {own.command[0]} "$@"\n'
+    )
+    script.chmod(0o755)
+    many = tuple(Source(f"k{n}", f'#include "loops.h"\nint k{n}() {{ return {n}; }}\n') for n in range(5))
+    assert make(replace(own, command=(str(script),)), tmp_path / "lib.so", *KERNELS, *many).compiled == 8
 
 
 def test_headers_are_part_of_the_key(toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -232,7 +272,7 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", str(folder))
     monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    monkeypatch.setattr(compilers, "find_spec", lambda name: None)
     return folder
 
 

@@ -22,6 +22,7 @@ LAYERS = (
     {"plan"},
     {"lower"},
     {"schedule", "render"},
+    {"toolchain"},
     {"tune", "build"},
     {"emit"},
     {"compare", "engine", "feed_limits", "turns"},  # what verify and profile are made of

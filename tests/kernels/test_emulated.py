@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from onnxfuse.build import TILES, Toolchain, compile_flags, find_toolchain
+from onnxfuse.build import TILES
 from onnxfuse.config import TARGETS, default_cache_dir
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.toolchain import Toolchain, compile_flags, find_toolchain
 from tests.kernels import contraction_cases, elementwise_cases, function_cases, movement_cases, row_cases, window_cases
 from tests.kernels.compiled import Array, Case, expected, fed, packed, scheduled, unit_of
 from tests.kernels.pool_host import DTYPES

@@ -261,7 +261,15 @@ INDEXED = (
          f"{_LENGTH}  e = Concat <axis = 0> (one, t)  r_ = Relu (x)  q = Tile (r_, e)  y = Exp (q)"),
 )  # fmt: skip
 
-CASES = (*SQUEEZED, *RESHAPED, *BROADCAST, *WINDOWS, *LEVELS, *CACHED, *NAMED, *INDEXED)
+POOLED = (
+    Case("pooled-by-a-mask", "float[n, t, 8] x, float[n, t, 1] mask", "float[n, 8] y",
+         """low = Constant <value_float = 1e-5> ()  h = MatMul (x, w)  e = Add (h, b)
+         u = ReduceMean <axes = [-1]> (e)  o = Sub (e, u)  q = Mul (o, o)  d_ = ReduceMean <axes = [-1]> (q)
+         f = Add (d_, low)  r_ = Sqrt (f)  a = Div (o, r_)  i = Mul (a, mask)
+         y = ReduceSum <keepdims = 0> (i, one)"""),
+)  # fmt: skip
+
+CASES = (*SQUEEZED, *RESHAPED, *BROADCAST, *WINDOWS, *LEVELS, *CACHED, *NAMED, *INDEXED, *POOLED)
 
 # What is wrong today, and why. What is mended is to be taken out.
 FAILS: dict[str, str] = {}

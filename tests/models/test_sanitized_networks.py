@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.build import Library, Toolchain, build_library, find_toolchain, sanitizer_env
+from onnxfuse.build import Library, build_library
 from onnxfuse.compare import FLOORS, distance
 from onnxfuse.config import TARGETS, Target
 from onnxfuse.engine import open_session, options, run
@@ -21,6 +21,7 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.schedule import schedule
+from onnxfuse.toolchain import Toolchain, find_toolchain, sanitizer_env
 from tests.models.fused import ROOT, built, feeds_of
 
 CHILD = Path(__file__).resolve().with_name("sanitized_child.py")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.build import find_toolchain
 from onnxfuse.cache import Cache
 from onnxfuse.config import TARGETS, targets_of
 from onnxfuse.errors import OutputError
 from onnxfuse.profile_machine import Machine, cache_sizes, calibrate, calibrated
+from onnxfuse.toolchain import find_toolchain
 
 NATIVE = targets_of(())[0]
 

@@ -87,6 +87,19 @@ def test_a_length_is_sought(tmp_path: Path, length: int):
     assert all(each["x"].size % length == 0 for each in tried(path).values)
 
 
+def test_a_length_that_an_export_was_traced_with(tmp_path: Path):
+    """The length stands as a number in a shape that is made at run time, beside the batch."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["all"]),
+        helper.make_node("Gather", ["all", "first"], ["batch"]),
+        helper.make_node("Concat", ["batch", "rest"], ["shape"], axis=0),
+        helper.make_node("Reshape", ["x", "shape"], ["y"], name="cut"),
+    ]
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["batch", "length"])}, ["y"], first=np.array([0]),
+                 rest=np.array([1, 37]))  # fmt: skip
+    assert {each["x"].shape[1] for each in tried(path).values} == {37}
+
+
 def test_each_way_that_a_value_decides(tmp_path: Path):
     def branch(op: str) -> onnx.GraphProto:
         out = helper.make_tensor_value_info(op, FLOAT, None)

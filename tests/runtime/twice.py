@@ -11,6 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse import build
 from onnxfuse.render import ort_glue
 from onnxfuse.render.source import Source
+from onnxfuse.toolchain import find_toolchain
 
 DOMAIN = "onnxfuse.0123456789ab"
 
@@ -20,7 +21,7 @@ def built(folder: Path, glue: Source, *, defines: str = "", family: str = "auto"
     folder.mkdir(parents=True, exist_ok=True)
     kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
     made = folder / "libtwice.so"
-    toolchain = build.find_toolchain(family)
+    toolchain = find_toolchain(family)
     build.build_library([Source("twice", f"{defines}\n{kernel}")], glue, toolchain, None, 2, made)
     return made
 
@@ -41,7 +42,7 @@ def several(folder: Path, **needs: tuple[str, ...]) -> Path:
     ]
     variants = [ort_glue.Variant(name, (f"twice_{name}",), features) for name, features in needs.items()]
     made = folder / "libseveral.so"
-    build.build_library(sources, ort_glue.registration(DOMAIN, variants), build.find_toolchain(), None, 2, made)
+    build.build_library(sources, ort_glue.registration(DOMAIN, variants), find_toolchain(), None, 2, made)
     return made
 
 

@@ -1,0 +1,334 @@
+"""Predicted seconds of ONNX Runtime's own nodes, from a plain model: dispatch, operations, bytes and threads.
+
+An operator is of a kind. A row of the table says what share of a core's peak the operations of that kind reach in the
+runtime, and what part of its time more threads divide. `benchmarks/runtime_nodes.py` measures the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+
+from onnxfuse.config import Target
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Attribute
+
+EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
+GRAIN = 15e-6  # seconds of work for which a second thread is woken
+WAKING = 3e-6  # until it has begun and ended
+HELD = 0.5  # share of a cache that holds what a node reads and writes
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """What is known of a value of a node before it runs."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+    constant: bool = False
+
+    @property
+    def elements(self) -> int:
+        """Their number."""
+        return prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """Storage."""
+        return self.elements * self.dtype.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node with the tensors that it reads and makes; None where an input is absent."""
+
+    op: str
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    attrs: Mapping[str, Attribute]
+
+    def input(self, at: int) -> Tensor | None:
+        """An input, None where it is absent."""
+        return self.inputs[at] if at < len(self.inputs) else None
+
+    @property
+    def read(self) -> tuple[Tensor, ...]:
+        """The inputs that are there."""
+        return tuple(t for t in self.inputs if t is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A kind: share of a core's peak that it reaches, and the part of its time that threads divide."""
+
+    share: float
+    divided: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a node does: operations of a kind (a multiply-add is two)."""
+
+    kind: str
+    operations: float
+
+
+VIEW = "view"
+
+# Shares were measured by `python -m benchmarks.runtime_nodes rows` with ONNX Runtime 1.31 on one thread of a Sapphire
+# Rapids core, of the peak that the row of its family has; four of convolutions were then set by ResNet-50 and
+# MobileNetV2. What threads divide is assumed: the machine was too busy to measure two.
+KINDS: dict[str, Row] = {
+    VIEW: Row(1.0),
+    "cheap": Row(0.035, 0.9),
+    "moderate": Row(0.016, 0.9),
+    "exponential": Row(0.013, 0.9),
+    "error function": Row(0.0075, 0.9),
+    "function": Row(0.002, 0.9),
+    "power": Row(0.0006, 0.9),
+    "comparison": Row(0.025, 0.9),
+    "selection": Row(0.007, 0.9),
+    "integer": Row(0.006, 0.9),
+    "cast": Row(0.015, 0.0),
+    "code": Row(0.02, 0.9),
+    "reduction": Row(0.035, 0.9),
+    "reduction outer": Row(0.025, 0.9),
+    "extreme outer": Row(0.0045, 0.9),
+    "scan": Row(0.0025, 0.0),
+    "softmax": Row(0.012, 0.9),
+    "softmax inner": Row(0.00037, 0.0),
+    "normalization": Row(0.009, 0.9),
+    "skipping normalization": Row(0.00085, 0.9),
+    "product": Row(0.52, 0.95),
+    "product of few rows": Row(0.4, 0.9),
+    "product of a row": Row(0.08, 0.9),
+    "product batched": Row(0.52, 0.95),
+    "product of codes": Row(3.0, 0.9),
+    "convolution 1x1": Row(0.75, 0.95),
+    "convolution 3x3": Row(0.75, 0.95),
+    "convolution large": Row(0.6, 0.95),
+    "convolution few": Row(0.4, 0.95),
+    "convolution depthwise": Row(0.18, 0.95),
+    "convolution grouped": Row(0.24, 0.95),
+    "convolution 1-D": Row(0.43, 0.95),
+    "convolution transposed": Row(0.46, 0.9),
+    "convolution of codes": Row(2.7, 0.9),
+    "pooling": Row(0.1, 0.9),
+    "resize nearest": Row(0.0047, 0.9),
+    "resize linear": Row(0.0019, 0.9),
+    "resize cubic": Row(0.0000042, 0.0),
+    "transpose": Row(0.013, 0.0),
+    "shuffle": Row(0.0018, 0.0),
+    "copy": Row(0.022, 0.0),
+    "pad": Row(0.0085, 0.0),
+    "gather": Row(0.033, 0.5),
+    "gather inner": Row(0.001, 0.5),
+    "scatter": Row(0.0008, 0.0),
+}
+
+
+def work_of(call: Call) -> Work:
+    """What a node does. Of operators that nobody measured: something cheap for each element."""
+    special = _SPECIAL.get(call.op)
+    if special is not None:
+        return special(call)
+    return Work(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
+
+
+def node_seconds(call: Call, target: Target, round_bytes: float = 0.0) -> float:
+    """Seconds of a node in the runtime, all of the target's cores working on it.
+
+    Weights come round once in a run of the model, after `round_bytes` of others.
+    """
+    work = work_of(call)
+    row = KINDS[work.kind]
+    dispatch = target.dispatch_us * 1e-6  # as of a kernel: the runtime treats both alike
+    if work.kind == VIEW:
+        return dispatch
+    computing = work.operations / (row.share * target.gflops * 1e9)
+    moved, shared = _moving(call, target, round_bytes)
+    alone = max(computing, moved)
+    threads = max(1, min(target.cores, int(alone / GRAIN))) if row.divided else 1
+    seconds = max(alone * (1 - row.divided + row.divided / threads), shared)
+    return dispatch + seconds + (WAKING if threads > 1 else 0.0)
+
+
+def _moving(call: Call, target: Target, round_bytes: float) -> tuple[float, float]:
+    """Seconds in which one core, and all together, move what lies beyond the cores' own caches."""
+    made = sum(t.bytes for t in call.outputs)
+    picks = call.op.startswith("Gather")  # no more than what comes out is read
+    weights = sum(min(t.bytes, made) if picks else t.bytes for t in call.read if t.constant)
+    others = sum(min(t.bytes, made) if picks else t.bytes for t in call.read if not t.constant) + made
+    alone = shared = 0.0
+    for size, footprint in ((weights, max(weights, round_bytes)), (others, others)):
+        if footprint > target.l3_bytes * HELD:
+            alone, shared = alone + size / target.bandwidth, shared + size / target.memory_gbps
+        elif footprint > target.l2_bytes * HELD:
+            alone, shared = alone + size / target.l3_gbps, shared + size / (target.l3_gbps * target.cores)
+    return alone * 1e-9, shared * 1e-9
+
+
+# Kinds of operators ---------------------------------------------------------------------------------------------------
+
+_CODES = ("QLinearConv", "QLinearMatMul", "QGemm")  # scale and zero point stand before the weights
+_SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
+
+_OPERATORS = {
+    VIEW: "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Size ConstantOfShape Range",
+    "moderate": "Div Reciprocal Sqrt Mod Floor Ceil Round LeakyRelu HardSigmoid PRelu ThresholdedRelu Shrink Sign",
+    "exponential": "Exp Sigmoid Tanh Swish QuickGelu",
+    "error function": "Erf Gelu BiasGelu FastGelu HardSwish",
+    "function": "Log Sin Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Softsign Elu Selu Celu",
+    "power": "Pow Softplus Mish",
+    "comparison": "Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsNaN IsInf",
+    "selection": "Where",
+    "cast": "Cast CastLike",
+    "code": "QuantizeLinear DequantizeLinear DynamicQuantizeLinear QLinearAdd QLinearMul QLinearSigmoid"
+    " QLinearLeakyRelu QLinearWhere",
+    "transpose": "Transpose",
+    "shuffle": "DepthToSpace SpaceToDepth Col2Im",
+    "copy": "Concat Slice Split Expand Tile QLinearConcat Trilu CenterCropPad Crop",
+    "pad": "Pad",
+    "scatter": "ScatterElements ScatterND OneHot",
+    "gather inner": "GatherElements GatherND ReverseSequence",
+}
+_KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
+
+
+def _product(call: Call) -> Work:
+    """A product of matrices: two operations for each column, row and step."""
+    left, right = call.inputs[0], call.inputs[3 if call.op in _CODES else 1]
+    assert left is not None and right is not None
+    depth = left.shape[0] if call.op == "Gemm" and call.attrs.get("transA") else left.shape[-1]
+    out = call.outputs[0]
+    operations = 2.0 * out.elements * depth
+    if left.dtype.bytes == 1:
+        return Work("product of codes", operations)
+    if len(right.shape) > 2 and len(out.shape) > 1:
+        return Work("product batched" if out.shape[-2] > _SHORT else "product of few rows", operations)
+    rows = out.elements // max(out.shape[-1], 1)
+    return Work("product of a row" if rows == 1 else "product of few rows" if rows <= _SHORT else "product", operations)
+
+
+def _einsum(call: Call) -> Work:
+    """Of a product of i x k by k x j the steps are the root of what all three tensors multiply to."""
+    steps = prod(t.elements for t in (*call.read, *call.outputs)) ** 0.5
+    return Work("product batched", 2.0 * steps)
+
+
+def _convolution(call: Call) -> Work:
+    """A convolution by what its window is, and how many channels it reads for each that it makes."""
+    image, weights, out = call.inputs[0], call.inputs[3 if call.op in _CODES else 1], call.outputs[0]
+    assert image is not None and weights is not None
+    groups = call.attrs.get("group", 1)
+    window = prod(weights.shape[2:])
+    if call.op == "ConvTranspose":
+        return Work("convolution transposed", 2.0 * image.elements * prod(weights.shape[1:]))
+    operations = 2.0 * out.elements * prod(weights.shape[1:])
+    if image.dtype.bytes == 1:
+        return Work("convolution of codes", operations)
+    return Work(f"convolution {_window(weights, groups, window)}", operations)
+
+
+def _window(weights: Tensor, groups: object, window: int) -> str:
+    if groups != 1:
+        return "depthwise" if weights.shape[1] == 1 else "grouped"
+    if len(weights.shape) == 3:
+        return "1-D"
+    if weights.shape[1] <= _FEW:
+        return "few"
+    return "1x1" if window == 1 else "3x3" if window <= 9 else "large"
+
+
+def _pooling(call: Call) -> Work:
+    """An operation for each element of each window."""
+    image = call.inputs[0]
+    assert image is not None
+    shape = call.attrs.get("kernel_shape")
+    if not isinstance(shape, tuple):
+        return Work("reduction", float(image.elements))
+    each = prod(int(size) for size in shape)
+    return Work("pooling", float(call.outputs[0].elements * each))
+
+
+def _reduction(call: Call) -> Work:
+    """An operation for each element that is read; by whether those side by side become one."""
+    image = call.inputs[0]
+    assert image is not None
+    out = call.outputs[0]
+    kept = bool(out.shape) and bool(image.shape) and out.shape[-1] == image.shape[-1] != 1
+    outer = "extreme outer" if call.op in ("ReduceMax", "ReduceMin") else "reduction outer"
+    return Work(outer, float(image.elements)) if kept else Work("reduction", _with_rows(image))
+
+
+def _gathered(call: Call) -> Work:
+    """An element each; blocks that follow the axis go at once."""
+    image, out = call.inputs[0], call.outputs[0]
+    assert image is not None
+    axis = call.attrs.get("axis", 0)
+    last = bool(image.shape) and axis in (-1, len(image.shape) - 1)
+    return Work("gather inner" if last else "gather", float(out.elements))
+
+
+def _arithmetic(call: Call) -> Work:
+    """One operation for each element; the runtime's own loops over large integers are slower."""
+    out = call.outputs[0]
+    wide = not out.dtype.floating and out.dtype.bytes == 8
+    return Work("integer" if wide else "cheap", float(out.elements))
+
+
+def _rows(kind: str) -> Callable[[Call], Work]:
+    """Something for each element that is read, and for each row of them."""
+
+    def work(call: Call) -> Work:
+        image = call.inputs[0]
+        assert image is not None
+        return Work(kind, _with_rows(image))
+
+    return work
+
+
+def _with_rows(image: Tensor) -> float:
+    return image.elements + EACH_ROW * image.elements / max(image.shape[-1] if image.shape else 1, 1)
+
+
+def _softmax(call: Call) -> Work:
+    """Something for each element; along another axis than the last one, the runtime turns the tensor round."""
+    image = call.inputs[0]
+    assert image is not None
+    axis = call.attrs.get("axis", -1)
+    last = axis in (-1, len(image.shape) - 1)
+    return Work("softmax", _with_rows(image)) if last else Work("softmax inner", float(image.elements))
+
+
+def _resize(call: Call) -> Work:
+    """Something for each element that is made, by mode."""
+    mode = call.attrs.get("mode", b"nearest")
+    name = mode.decode() if isinstance(mode, bytes) else str(mode)
+    return Work(f"resize {name}", float(call.outputs[0].elements))
+
+
+def _each(function: Callable[[Call], Work], ops: str) -> Iterator[tuple[str, Callable[[Call], Work]]]:
+    return ((op, function) for op in ops.split())
+
+
+_SPECIAL: dict[str, Callable[[Call], Work]] = dict(
+    (
+        *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger QLinearMatMul QGemm"),
+        ("Einsum", _einsum),
+        *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
+        *_each(_rows("scan"), "ArgMax ArgMin CumSum CumProd"),
+        *_each(_rows("normalization"), "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
+        *_each(_rows("normalization"), "InstanceNormalization GroupNormalization MeanVarianceNormalization"),
+        *_each(_rows("normalization"), "LpNormalization LRN"),
+        *_each(_rows("skipping normalization"), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
+        *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
+        *_each(_resize, "Resize Upsample"),
+        *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),
+        *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),
+        *_each(_reduction, "ReduceLogSum ReduceLogSumExp QLinearGlobalAveragePool"),
+        *_each(_gathered, "Gather"),
+        *_each(_arithmetic, "Add Sub Mul Neg Abs Max Min Sum Mean Clip"),
+    )
+)

@@ -1,0 +1,189 @@
+"""Groups whose kernels are predicted much slower than the runtime's own nodes: they are refused, each on its merits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.config import Target
+from onnxfuse.cost import cost_of, number, symbols_at, weight_bytes
+from onnxfuse.cost.count import SymbolUnknown
+from onnxfuse.cost.fusions import group_seconds, taken_in
+from onnxfuse.cost.runtime import Call, Tensor, node_seconds
+from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.index import Atom, Index, Symbol
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
+from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, kind_of
+
+FACTOR = 5.0  # by which a kernel may be predicted slower; of both predictions one in ten is off by more than about 1.6,
+# and single ones by 4
+LEAST = 10e-6  # seconds that it may lose, whatever the factor
+SIZES = (1, 16, 128, 512)  # that symbols are given, all the same; once with those of batches at 1
+ROUNDS = 4  # in which groups are refused: what is planned anew may fall behind in its turn
+
+Sizes = Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Predicted seconds of a group: as a kernel, as nodes of the runtime, and to turn round what neighbours share."""
+
+    kernel: float
+    runtime: float
+    turning: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times as long the kernel takes."""
+        return self.kernel / (self.runtime + self.turning)
+
+    @property
+    def loss(self) -> float:
+        """Seconds that it takes longer."""
+        return self.kernel - self.runtime - self.turning
+
+
+def worthwhile(context: Context, b: Build) -> Build:
+    """The build without groups that are predicted to lose at every size and number of cores; then it is planned again.
+
+    What multiplies, and what the runtime takes into that, stays with it; the rest of a group gets another chance.
+    """
+    if context.options.min_group <= 1 or b.rounds > ROUNDS:
+        return b
+    judge = _Judge(context, b)
+    lost = [(part, times) for part in b.parts if (times := judge.losing(part)) is not None]
+    if not lost:
+        return b
+    told = tuple(_refusal(part, times) for part, times in lost)
+    out = frozenset[str]().union(*(_left(have(b.plan).graph, part) for part, _ in lost))
+    return forbidden(replace(b, refused=(*b.refused, *told)), out)
+
+
+def runtime_times(context: Context, b: Build) -> list[float | None]:
+    """Seconds that the runtime is predicted to take for each group of a build and of its bodies, as `all_parts`.
+
+    None where extents are symbols, or nothing is known.
+    """
+    found: list[float | None] = []
+    for each in (one for one in b.everywhere() if one.parts):
+        judge = _Judge(context, each)
+        found += [judge.static(part) for part in each.parts]
+    return found
+
+
+class _Judge:
+    """Predicts the times of the groups of one graph; equal kernels are looked at once."""
+
+    def __init__(self, context: Context, b: Build) -> None:
+        self.context = context
+        self.plan = have(b.plan)
+        self.target = predicting(context)
+        constants = self.plan.graph.constants
+        self.held = weight_bytes([p.kernel for p in b.parts if p.kernel is not None], constants)
+        self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
+
+    def losing(self, part: Part) -> Times | None:
+        """The times of a group where it loses least, if it loses everywhere."""
+        found = self._of(part, _sizes(self.plan.graph, part))
+        lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
+        return min(found, key=lambda times: times.ratio) if found and lost else None
+
+    def static(self, part: Part) -> float | None:
+        """Seconds of the runtime on the target's cores where every extent is known."""
+        found = self._of(part, [{}])
+        return found[-1].runtime if found else None
+
+    def _of(self, part: Part, sizes: Sequence[Sizes]) -> tuple[Times, ...]:
+        if part.kernel is None:
+            return ()
+        graph = self.plan.graph
+        inputs = tuple((p.value in graph.constants, repr(graph.types.get(p.value))) for p in part.kernel.inputs)
+        key = (part.op, inputs, len(sizes))
+        if key not in self.known:
+            made = attempted(self.context, "cost", lambda: tuple(self._times(part, sizes)))
+            self.known[key] = () if isinstance(made, Decision) else made
+        return self.known[key]
+
+    def _times(self, part: Part, all_sizes: Sequence[Sizes]) -> Iterator[Times]:
+        """The times of a group on one core and on those of the target, at sizes that it can have."""
+        graph, kernel = self.plan.graph, have(part.kernel)
+        for sizes in all_sizes:
+            try:
+                tensors = _tensors(graph, part, sizes)
+                if any(extent < 1 for t in tensors.values() for extent in t.shape):
+                    continue
+                symbols = symbols_at(kernel, {name: t.shape for name, t in tensors.items()})
+            except SymbolUnknown:
+                continue
+            turned = [tensors[v] for v in (*part.group.inputs, *part.group.outputs) if v in self.plan.layouts]
+            for cores in dict.fromkeys((1, self.target.cores)):
+                machine = replace(self.target, cores=cores)
+                cost = cost_of(kernel, machine, graph.constants, self.held, symbols)
+                if cost is not None:
+                    nodes = group_seconds(part.group.nodes, tensors, machine, self.held)
+                    yield Times(cost.seconds, nodes, sum(_turning(t, machine) for t in turned))
+
+
+def _refusal(part: Part, times: Times) -> Decision:
+    ops = ", ".join(dict.fromkeys(n.op for n in part.group.nodes))
+    said = f"{ops}: {_shown(times.kernel)} as a kernel, {_shown(times.runtime)} in the runtime, as predicted"
+    return Decision("E-COST", part.group.origin or (part.group.name,), said, "--min-group 1 makes a kernel of it")
+
+
+def _shown(seconds: float) -> str:
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"
+
+
+def _left(graph: Graph, part: Part) -> frozenset[str]:
+    """The nodes of a losing group that the runtime gets: those that multiply, or all where little else is there."""
+    nodes = part.group.nodes
+    kinds = {n.name: kind_of(graph, n, ROWS) for n in nodes}
+    heavy = {name for name, k in kinds.items() if isinstance(k, Kind) and k.name in (WEIGHTS, WINDOW, BATCHED)}
+    heavy |= taken_in(nodes) if heavy else set()
+    others = [n for n in nodes if n.name not in heavy]
+    return frozenset(heavy) if heavy and len(others) > 1 else names_of(part.group)
+
+
+def _turning(t: Tensor, target: Target) -> float:
+    """Seconds to turn an image round, which a neighbour that keeps channels last would have to do."""
+    return node_seconds(Call("Transpose", (t,), (t,), {}), target)
+
+
+def _tensors(graph: Graph, part: Part, sizes: Sizes) -> dict[str, Tensor]:
+    """The values of a group with symbols put in. Raises SymbolUnknown."""
+    names = dict.fromkeys(v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
+    names |= dict.fromkeys(p.value for p in have(part.kernel).inputs)
+    found = {}
+    for name in names:
+        t = have(graph.types.get(name))
+        found[name] = Tensor(t.dtype, tuple(number(e, sizes) for e in t.shape), name in graph.constants)
+    return found
+
+
+def _sizes(graph: Graph, part: Part) -> list[dict[str, int]]:
+    """Usual values of the symbols in a group."""
+    values = (v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
+    types = [t for v in dict.fromkeys(values) if (t := graph.types.get(v)) is not None]
+    symbols = _names(e for t in types for e in t.shape)
+    if not symbols:
+        return [{}]
+    batches = _names(t.shape[0] for v in graph.inputs if (t := graph.types.get(v)) is not None and t.shape)
+    alike = [dict.fromkeys(symbols, n) for n in SIZES]
+    single = [{s: 1 if s in batches else n for s in symbols} for n in SIZES]
+    return [dict(pairs) for pairs in dict.fromkeys(tuple(each.items()) for each in (*alike, *single))]
+
+
+def _names(extents: Iterable[Index]) -> list[str]:
+    """The names of the symbols that decide extents."""
+    found: set[str] = set()
+
+    def seen(atom: Atom) -> int:
+        found.update([atom.name] if isinstance(atom, Symbol) else [])
+        return 1
+
+    for e in extents:
+        evaluate(e, seen)
+    return sorted(found)

@@ -1,0 +1,185 @@
+"""Predicted times of the runtime's nodes: sane in every kind, aware of what it does at once, near real ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.runtime_cases import Case
+from benchmarks.runtime_nodes import profiled
+from onnxfuse.config import TARGETS, targets_of
+from onnxfuse.cost.fusions import calls_of, group_seconds
+from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, work_of
+from onnxfuse.ir.dtype import F32, I8, I64, U8
+from onnxfuse.ir.graph import Node
+from onnxfuse.ops.rows import ROWS
+
+V4 = TARGETS["x86-64-v4"]
+
+
+def floats(*shape: int, constant: bool = False) -> Tensor:
+    return Tensor(F32, shape, constant)
+
+
+def same(op: str, n: int, **attrs: object) -> Call:
+    return Call(op, (floats(n, 512), floats(n, 512)), (floats(n, 512),), attrs)  # type: ignore[arg-type]
+
+
+def convolution(n: int, channels: int, window: int, group: int = 1, rank: int = 2) -> Call:
+    image, weights = floats(1, channels, *[n] * rank), floats(64, channels // group, *[window] * rank, constant=True)
+    return Call("Conv", (image, weights), (floats(1, 64, *[n] * rank),), {"group": group})
+
+
+# For each kind a node that gets longer with n.
+NODES = {
+    "view": lambda n: same("Reshape", n),
+    "cheap": lambda n: same("Add", n),
+    "moderate": lambda n: same("Div", n),
+    "exponential": lambda n: same("Tanh", n),
+    "error function": lambda n: same("Erf", n),
+    "function": lambda n: same("Log", n),
+    "power": lambda n: same("Pow", n),
+    "comparison": lambda n: same("Less", n),
+    "selection": lambda n: same("Where", n),
+    "integer": lambda n: Call("Add", (Tensor(I64, (n, 512)),) * 2, (Tensor(I64, (n, 512)),), {}),
+    "cast": lambda n: same("Cast", n),
+    "code": lambda n: same("QuantizeLinear", n),
+    "reduction": lambda n: Call("ReduceSum", (floats(n, 512),), (floats(n, 1),), {}),
+    "reduction outer": lambda n: Call("ReduceSum", (floats(n, 512),), (floats(1, 512),), {}),
+    "extreme outer": lambda n: Call("ReduceMax", (floats(n, 512),), (floats(1, 512),), {}),
+    "scan": lambda n: same("CumSum", n),
+    "softmax": lambda n: same("Softmax", n, axis=1),
+    "softmax inner": lambda n: same("Softmax", n, axis=0),
+    "normalization": lambda n: same("LayerNormalization", n),
+    "skipping normalization": lambda n: same("SkipLayerNormalization", n),
+    "product": lambda n: Call("MatMul", (floats(16 * n, 512), floats(512, 64)), (floats(16 * n, 64),), {}),
+    "product of few rows": lambda n: Call("MatMul", (floats(4, 8 * n), floats(8 * n, 64)), (floats(4, 64),), {}),
+    "product of a row": lambda n: Call("MatMul", (floats(1, 8 * n), floats(8 * n, 64)), (floats(1, 64),), {}),
+    "product batched": lambda n: Call(
+        "MatMul", (floats(4, 16 * n, 32), floats(4, 32, 64)), (floats(4, 16 * n, 64),), {}
+    ),
+    "product of codes": lambda n: Call(
+        "MatMulInteger", (Tensor(U8, (n, 64)), Tensor(I8, (64, 64))), (floats(n, 64),), {}
+    ),
+    "convolution 1x1": lambda n: convolution(n, 64, 1),
+    "convolution 3x3": lambda n: convolution(n, 64, 3),
+    "convolution large": lambda n: convolution(n, 64, 7),
+    "convolution few": lambda n: convolution(n, 3, 3),
+    "convolution depthwise": lambda n: convolution(n, 64, 3, 64),
+    "convolution grouped": lambda n: convolution(n, 64, 3, 8),
+    "convolution 1-D": lambda n: convolution(n, 64, 3, rank=1),
+    "convolution transposed": lambda n: replace(convolution(n, 64, 3), op="ConvTranspose"),
+    "convolution of codes": lambda n: Call(
+        "ConvInteger", (Tensor(U8, (1, 64, n, n)), Tensor(I8, (64, 64, 3, 3))), (floats(1, 64, n, n),), {}
+    ),
+    "pooling": lambda n: Call("MaxPool", (floats(1, 64, n, n),), (floats(1, 64, n, n),), {"kernel_shape": (3, 3)}),
+    "resize nearest": lambda n: same("Resize", n),
+    "resize linear": lambda n: same("Resize", n, mode=b"linear"),
+    "resize cubic": lambda n: same("Resize", n, mode="cubic"),
+    "transpose": lambda n: same("Transpose", n),
+    "shuffle": lambda n: same("DepthToSpace", n),
+    "copy": lambda n: same("Slice", n),
+    "pad": lambda n: same("Pad", n),
+    "gather": lambda n: same("Gather", n, axis=0),
+    "gather inner": lambda n: same("Gather", n, axis=1),
+    "scatter": lambda n: same("ScatterND", n),
+}
+
+
+def test_every_kind_has_a_node_here():
+    assert NODES.keys() == KINDS.keys()
+
+
+@pytest.mark.parametrize("kind", NODES)
+def test_larger_takes_longer_and_more_cores_do_not(kind: str):
+    assert work_of(NODES[kind](64)).kind == kind
+    times = [node_seconds(NODES[kind](n), V4) for n in (8, 64, 512, 4096)]
+    assert times == sorted(times)
+    assert times[-1] > times[0] or kind == "view"
+    for n in (8, 64, 512, 4096):
+        by_cores = [node_seconds(NODES[kind](n), replace(V4, cores=c)) for c in (1, 2, 4, 8, 16)]
+        assert by_cores == sorted(by_cores, reverse=True)
+
+
+def test_every_operator_with_a_row_has_a_kind():
+    """Also of values without elements or dimensions: nothing is divided by what may be 0."""
+    for row in ROWS.rows:
+        op = getattr(row, "op", "") or str(row).rpartition("::")[2]
+        for shape in ((1, 64, 8, 8), (2, 0), ()):
+            if any(product in op for product in ("MatMul", "Gemm", "Conv")):
+                continue
+            tensors = (floats(*shape),) * 3
+            assert node_seconds(Call(op, tensors, tensors[:1], {}), V4) > 0, op
+
+
+def test_weights_that_come_round_come_from_memory():
+    row = Call("MatMul", (floats(1, 512), floats(512, 512, constant=True)), (floats(1, 512),), {})
+    assert node_seconds(row, V4, 1e9) > 1.5 * node_seconds(row, V4)
+
+
+def test_of_a_large_table_only_what_comes_out_is_read():
+    table = floats(30000, 768, constant=True)
+    few = Call("Gather", (table, Tensor(I64, (8,))), (floats(8, 768),), {"axis": 0})
+    assert node_seconds(few, V4, 1e9) < 20e-6
+
+
+def chain(text: str, **shapes: tuple[int, ...]) -> tuple[list[Node], dict[str, Tensor]]:
+    """Nodes of lines `y = Op a b`, and their values, which have one shape where none is given."""
+    nodes, names = [], dict.fromkeys(shapes)
+    for line in text.split(";"):
+        out, _, call = line.strip().partition(" = ")
+        op, *inputs = call.split()
+        nodes.append(Node(op, tuple(inputs), (out,), {"group": 1} if op == "Conv" else {}, name=f"make_{out}"))
+        names |= dict.fromkeys((*inputs, out))
+    return nodes, {name: floats(*shapes.get(name, (64, 256)), constant=name == "w") for name in names}
+
+
+def ops(nodes: list[Node], tensors: dict[str, Tensor]) -> list[str]:
+    return [call.op for call in calls_of(nodes, tensors)]
+
+
+def test_chains_that_the_runtime_has_an_operator_for_are_one_node():
+    normalization = (
+        "m = ReduceMean x; d = Sub x m; p = Pow d two; v = ReduceMean p; e = Add v eps; s = Sqrt e; n = Div d s;"
+        "k = Mul n scale; y = Add k bias"
+    )
+    assert ops(*chain(normalization)) == ["LayerNormalization"]
+    assert ops(*chain("a = Div x c; e = Erf a; b = Add e one; m = Mul x b; y = Mul m half")) == ["Gelu"]
+    assert ops(*chain("a = Div x c; e = Erf a; b = Add e one; m = Mul x b")) == ["Div", "Erf", "Add", "Mul"]
+
+
+def test_an_activation_costs_nothing_behind_a_convolution():
+    shapes = {"x": (1, 64, 28, 28), "w": (64, 64, 3, 3), "c": (1, 64, 28, 28), "y": (1, 64, 28, 28)}
+    nodes, tensors = chain("c = Conv x w; y = Relu c", **shapes)
+    assert ops(nodes, tensors) == ["Conv"]
+    assert group_seconds(nodes, tensors, V4) == group_seconds(nodes[:1], tensors, V4)
+    nodes, tensors = chain("c = Conv x w; y = Relu c; z = Tanh c", **shapes)  # two readers: it is stored
+    assert ops(nodes, tensors) == ["Conv", "Relu", "Tanh"]
+
+
+def test_between_codes_the_runtime_works_on_codes():
+    text = "a = DequantizeLinear q s; b = DequantizeLinear w s; c = Conv a b; y = QuantizeLinear c s"
+    shapes = dict.fromkeys(("q", "a", "c", "y"), (1, 64, 28, 28)) | dict.fromkeys(("w", "b"), (64, 64, 3, 3))
+    nodes, tensors = chain(text, **shapes)
+    tensors |= {name: replace(tensors[name], dtype=U8) for name in ("q", "w", "y")}
+    (call,) = calls_of(nodes, tensors)
+    assert work_of(call).kind == "convolution of codes"
+
+
+REAL = (
+    Case("Tanh", ((128, 768),), {}),
+    Case("MatMul", ((1, 128, 256), np.ones((256, 256), np.float32)), {}),
+    Case("Conv", ((1, 64, 28, 28), np.ones((64, 64, 3, 3), np.float32)), {"pads": [1, 1, 1, 1]}),
+    Case("Softmax", ((1, 32, 56, 56),), {"axis": 1}),
+    Case("Transpose", ((1, 64, 56, 56),), {"perm": [0, 2, 3, 1]}),
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", REAL, ids=lambda case: case.op)
+def test_real_nodes_take_about_as_long_as_predicted(case: Case):
+    """Within a factor that only a wrong kind, or a wrong unit, exceeds; the best of several runs."""
+    model, feeds = case.model()
+    (node,) = [each for each in profiled(model, feeds, 1, 0.5) if each.call.op == case.op]
+    predicted = node_seconds(node.call, replace(targets_of(())[0], cores=1)) * 1e6
+    assert node.us / 8 < predicted < node.us * 8

@@ -1,0 +1,39 @@
+"""Kernels that read what nothing has stored yet are found by the order of their statements."""
+
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.kernel import Buffer, Kernel, Loop, Param, Phase, Stmt, Store
+from onnxfuse.ir.layout import PLAIN
+from onnxfuse.ir.order import early_reads
+from onnxfuse.ir.scalar import Load
+
+AT = Axis("i", Index.of(4))
+LOCAL, SHARED = Buffer("local", F32, Index.of(4), "local"), Buffer("shared", F32, Index.of(4), "scratch")
+
+
+def copied(source: str, to: str) -> Stmt:
+    store = Store(to, Index.of(AT), Load(source, (Index.of(AT),), F32))
+    return Loop(AT, ZERO, Index.of(4), "serial", (store,))
+
+
+def kernel(*bodies: tuple[Stmt, ...]) -> Kernel:
+    phases = tuple(Phase((), ONE, (LOCAL,), body) for body in bodies)
+    one = (Index.of(4),)
+    return Kernel((Param("in0", "x", F32, one, PLAIN),), (Param("out0", "y", F32, one, PLAIN),), (SHARED,), (), phases)
+
+
+def test_in_order():
+    assert early_reads(kernel((copied("in0", "local"), copied("local", "out0")))) == ()
+
+
+def test_the_other_way_round():
+    assert early_reads(kernel((copied("local", "out0"), copied("in0", "local")))) == ("local",)
+
+
+def test_what_a_phase_hands_on():
+    assert early_reads(kernel((copied("in0", "shared"),), (copied("shared", "out0"),))) == ()
+    assert early_reads(kernel((copied("shared", "out0"),), (copied("in0", "shared"),))) == ("shared",)
+
+
+def test_locals_end_with_their_phase():
+    assert early_reads(kernel((copied("in0", "local"),), (copied("local", "out0"),))) == ("local",)

@@ -1,0 +1,127 @@
+"""Groups that are predicted much slower than the runtime's nodes are refused, with both times; the others stay."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper, parser
+
+from onnxfuse import optimize
+from onnxfuse.pipeline import worth
+from onnxfuse.report.result import Result
+
+TWO = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[{n}, 512] x) => (float[{n}, 512] y)
+{{ a = Exp(x) b = Add(a, x) c = Tanh(b) y = Abs(c) }}"""
+IMAGES = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 32, 40, 40] x) => (float[1, 32, 40, 40] y)
+{ a = Conv<pads = [1, 1, 1, 1]>(x, v) b = Relu(a) c = Conv<pads = [2, 2, 2, 2]>(b, w) d = Relu(c)
+  e = Conv<pads = [1, 1, 1, 1]>(d, u) y = Relu(e) }"""
+WEIGHTS = {"v": (128, 32, 3, 3), "w": (256, 128, 5, 5), "u": (32, 256, 3, 3)}
+VARIABLE = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 3, 224, 224] x, float[64, 3, 7, 7] w) => (float[1, 64, 112, 112] y)
+{ a = Conv<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w) y = Relu(a) }"""
+
+
+def saved(folder: Path, text: str, **weights: tuple[int, ...]) -> Path:
+    model = parser.parse_model(text)
+    rng = np.random.default_rng(0)
+    for name, shape in weights.items():
+        model.graph.initializer.append(numpy_helper.from_array(rng.standard_normal(shape).astype(np.float32), name))
+    onnx.save(model, folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def planned(path: Path, **options: Any) -> Result:
+    return optimize(path, dry_run=True, strict=True, **options)
+
+
+def fast(monkeypatch: pytest.MonkeyPatch, value: str, above: int = 0) -> None:
+    """Plants a runtime that takes no time for nodes of which one makes this value of more elements than that."""
+    real = worth.group_seconds
+
+    def seconds(nodes: Any, tensors: Any, *rest: Any) -> float:
+        planted = value in [o for n in nodes for o in n.outputs] and tensors[value].elements > above
+        return 1e-9 if planted else real(nodes, tensors, *rest)
+
+    monkeypatch.setattr(worth, "group_seconds", seconds)
+
+
+def refusals(result: Result) -> list[str]:
+    return [r.reason for r in result.refusals if "as predicted" in r.reason]
+
+
+def test_what_is_predicted_slow_stays_with_the_runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = saved(tmp_path, TWO.format(n=512))
+    assert len(planned(path).groups) == 1
+    fast(monkeypatch, "y")
+    after = planned(path)
+    assert not after.groups
+    (refusal,) = [r for r in after.refusals if "as predicted" in r.reason]
+    assert refusal.code == "E-COST"
+    assert refusal.reason.startswith("Exp, Add, Tanh, Abs: ")
+    assert refusal.reason.endswith("us as a kernel, 0.001 us in the runtime, as predicted")
+    assert refusal.unlock == "--min-group 1 makes a kernel of it"
+
+
+def test_the_unlock_unlocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fast(monkeypatch, "y")
+    assert len(planned(saved(tmp_path, TWO.format(n=512)), min_group=1).groups) == 1
+
+
+def test_what_wins_at_one_size_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    path = saved(tmp_path, TWO.format(n="N").replace("512", "N"))
+    fast(monkeypatch, "y", above=128 * 128)
+    assert not refusals(planned(path))
+
+
+def test_microseconds_do_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    fast(monkeypatch, "y")
+    assert not refusals(planned(saved(tmp_path, TWO.format(n=1))))
+
+
+def test_the_rest_of_a_network_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Only the one in the middle is refused, with what the runtime takes into it."""
+    path = saved(tmp_path, IMAGES, **WEIGHTS)
+    assert len(planned(path).groups) == 3
+    fast(monkeypatch, "d")
+    after = planned(path)
+    assert [g.ops for g in after.groups] == [("Conv", "Relu"), ("Conv", "Relu")]
+    assert len(refusals(after)) == 1
+
+
+def test_a_shared_layout_speaks_for_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Its neighbours would have to turn their images round: that counts with the runtime's time."""
+    found: list[worth.Times] = []
+    real = worth._Judge._times
+
+    def times(self: Any, part: Any, sizes: Any) -> Any:
+        for each in real(self, part, sizes):
+            found.append(each)
+            yield each
+
+    monkeypatch.setattr(worth._Judge, "_times", times)
+    planned(saved(tmp_path, IMAGES, **WEIGHTS))
+    assert found
+    assert all(each.turning > 0 for each in found)
+    turned = worth.Times(kernel=9e-3, runtime=1e-3, turning=2e-3)
+    assert turned.ratio == pytest.approx(3)
+    assert turned.loss == pytest.approx(6e-3)
+
+
+def test_explain_shows_both_times(tmp_path: Path):
+    (first, *_) = planned(saved(tmp_path, TWO.format(n=512))).groups
+    assert first.runtime_ms is not None
+    assert first.predicted_ms is not None
+    assert 0 < first.predicted_ms < first.runtime_ms
+
+
+def test_a_real_loser_is_refused(tmp_path: Path):
+    """Weights that are no constants are laid out anew in every run: measured 4 times as long as in the runtime."""
+    path = saved(tmp_path, VARIABLE)
+    after = planned(path)
+    assert refusals(after)
+    assert not after.groups
+    assert len(planned(path, min_group=1).groups) == 1
