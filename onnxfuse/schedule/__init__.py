@@ -21,6 +21,7 @@ from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import Canonical, canonical
 from onnxfuse.schedule.chain import chain_phase
 from onnxfuse.schedule.convolution import Algorithms
+from onnxfuse.schedule.forms import forms_of
 from onnxfuse.schedule.gemm import gemm_ways
 from onnxfuse.schedule.jobs import Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
@@ -85,6 +86,24 @@ def _scheduled(
     requires = conditions(c.definitions, shapes)
     if isinstance(requires, Decision):
         return requires
+    settings = (weights, target, half, round_bytes, best)
+    kernels = [_kernel(form, *settings, winograd=winograd) for form in forms_of(c, weights)]
+    judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
+    requires = tuple(dict.fromkeys((*requires, *c.conditions)))
+    return replace(judge.best_kernel(kernels), requires=requires)
+
+
+def _kernel(
+    c: Canonical,
+    weights: frozenset[str],
+    target: Target,
+    half: DType | None,
+    round_bytes: float,
+    best: Best,
+    *,
+    winograd: bool,
+) -> Kernel:
+    """The kernel of a group in one form, the best way through each of its phases taken."""
     prepared = prepare(c, weights, target, half)
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
@@ -118,9 +137,7 @@ def _scheduled(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
-    requires = tuple(dict.fromkeys((*requires, *c.conditions)))
-    binds = _binds(c, inputs)
-    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires, tuple(choices))
+    return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:

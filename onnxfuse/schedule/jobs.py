@@ -108,6 +108,9 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
+    done.layouts |= dict(c.layouts)
+    for d in (d for d in c.definitions if d.name in done.layouts):
+        done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)

@@ -17,6 +17,7 @@ from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
 
 USUAL = 128  # rows, where nothing is known of them
+SIDE = 64  # of an image, where nothing is known of it
 MOST_DOUBLINGS = 20  # of usual numbers, where they make an extent of nothing
 MANY = 8  # times the cores of the machine class
 NEAR = 1.03  # times the least product of two times: what is not above it may be the best as well
@@ -61,6 +62,18 @@ class Judge:
         taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
         order = [taken, *(i for i in order if i != taken)]
         return ways[taken], (Choice(tuple((ways[i].name, times[i][0]) for i in order)),)
+
+    def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
+        """Of kernels that compute the same, the one that takes least."""
+        if len(kernels) == 1:
+            return kernels[0]
+        values = self._enough(dict.fromkeys((s.name for s in self.symbols), SIDE))
+
+        def both(kernel: Kernel) -> float:
+            few, many = replace(self, kernel=kernel).seconds(Way("", kernel.phases), kernel.scratch, values)
+            return few * many
+
+        return min(kernels, key=both)
 
     def _enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Values of symbols for which every extent of a parameter is at least 1, where there are such."""

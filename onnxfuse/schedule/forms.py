@@ -1,0 +1,77 @@
+"""Forms of a group that compute the same: images as they come, or turned channels last inside of the kernel.
+
+Windows over an image with channels last run along lanes whatever their stride and dilation. Turning it there and back
+is two copies: which form takes least is for predictions to say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from dataclasses import replace
+
+from onnxfuse.ir.compose import loads, rebuild, walk
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.kernel import Param
+from onnxfuse.ir.layout import PLAIN, channels_last
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.canonical import Canonical
+
+LAST = "%last"  # behind the name of a value: the same with channels last
+IMAGES = (3, 4, 5)  # dimensions of an image
+
+
+def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
+    """The group as it is, and where windows go over images of which lines lie side by side, with those turned."""
+    rank = next(_ranks(c, weights), 0)
+    if not rank:
+        return (c,)
+    ins = {p.name for p in c.inputs if p.name not in weights and _lies_by_channels(p, rank)}
+    outs = {p.name for p in c.outputs if _lies_by_channels(p, rank)}
+    inside = {d.name for d in c.definitions if len(d.axes) == rank} - {p.name for p in c.outputs}
+    names = {name: name + LAST for name in ins | outs}
+    before = tuple(_copy(p, p.name + LAST, p.name) for p in c.inputs if p.name in ins)
+    behind = tuple(_copy(p, p.name, p.name + LAST) for p in c.outputs if p.name in outs)
+    made = tuple(
+        replace(d, name=names.get(d.name, d.name), value=_renamed(d.value, names.get)) for d in c.definitions
+    )
+    layouts = tuple((name, channels_last(rank)) for name in sorted({*names.values(), *inside}))
+    return (c, replace(c, definitions=(*before, *made, *behind), layouts=layouts))
+
+
+def _lies_by_channels(p: Param, rank: int) -> bool:
+    """Whether the lines of an image's channel lie side by side, and there are channels and lines to turn."""
+    several = len(p.shape) == rank and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
+    return several and p.layout == PLAIN
+
+
+def _ranks(c: Canonical, weights: Container[str]) -> Iterator[int]:
+    """The dimensions of each image that lies by channels and that windows with the channels of the result go over."""
+    params = {p.name: p for p in (*c.inputs, *c.outputs)}
+    for d in c.definitions:
+        rank = len(d.axes)
+        if rank not in IMAGES or (d.name in params and not _lies_by_channels(params[d.name], rank)):
+            continue
+        for x in (x for x in walk(d.value) if isinstance(x, Reduce)):
+            for read in (n for b in x.body for n in loads(b) if n.source in params and n.source not in weights):
+                windows = any(axes_of(e) & set(x.ranges) and axes_of(e) & set(d.axes[2:]) for e in read.index[2:])
+                if windows and _lies_by_channels(params[read.source], rank) and d.axes[1] in axes_of(read.index[1]):
+                    yield rank
+
+
+def _copy(p: Param, name: str, source: str) -> Definition:
+    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(p.shape))
+    return Definition(name, axes, Load(source, tuple(map(Index.of, axes)), p.dtype))
+
+
+def _renamed(x: Scalar, name: Callable[[str], str | None]) -> Scalar:
+    """x with what it loads under other names."""
+
+    def leaf(node: Scalar) -> Scalar | None:
+        to = name(node.source) if isinstance(node, Load) else None
+        if to is None or not isinstance(node, Load):
+            return None
+        otherwise = _renamed(node.otherwise, name) if node.otherwise is not None else None
+        return replace(node, source=to, otherwise=otherwise)
+
+    return rebuild(x, leaf, lambda i: i)
