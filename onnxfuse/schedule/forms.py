@@ -6,7 +6,7 @@ is two copies: which form takes least is for predictions to say.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.compose import loads, rebuild, walk
@@ -16,27 +16,46 @@ from onnxfuse.ir.layout import PLAIN, channels_last
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
+from onnxfuse.schedule.image import padded_image
 
 LAST = "%last"  # behind the name of a value: the same with channels last
 IMAGES = (3, 4, 5)  # dimensions of an image
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
-    """The group as it is, and where windows go over images of which lines lie side by side, with those turned."""
-    rank = next(_ranks(c, weights), 0)
-    if not rank:
+    """The group as it is, and where windows go over images of which lines lie side by side, in two other forms."""
+    reads = list(_reads(c, weights))
+    if not reads:
         return (c,)
+    return tuple(dict.fromkeys((c, _with_padding(c, reads), _turned(c, weights, reads))))
+
+
+def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with copies of images in which their padding is written out."""
+    shapes = {p.name: p.shape for p in c.inputs}
+    made: list[Definition] = []
+    for d in c.definitions:
+        value, copies = d.value, []
+        for load in dict.fromkeys(load for other, load in reads if other is d and load.guards):
+            image, there = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
+            value = rebuild(value, lambda n, load=load, there=there: there if n == load else None, lambda i: i)
+            copies.append(image)
+        made += [*copies, replace(d, value=value)]
+    return replace(c, definitions=tuple(made))
+
+
+def _turned(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with its images turned channels last."""
+    rank = len(reads[0][0].axes)
     ins = {p.name for p in c.inputs if p.name not in weights and _lies_by_channels(p, rank)}
     outs = {p.name for p in c.outputs if _lies_by_channels(p, rank)}
     inside = {d.name for d in c.definitions if len(d.axes) == rank} - {p.name for p in c.outputs}
     names = {name: name + LAST for name in ins | outs}
     before = tuple(_copy(p, p.name + LAST, p.name) for p in c.inputs if p.name in ins)
     behind = tuple(_copy(p, p.name, p.name + LAST) for p in c.outputs if p.name in outs)
-    made = tuple(
-        replace(d, name=names.get(d.name, d.name), value=_renamed(d.value, names.get)) for d in c.definitions
-    )
+    made = tuple(replace(d, name=names.get(d.name, d.name), value=_renamed(d.value, names.get)) for d in c.definitions)
     layouts = tuple((name, channels_last(rank)) for name in sorted({*names.values(), *inside}))
-    return (c, replace(c, definitions=(*before, *made, *behind), layouts=layouts))
+    return replace(c, definitions=(*before, *made, *behind), layouts=layouts)
 
 
 def _lies_by_channels(p: Param, rank: int) -> bool:
@@ -45,8 +64,8 @@ def _lies_by_channels(p: Param, rank: int) -> bool:
     return several and p.layout == PLAIN
 
 
-def _ranks(c: Canonical, weights: Container[str]) -> Iterator[int]:
-    """The dimensions of each image that lies by channels and that windows with the channels of the result go over."""
+def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, Load]]:
+    """What windows that have the channels of the result read of images that lie by channels."""
     params = {p.name: p for p in (*c.inputs, *c.outputs)}
     for d in c.definitions:
         rank = len(d.axes)
@@ -56,7 +75,7 @@ def _ranks(c: Canonical, weights: Container[str]) -> Iterator[int]:
             for read in (n for b in x.body for n in loads(b) if n.source in params and n.source not in weights):
                 windows = any(axes_of(e) & set(x.ranges) and axes_of(e) & set(d.axes[2:]) for e in read.index[2:])
                 if windows and _lies_by_channels(params[read.source], rank) and d.axes[1] in axes_of(read.index[1]):
-                    yield rank
+                    yield d, read
 
 
 def _copy(p: Param, name: str, source: str) -> Definition:

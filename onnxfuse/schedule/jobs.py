@@ -10,11 +10,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
-from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
@@ -24,7 +23,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
 from onnxfuse.schedule.groups import channel_blocks
-from onnxfuse.schedule.image import image_of
+from onnxfuse.schedule.image import image_of, padded_image
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
@@ -307,23 +306,9 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
 
 def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load:
     """A copy of an operand with its padding, if any, written out, channels last; the load that reads it."""
-    name = f"{c.definition.name}%pad"
-    low, extents = [], []
-    guards = {g.index: g for g in left.guards}
-    for e, extent in zip(left.index, done.shapes[left.source], strict=True):
-        first, last = lower(e), upper(e)
-        if e in guards and first is not None and last is not None:
-            low.append(first)
-            extents.append(last - first + 1)
-        else:
-            low.append(ZERO)
-            extents.append(extent)
-    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
-    index = tuple(Index.of(a) + first for a, first in zip(axes, low, strict=True))
-    inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(left.index) if e in guards)
-    value = simplify(Load(left.source, index, left.dtype, inside, left.otherwise))
-    _add(done, Definition(name, axes, cast(value, rows)), channels_last(len(axes)))
-    return Load(name, tuple(e - first for e, first in zip(left.index, low, strict=True)), rows)
+    image, load = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+    _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
+    return replace(load, dtype=rows)
 
 
 def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
