@@ -29,6 +29,7 @@ from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.tiled import Part, Tiled, code_depth
 
+MOST_SEGMENTS = 64  # of a row that a tile reads
 ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
 
@@ -212,9 +213,7 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if pieces is None:
         return None
     segments, length = pieces
-    if any(s.extent.constant is None for s in segments) or product([s.extent for s in segments]).constant not in range(
-        1, 65
-    ):
+    if not _few(segments):
         return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
@@ -279,21 +278,29 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
         fits = left.dtype == rows or not (c.batch or left.guards or windows)
-        if pieces is not None and fits and _readable(pieces[1].constant, bool(left.guards)):
+        readable = pieces is not None and _readable(*pieces, guarded=bool(left.guards))
+        if fits and readable:
             return left
         image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
-        if image and (left.guards or (windows and not fits)):
+        if image and (left.guards or (windows and not (fits and readable))):
             return _padded(c, left, done, rows)
         if pieces is not None and not left.guards and fits:
             return left
     return _in_rows(c, left, done, rows)
 
 
-def _readable(length: int | None, guarded: bool) -> bool:
-    """Whether pieces are long enough for a tile, and short enough for the row of zeros where they are guarded."""
-    if length is None:
+def _readable(segments: tuple[Axis, ...], length: Index, *, guarded: bool) -> bool:
+    """Whether pieces are long enough for a tile, and few, and short enough for the row of zeros if they are guarded."""
+    if not _few(segments):
+        return False
+    if length.constant is None:
         return not guarded
-    return length >= 8 and (not guarded or length <= ZERO_ROW)
+    return length.constant >= 8 and (not guarded or length.constant <= ZERO_ROW)
+
+
+def _few(segments: tuple[Axis, ...]) -> bool:
+    """Whether so many segments are no more than a tile goes through."""
+    return 0 < (product([s.extent for s in segments]).constant or 0) <= MOST_SEGMENTS
 
 
 def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
