@@ -297,7 +297,7 @@ class Counter:
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
         left, right, sums = (t.bytes for t in (s.product.left, s.product.right, s.product.sums))
         self._access(s.b, s.b_at, depth * s.width, right)
-        if s.kind == "packed":
+        if s.kind in ("packed", "parts"):
             self._access(s.a, s.a_at, depth * rows, left)
             if s.out not in {b.name for b in self.phase.locals}:
                 self._access(s.out, s.out_at, rows * s.width, sums, stores=True)

@@ -162,14 +162,15 @@ class Tile:
     `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
     distances from the zero points, in the first `columns` columns. In the last panel (number, of how many), `after`
     is fetched instead of `ahead`: the first panel of another buffer. `ahead_in` is the buffer that `ahead` is in, if
-    not b.
+    not b. With `pitches`, rows and columns are parts of more (`parts`): so many elements lie between one step and the
+    next, a[k * pitches[0] + row] and b[k * pitches[1] + column].
     """
 
     out: str
     out_at: Index
     rows: Index
     most: int
-    kind: str  # rows | even | packed
+    kind: str  # rows | even | packed | parts
     a: str
     a_at: Index
     segments: int
@@ -186,6 +187,7 @@ class Tile:
     columns: Index = ZERO
     after: tuple[Index, Index, str] | None = None
     ahead_in: str = ""
+    pitches: tuple[int, int] = (0, 0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,6 +129,7 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"
             plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
             at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
+            size += f", pitches {s.pitches[0]} and {s.pitches[1]}" if any(s.pitches) else ""
             how = "" if s.product == SINGLE else f" as {s.product!r}"
             codes = f", {_coding(s.codes, s.columns)}" if s.codes is not None else ""
             return f"tile {s.out}{at} ={plus} {left} @ {right}{how}, {size}{ahead}{codes}"

@@ -263,6 +263,11 @@ class Printer:
             ahead = f"ahead_of({following}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
         if s.codes is not None:
             self.codes(s, s.codes, out, ahead)
+        elif s.kind == "parts":
+            self.put(
+                f"tile_parts((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, {s.pitches[0]}, {index(depth)}, "
+                f"{b} + {index(s.b_at, 1)}, {s.pitches[1]}, {out});"
+            )
         elif s.kind == "packed":
             self.put(
                 f"{name}_packed({s.most if unit is not None else f'(int)({index(s.rows)})'}, "

@@ -87,7 +87,8 @@ def _scheduled(
     if isinstance(requires, Decision):
         return requires
     settings = (weights, target, half, round_bytes, best)
-    kernels = [_kernel(form, *settings, winograd=winograd) for form in forms_of(c, weights)]
+    made = (_kernel(form, *settings, winograd=winograd) for form in forms_of(c, weights))
+    kernels = [kernel for kernel in made if kernel is not None]
     judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     return replace(judge.best_kernel(kernels), requires=requires)
@@ -102,9 +103,11 @@ def _kernel(
     best: Best,
     *,
     winograd: bool,
-) -> Kernel:
-    """The kernel of a group in one form, the best way through each of its phases taken."""
+) -> Kernel | None:
+    """The kernel of a group in one form, the best way through each of its phases taken; None where it has not that."""
     prepared = prepare(c, weights, target, half)
+    if c.by_pixels and not any(job.pixels for job in prepared.jobs):
+        return None
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs

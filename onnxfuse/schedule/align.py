@@ -187,7 +187,7 @@ def chained(jobs: Sequence[Job]) -> bool:
 
 def _alone(job: Job) -> bool:
     """Whether a job is best done by itself: a contraction with weights, or windows, whose neighbours share inputs."""
-    return not job.tiled.batch if job.tiled is not None else _windows(job)
+    return not job.tiled.batch if job.tiled is not None else job.pixels is not None or _windows(job)
 
 
 def _windows(job: Job) -> bool:

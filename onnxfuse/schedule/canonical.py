@@ -21,7 +21,7 @@ class Canonical:
     """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name).
 
     Of the symbols, the `computed` ones follow from others; no condition is negative in a valid call. Values between
-    the definitions may have `layouts`.
+    the definitions may have `layouts`. With `by_pixels`, lanes of contractions with weights run over pixels.
     """
 
     inputs: tuple[Param, ...]
@@ -31,6 +31,7 @@ class Canonical:
     computed: tuple[tuple[Symbol, Index], ...]
     conditions: tuple[Index, ...]
     layouts: tuple[tuple[str, Layout], ...] = ()
+    by_pixels: bool = False
 
 
 def canonical(group: Sized) -> Canonical:

@@ -83,14 +83,12 @@ def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
     return _contraction(d, reduce, left, right, total)
 
 
-def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contraction | None:
+def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contraction:
     mine, other = free_axes(left), free_axes(right)
     free = [a for a in d.axes if a.extent != ONE]
     batch = tuple(a for a in free if a in mine and a in other)
     columns = tuple(a for a in free if a in other and a not in mine)
     rows = tuple(a for a in free if a not in other)
-    if not columns:
-        return None
     finish = rebuild(d.value, lambda n: total if n == reduce else None, lambda i: i)
     return Contraction(d, left, right, batch, rows, columns, reduce.ranges, finish)
 
@@ -118,7 +116,7 @@ def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Conta
     total = scaled(cast(Load(ACC, (), I32), reduce.dtype), one, two)
     made = _contraction(d, reduce, one.codes, two.codes, total)
     free = frozenset(a for a in d.axes if a.extent != ONE)
-    if made is None or made.batch or two.codes.source not in constants or free_axes(one.zero) & free:
+    if made.batch or two.codes.source not in constants or free_axes(one.zero) & free:
         return None
     if not is_flat(two.zero, made.columns) or (product([r.extent for r in reduce.ranges]).constant or MOST) >= MOST:
         return None

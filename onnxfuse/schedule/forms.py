@@ -23,11 +23,22 @@ IMAGES = (3, 4, 5)  # dimensions of an image
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
-    """The group as it is, and where windows go over images of which lines lie side by side, in two other forms."""
+    """The group as it is, and where windows go over images of which lines lie side by side, in other forms."""
+    made = [c]
+    if _sums_by_lines(c):
+        inside = tuple((d.name, PLAIN) for d in c.definitions if d.name not in {p.name for p in c.outputs})
+        made.append(replace(c, layouts=inside, by_pixels=True))
     reads = list(_reads(c, weights))
-    if not reads:
-        return (c,)
-    return tuple(dict.fromkeys((c, _with_padding(c, reads), _turned(c, weights, reads))))
+    if reads:
+        made += [_with_padding(c, reads), _turned(c, weights, reads)]
+    return tuple(dict.fromkeys(made))
+
+
+def _sums_by_lines(c: Canonical) -> bool:
+    """Whether an output that is an image of which lines lie side by side is made of sums."""
+    images = {p.name for p in c.outputs if len(p.shape) in IMAGES and p.layout == PLAIN}
+    values = (n for d in c.definitions if d.name in images for n in walk(d.value))
+    return any(isinstance(n, Reduce) and n.combine == "sum" for n in values)
 
 
 def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
@@ -35,10 +46,10 @@ def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Can
     shapes = {p.name: p.shape for p in c.inputs}
     made: list[Definition] = []
     for d in c.definitions:
-        value, copies = d.value, []
+        value, copies = d.value, list[Definition]()
         for load in dict.fromkeys(load for other, load in reads if other is d and load.guards):
             image, there = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
-            value = rebuild(value, lambda n, load=load, there=there: there if n == load else None, lambda i: i)
+            value = _replaced(value, load, there)
             copies.append(image)
         made += [*copies, replace(d, value=value)]
     return replace(c, definitions=tuple(made))
@@ -81,6 +92,11 @@ def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, 
 def _copy(p: Param, name: str, source: str) -> Definition:
     axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(p.shape))
     return Definition(name, axes, Load(source, tuple(map(Index.of, axes)), p.dtype))
+
+
+def _replaced(x: Scalar, old: Load, new: Load) -> Scalar:
+    """x with a load replaced."""
+    return rebuild(x, lambda n: new if n == old else None, lambda i: i)
 
 
 def _renamed(x: Scalar, name: Callable[[str], str | None]) -> Scalar:

@@ -27,6 +27,7 @@ from onnxfuse.schedule.image import image_of, padded_image
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.pixels import Pixels, filters_layout, pixels_of
 from onnxfuse.schedule.tiled import Part, Tiled, code_depth
 
 MOST_SEGMENTS = 64  # of a row that a tile reads
@@ -37,17 +38,20 @@ ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand f
 class Job:
     """One value to be computed. An `operand` is a copy made for the contraction that follows; a right side is one that
 
-    depends on batch axes only, not on rows.
+    depends on batch axes only, not on rows. With `pixels`, the job is a contraction with lanes over those.
     """
 
     nest: Nest
     tiled: Tiled | None = None
+    pixels: Pixels | None = None
     operand: bool = False
     right_side: bool = False
 
     @property
     def reads(self) -> tuple[Load, ...]:
         """Every load of the job."""
+        if self.pixels is not None:
+            return (*loads(self.pixels.left), *loads(self.pixels.finish))
         if self.tiled is None:
             return tuple(loads(self.nest.value))
         zeros = tuple(load for zero in self.tiled.zeros or () for load in loads(zero))
@@ -120,6 +124,10 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
+        pixels = _pixels(found, nest, done, constants) if found is not None and c.by_pixels else None
+        if pixels is not None:
+            done.jobs.append(Job(nest, pixels=pixels))
+            continue
         tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
             if not tiled.batch if tiled is not None else not has_reduction(nest.value):
@@ -133,6 +141,27 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
     return done
+
+
+def _pixels(c: Contraction, nest: Nest, done: Prepared, constants: Container[str]) -> Pixels | None:
+    """A contraction with constant weights with lanes over the pixels of its result, if these lie side by side."""
+    weights, left = c.right, c.left
+    if not isinstance(weights, Load) or weights.source not in constants or weights.dtype != F32 or c.zeros is not None:
+        return None
+    name, place = weights.source, done.places.get(c.definition.name)
+    made = filters_layout(c, done.shapes[name]) if name not in done.layouts and place is not None else None
+    if made is None or place is None or left.dtype != F32:
+        return None
+    layout, width = made
+    found = pixels_of(c, left, width, place.offset(nest.dims))
+    if found is None:
+        return None
+    if isinstance(left, Load) and left.guards:
+        image, left = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+        _add(done, image)
+    done.layouts[name] = layout
+    done.places[name] = Place(name, F32, lambda index: index[0])
+    return replace(found, left=left)
 
 
 def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
@@ -307,7 +336,7 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
     done.shapes[d.name] = d.shape
     done.layouts[d.name] = layout
     nest = nest_of(d, done.places | {d.name: dense(d.name, d.value.dtype, d.shape, layout)})
-    done.jobs.append(Job(nest, None, True, right_side))
+    done.jobs.append(Job(nest, operand=True, right_side=right_side))
     done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
 
 

@@ -26,6 +26,7 @@ from onnxfuse.schedule.jobs import Job, is_output
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.pixels import pixel_phase
 from onnxfuse.schedule.tiles import (
     EVEN,
     TABLE,
@@ -46,6 +47,8 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Cont
 
     `large` are outputs that go past the caches.
     """
+    if t.jobs[0].pixels is not None:
+        return pixel_phase(t.jobs[0].nest, t.jobs[0].pixels, places, target)
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
     tiled = any(j.tiled is not None for j in t.jobs) or short_rows(t, target)

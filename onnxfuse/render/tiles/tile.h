@@ -57,6 +57,9 @@ ONNXFUSE_TILE(float, bf16)
 ONNXFUSE_TILE(bf16, bf16)
 #undef ONNXFUSE_TILE
 
+// out[i * PANEL + j] = sum over k < depth of a[k * left + i] * b[k * right + j]: rows and columns are parts of more.
+void tile_parts(int rows, const float* a, i64 left, i64 depth, const float* b, i64 right, float* out);
+
 // fn(Count<rows>) for 0 < rows <= Most: heights are constants of the code.
 template <int N> struct Count { static constexpr int value = N; };
 template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {

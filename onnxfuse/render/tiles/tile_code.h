@@ -133,6 +133,25 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
   finish<Rows>(sum, out);
 }
 
+template <int Rows> void parts_tile(const float* a, i64 left, i64 depth, const float* b, i64 right, float* out) {
+  vf sum[Rows][2];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
+#pragma GCC unroll 1
+  for (i64 k = 0; k < depth; k++, a += left, b += right) {
+    prefetch_l1(b + 8 * right);
+    prefetch_l1(b + 8 * right + LANES);
+    const vf b0 = load(b), b1 = load(b + LANES);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; i++) {
+      const vf one = splat<float>(a[i]);
+      sum[i][0] = sum[i][0] + one * b0;
+      sum[i][1] = sum[i][1] + one * b1;
+    }
+  }
+  finish<Rows>(sum, out);
+}
+
 // LANES values of a row from step k on: floats, or words of two steps each.
 template <class To> struct Packed {
   static constexpr int WIDE = 1;
@@ -209,8 +228,17 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
   } }
 
 // What tiles of every kind share.
-#define ONNXFUSE_SHARED                                                            \
-  namespace onnxfuse { inline namespace ONNXFUSE_ISA { alignas(64) const float ZEROS[ZERO_ROW] = {}; } } \
+#define ONNXFUSE_SHARED                                                                                         \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                          \
+  alignas(64) const float ZEROS[ZERO_ROW] = {};                                                                 \
+  void tile_parts(int rows, const float* a, i64 left, i64 depth, const float* b, i64 right, float* out) {       \
+    with_rows<TALL>(rows, [&](auto n) {                                                                         \
+      over_panel(depth, Ahead{}, [&](int j, Ahead) {                                                            \
+        parts_tile<decltype(n)::value>(a, left, depth, b + j, right, out + j);                                  \
+      });                                                                                                       \
+    });                                                                                                         \
+  }                                                                                                             \
+  } }                                                                                                           \
   ONNXFUSE_PACKS(float, float) ONNXFUSE_PACKS(f16, float) ONNXFUSE_PACKS(bf16, float)
 
 #define ONNXFUSE_PACKS(From, To)                                                               \
