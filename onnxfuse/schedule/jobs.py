@@ -28,10 +28,7 @@ from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.pixels import Pixels, filters_layout, pixels_of
-from onnxfuse.schedule.tiled import Part, Tiled, code_depth
-
-MOST_SEGMENTS = 64  # of a row that a tile reads
-ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
+from onnxfuse.schedule.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +239,7 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if pieces is None:
         return None
     segments, length = pieces
-    if not _few(segments):
+    if not few_enough(segments):
         return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
@@ -251,22 +248,6 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if right is None:
         return None
     return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
-
-
-def contiguous_pieces(
-    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
-) -> tuple[tuple[Axis, ...], Index] | None:
-    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
-    guarded = {a for g in guards for a in axes_of(g.index)}
-    length, at = ONE, len(ranges)
-    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
-        at -= 1
-        length = length * ranges[at].extent
-    if at == len(ranges):
-        return None
-    if any(coefficient(offset, r) is None for r in ranges[:at]):
-        return None
-    return ranges[:at], length
 
 
 def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
@@ -307,7 +288,7 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
         fits = left.dtype == rows or not (c.batch or left.guards or windows)
-        readable = pieces is not None and _readable(*pieces, guarded=bool(left.guards))
+        readable = pieces is not None and readable_pieces(*pieces, guarded=bool(left.guards))
         if fits and readable:
             return left
         image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
@@ -316,20 +297,6 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
         if pieces is not None and not left.guards and fits:
             return left
     return _in_rows(c, left, done, rows)
-
-
-def _readable(segments: tuple[Axis, ...], length: Index, *, guarded: bool) -> bool:
-    """Whether pieces are long enough for a tile, and few, and short enough for the row of zeros if they are guarded."""
-    if not _few(segments):
-        return False
-    if length.constant is None:
-        return not guarded
-    return length.constant >= 8 and (not guarded or length.constant <= ZERO_ROW)
-
-
-def _few(segments: tuple[Axis, ...]) -> bool:
-    """Whether so many segments are no more than a tile goes through."""
-    return 0 < (product([s.extent for s in segments]).constant or 0) <= MOST_SEGMENTS
 
 
 def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:

@@ -24,10 +24,9 @@ from onnxfuse.schedule.writer import written
 FILTERS = 12  # of a panel at most: whole tiles of it on most machines, which share the weights
 SUMS, COLUMNS = "acc", "columns"  # buffers: a tile, and the copied block
 WIDEST = 256  # pixels of a block at most
-BLOCK = 4  # of so many parts of L2 a block takes one at most
 SKEW = 16  # elements by which the lines of a block are longer than their pixels, which are whole panels
 KEPT = 0.6  # share of L1 within which the pixels of a panel stay there for all filters
-STEP = 12  # picoseconds of a multiply-add of one pixel, roughly
+STEP, COPY = 12, 60  # picoseconds of a multiply-add of one pixel, roughly, and of copying it
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +165,7 @@ def pixel_phase(nest: Nest, p: Pixels, places: dict[str, Place], target: Target)
         Buffer(COLUMNS, F32, size, "local"),
         Buffer(SUMS, F32, Index.of(target.panel * target.rows), "local"),
     )
-    work = product([a.extent for a in (*p.images, p.line, p.x, *p.columns)]) * (p.depth * STEP)
+    work = product([a.extent for a in (*p.images, p.line, p.x)]) * p.depth * (filters * STEP + COPY)
     return Phase((Split(b0, b1, q.extent), Split(t0, t1, tiles)), work, buffers, (cleared, body))
 
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxfuse.ir.index import Axis, Index, floor_div
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.products import SINGLE, Product
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
+
+MOST_SEGMENTS = 64  # of a row that a tile reads
+ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +62,33 @@ class Tiled:
 def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
     """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
     return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
+
+
+def contiguous_pieces(
+    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
+) -> tuple[tuple[Axis, ...], Index] | None:
+    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
+    guarded = {a for g in guards for a in axes_of(g.index)}
+    length, at = ONE, len(ranges)
+    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
+        at -= 1
+        length = length * ranges[at].extent
+    if at == len(ranges):
+        return None
+    if any(coefficient(offset, r) is None for r in ranges[:at]):
+        return None
+    return ranges[:at], length
+
+
+def readable_pieces(segments: tuple[Axis, ...], length: Index, *, guarded: bool) -> bool:
+    """Whether pieces are long enough for a tile, and few, and short enough for the row of zeros if they are guarded."""
+    if not few_enough(segments):
+        return False
+    if length.constant is None:
+        return not guarded
+    return length.constant >= 8 and (not guarded or length.constant <= ZERO_ROW)
+
+
+def few_enough(segments: tuple[Axis, ...]) -> bool:
+    """Whether so many segments are no more than a tile goes through."""
+    return 0 < (product([s.extent for s in segments]).constant or 0) <= MOST_SEGMENTS

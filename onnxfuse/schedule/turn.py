@@ -20,6 +20,7 @@ from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 
 SHORTEST = 8  # elements of an axis that is worth it
 LONGEST = 256  # elements of a source's row that are copied in one go
+DEARER = 4  # times the work of a copy that turns nothing
 FARTHEST = 2**24  # elements from one step of the result to the next
 
 
@@ -56,7 +57,7 @@ def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Pha
         splits = (*splits, Split(c0, c1, body[0].end))
         body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
-    return Phase(splits, work, (), (loop,))
+    return Phase(splits, work * DEARER, (), (loop,))
 
 
 def _long(axis: Axis) -> bool:
