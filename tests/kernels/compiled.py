@@ -21,6 +21,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from onnxfuse import schedule as schedules
 from onnxfuse.config import TARGETS, Target, has_features, machine, targets_of
 from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import DType
@@ -73,7 +74,8 @@ class Case:
 
     `sizes` are the values of its symbols to try, `last` the images that lie channels last; `feeds` draws inputs other
     than normal numbers; `half` is the type that float32 weights of contractions are held in. `way` is the number of the
-    way to go through contractions, from either end, where that is not left to predictions.
+    way to go through contractions, from either end, where that is not left to predictions; `form` is that of the
+    group's form.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Case:
     feeds: Feeds = draw
     half: DType | None = None
     way: int | None = None
+    form: int | None = None
     winograd: Division | None = None  # by which convolutions go by Winograd's algorithm, where they can
 
     @property
@@ -104,7 +107,7 @@ def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     if isinstance(lowered, Decision):
         return lowered
     best, winograd = partial(_best, case.way), case.winograd is not None
-    with by(case.winograd):
+    with by(case.winograd), in_form(case.form):
         return schedule(lowered, case.layouts, case.graph.constants, target, case.half, best=best, winograd=winograd)
 
 
@@ -115,6 +118,17 @@ def by(division: Division | None) -> Iterator[None]:
         if division is not None:
             patched.enter_context(patch.object(convolution, "divisions_of", lambda *_: [division]))
             patched.enter_context(patch.object(convolution, "GAIN", float("inf")))
+        yield
+
+
+@contextmanager
+def in_form(number: int | None) -> Iterator[None]:
+    """Groups have this form only, counted from either end."""
+    with ExitStack() as patched:
+        if number is not None:
+            forms_of, made = schedules.forms_of, schedules._scheduled.__wrapped__
+            patched.enter_context(patch.object(schedules, "forms_of", lambda *group: (forms_of(*group)[number],)))
+            patched.enter_context(patch.object(schedules, "_scheduled", made))  # nothing is remembered
         yield
 
 
