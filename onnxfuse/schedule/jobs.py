@@ -28,9 +28,7 @@ from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.sides import exchanged, filters_layout, operand_of
-from onnxfuse.schedule.tiled import Part, Tiled, code_depth, contiguous_pieces
-
-ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
+from onnxfuse.schedule.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,9 +234,7 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if pieces is None:
         return None
     segments, length = pieces
-    if any(s.extent.constant is None for s in segments) or product([s.extent for s in segments]).constant not in range(
-        1, 65
-    ):
+    if not few_enough(segments):
         return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
@@ -287,21 +283,15 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
         fits = left.dtype == rows or not (c.batch or left.guards or windows)
-        if pieces is not None and fits and _readable(pieces[1].constant, bool(left.guards)):
+        readable = pieces is not None and readable_pieces(*pieces, guarded=bool(left.guards))
+        if fits and readable:
             return left
         image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
-        if image and (left.guards or (windows and not fits)):
+        if image and (left.guards or (windows and not (fits and readable))):
             return _padded(c, left, done, rows)
         if pieces is not None and not left.guards and fits:
             return left
     return _in_rows(c, left, done, rows)
-
-
-def _readable(length: int | None, guarded: bool) -> bool:
-    """Whether pieces are long enough for a tile, and short enough for the row of zeros where they are guarded."""
-    if length is None:
-        return not guarded
-    return length >= 8 and (not guarded or length <= ZERO_ROW)
 
 
 def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:

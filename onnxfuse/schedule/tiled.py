@@ -9,6 +9,9 @@ from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.products import SINGLE, Product
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
+MOST_SEGMENTS = 64  # of a row that a tile reads
+ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
+
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -73,6 +76,20 @@ def contiguous_pieces(
     if any(coefficient(offset, r) is None for r in ranges[:at]):
         return None
     return ranges[:at], length
+
+
+def readable_pieces(segments: tuple[Axis, ...], length: Index, *, guarded: bool) -> bool:
+    """Whether pieces are long enough for a tile, and few, and short enough for the row of zeros if they are guarded."""
+    if not few_enough(segments):
+        return False
+    if length.constant is None:
+        return not guarded
+    return length.constant >= 8 and (not guarded or length.constant <= ZERO_ROW)
+
+
+def few_enough(segments: tuple[Axis, ...]) -> bool:
+    """Whether so many segments are no more than a tile goes through."""
+    return 0 < (product([s.extent for s in segments]).constant or 0) <= MOST_SEGMENTS
 
 
 def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:

@@ -23,6 +23,7 @@ from onnxfuse.schedule.writer import written
 SHORTEST = 8  # elements of an axis that is worth it
 LONGEST = 256  # elements of a source's row that are copied in one go
 BLOCK = 64  # of those that are kept in a buffer
+DEARER = 4  # times the work of a copy that turns nothing
 FARTHEST = 2**24  # elements from one step of the result to the next
 TURNED = "turned"  # buffers of blocks, with a number
 FAR = Index.of(2**40)  # more than any index
@@ -76,7 +77,7 @@ def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Pha
         splits = (*splits, Split(c0, c1, body[0].end))
         body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *body))
-    return Phase(splits, work, tuple(blocks.buffers), (loop,))
+    return Phase(splits, work * DEARER, tuple(blocks.buffers), (loop,))
 
 
 def _turn(goal: Goal, axes: Sequence[Axis]) -> _Turn | None:

@@ -73,7 +73,8 @@ class Case:
 
     `sizes` are the values of its symbols to try, `last` the images that lie channels last; `feeds` draws inputs other
     than normal numbers; `half` is the type that float32 weights of contractions are held in. `way` is the number of the
-    way to go through contractions, from either end, where that is not left to predictions.
+    way to go through contractions, from either end, where that is not left to predictions; `form` is that of the
+    kernel's form.
     """
 
     name: str
@@ -83,7 +84,7 @@ class Case:
     feeds: Feeds = draw
     half: DType | None = None
     way: int | None = None
-    form: int | None = None  # the number of the form of the kernel, from either end, where that is not predicted either
+    form: int | None = None
     winograd: Division | None = None  # by which convolutions go by Winograd's algorithm, where they can
 
     @property
