@@ -34,6 +34,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Sca
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
+NEAR, SORTED = range(2, 5), 2.0  # distances between lanes at which vectors are loaded, and slots to sort two of them
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
@@ -43,6 +44,8 @@ STEP = 1.0  # cycles of a loop's own instructions
 CALL = 20.0  # cycles around the steps of a register tile
 SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
+APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
+GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
 POINTER = 4.0  # cycles of an entry of a table of row pointers
 EVEN_ROWS = 4  # entries of a segment of even rows
 PREFETCH = 0.5  # cycles of fetching a line
@@ -260,11 +263,10 @@ class Counter:
         self.values[run.axis] = mean
         self.values[s.axis] = self.number(s.value) - sum(cut) / len(cut)
 
-    # register tiles ---------------------------------------------------------------------------------------------------
-
     def _tile(self, s: Tile) -> float:
         rows = max(self.number(s.rows), 1.0)
-        vectors = s.width / self.target.lanes
+        width = s.width if s.codes is not None or s.columns == ZERO else self.number(s.columns)
+        vectors = max(1.0, width / self.target.lanes)
         depth = s.segments * self.number(s.length)
         loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
         short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
@@ -315,9 +317,8 @@ class Counter:
         start = substitute(s.load.index[0], {s.row: s.begin, s.k: ZERO})
         self._access(s.load.source, start, elements, s.load.dtype.bytes)
         self._access(s.out, s.at, elements, s.load.dtype.bytes, stores=True)
-        return CALL + PACKED * elements * max(1.0, self.target.lanes / rows)
-
-    # expressions ------------------------------------------------------------------------------------------------------
+        apart = APART * self.number(s.k.extent) if s.apart else 0.0
+        return CALL + PACKED * elements * max(1.0, self.target.lanes / rows) + apart
 
     def _scalar(self, x: Scalar, block: _Block) -> None:
         """Count an expression once; equal parts of it count once."""
@@ -332,7 +333,8 @@ class Counter:
                 block.ops += _cost(node) * max(1, node.dtype.bytes // 4)
                 waiting.extend(node.args)
             elif isinstance(node, Load):
-                self._load(node, block)
+                if node.index:
+                    self._load(node, block)
                 if node.otherwise is not None:
                     waiting.append(node.otherwise)
             elif isinstance(node, FromIndex):
@@ -342,15 +344,14 @@ class Counter:
                 waiting.extend(node.body)
 
     def _load(self, node: Load, block: _Block) -> None:
-        if not node.index:
-            return
-        self._guards(node.guards, block)
+        block.other += GUARDED * self.target.lanes if self._guards(node.guards, block) else 0.0
         self._touch(node.source, node.index[0], node.dtype, block)
 
-    def _guards(self, guards: tuple[Guard, ...], block: _Block) -> None:
-        for g in guards:
-            masks = self.vector is not None and self.vector in axes_of(self.whole(g.index))
-            block.ops += 2.0 if masks else 1.0
+    def _guards(self, guards: tuple[Guard, ...], block: _Block) -> bool:
+        """Count guards; whether they differ between the lanes of a vector."""
+        masks = [self.vector is not None and self.vector in axes_of(self.whole(g.index)) for g in guards]
+        block.ops += sum(2.0 if mask else 1.0 for mask in masks)
+        return any(masks)
 
     def _touch(self, buffer: str, offset: Index, dtype: DType, block: _Block, *, stores: bool = False) -> None:
         """Count one load or store, and remember what it touches."""
@@ -359,10 +360,11 @@ class Counter:
         for a in looked_up:
             self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
         alone = self.vector is not None and self.vector in axes_of(whole)
-        stride = coefficient(whole, self.vector) if alone and self.vector is not None else ZERO
-        wide = max(1.0, dtype.bytes / 4)
+        stride, wide = coefficient(whole, self.vector) if alone and self.vector else ZERO, max(1.0, dtype.bytes / 4)
         if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
             block.other += LOOKED_UP * self.target.lanes
+        elif stride is not None and (near := stride.constant) in NEAR and not stores:
+            block.loads, block.ops = block.loads + wide * (near or 0), block.ops + SORTED * wide * ((near or 0) - 1)
         elif stride is None or (stride.constant or 0) not in (0, 1):
             far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
             block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes
@@ -389,10 +391,8 @@ class Counter:
 
 def _cost(x: Apply) -> float:
     """Slots of a function; a product that is added costs nothing of its own."""
-    own = FUNCTIONS[x.fn].cost
-    if x.fn in ("add", "sub") and any(isinstance(a, Apply) and a.fn == "mul" for a in x.args):
-        return 0.0
-    return own
+    adds = x.fn in ("add", "sub") and any(isinstance(a, Apply) and a.fn == "mul" for a in x.args)
+    return 0.0 if adds else FUNCTIONS[x.fn].cost
 
 
 def _index_ops(e: Index) -> float:

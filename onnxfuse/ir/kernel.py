@@ -160,7 +160,8 @@ class Tile:
     first and the last lie at one distance from each other) or a packed block a[k * rows + row] (`packed`).
     `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
     `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
-    distances from the zero points, in the first `columns` columns. In the last panel (number, of how many), `after`
+    distances from the zero points, in the first `columns` columns. Others that are given `columns` are packed ones that
+    make no more of them, and add to nothing. In the last panel (number, of how many), `after`
     is fetched instead of `ahead`: the first panel of another buffer. `ahead_in` is the buffer that `ahead` is in, if
     not b.
     """

@@ -127,6 +127,7 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             left = f"{s.kind} {s.a}[{s.a_at!r}]"
             right = f"{s.b}[{s.b_at!r}]"
             size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"
+            size += f", columns {s.columns!r}" if s.codes is None and s.columns != ZERO else ""
             plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
             at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
             how = "" if s.product == SINGLE else f" as {s.product!r}"

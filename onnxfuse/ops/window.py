@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, greatest, least, modulo
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
 from onnxfuse.ops.spec import View
+
+SPELLED = 8  # taps that are counted one by one, so that edges of an image are told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,23 +55,28 @@ class Window:
     def cells(self, out: Index, name: str, counted: bool, dtype: DType) -> Scalar:
         """How many taps count for an average: those inside the input, or inside the padded input when `counted`.
 
-        The sum over them, where there is one, has a range of that name.
+        The sum over them, where there is one, is spelled out, or, where they are many, has a range of that name.
         """
         if not counted and self.within != self:
             return self.within.cells(out, name, counted, dtype)
-        tap = Axis(name, Index.of(self.size))
-        at = self.index(out, Index.of(tap))
         low, extent = (self.low, self.have + self.low + self.high) if counted else (ZERO, self.have)
         last = (self.extent - 1) * self.stride + (self.size - 1) * self.dilation
         beyond = (last - (self.have + self.low + self.high) + 1).constant
         if not self.padded or (counted and beyond is not None and beyond <= 0):
             return const(self.size, dtype)
-        inside = [
-            apply("greater_equal", FromIndex(at + low, I64), const(0, I64)),
-            apply("less", FromIndex(at + low - extent, I64), const(0, I64)),
-        ]
-        one = apply("select", apply("and", *inside), const(1, dtype), const(0, dtype))
-        return Reduce("sum", (tap,), (one,), dtype)
+
+        def one(tap: Index) -> Scalar:
+            at = self.index(out, tap) + low
+            inside = [
+                apply("greater_equal", FromIndex(at, I64), const(0, I64)),
+                apply("less", FromIndex(at - extent, I64), const(0, I64)),
+            ]
+            return apply("select", apply("and", *inside), const(1, dtype), const(0, dtype))
+
+        if self.size <= SPELLED:
+            return reduce(lambda a, b: apply("add", a, b), (one(Index.of(k)) for k in range(self.size)))
+        tap = Axis(name, Index.of(self.size))
+        return Reduce("sum", (tap,), (one(Index.of(tap)),), dtype)
 
 
 def windows(view: View, kernel: tuple[int, ...], data: int = 0, *, pooled: bool = False) -> tuple[Window, ...]:

@@ -243,9 +243,9 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     def make() -> Part | Decision:
         half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
         held = sum(c.bytes for c in graph.constants.values())
-        winograd = context.options.winograd is not False
+        settings = {"winograd": context.options.winograd is not False, "exchange": len(context.targets) == 1}
         found = [
-            calls.schedule(lowered, layouts, graph.constants, target, half, held, winograd=winograd)
+            calls.schedule(lowered, layouts, graph.constants, target, half, held, **settings)
             for target in context.targets
         ]
         kernels = _alike(found)

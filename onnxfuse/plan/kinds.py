@@ -25,8 +25,8 @@ MOVEMENT = "movement"
 
 _POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
 _POOLS_OF_CODES = ("QLinearAveragePool", "QLinearGlobalAveragePool")
-# operators of images
-SPATIAL = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv", *_POOLS, *_POOLS_OF_CODES))
+CONVOLUTIONS = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
+SPATIAL = CONVOLUTIONS.union(_POOLS, _POOLS_OF_CODES)  # operators of images
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from onnxfuse.ir.index import ONE, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ops.spec import Definition
-from onnxfuse.plan.kinds import Kind
+from onnxfuse.plan.kinds import CONVOLUTIONS, WINDOW, Kind
 
 CHANNELS = 1  # the dimension of an image that holds them
 
@@ -20,7 +20,8 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
     """Channels last for every value between groups that holds an image's channels where an operator of images has them.
 
     That is what such an operator makes or reads, and what its group rearranges from or to that: a Transpose behind a
-    convolution may bring the channels to the end, and what it makes lies as it is.
+    convolution may bring the channels to the end, and what it makes lies as it is. Images that come from no convolution
+    and go to none, over any number of groups, lie as the runtime has them: pools are as fast on these.
     """
     inside = {n.name for g in groups for n in g.nodes}
     readers = graph.consumers()
@@ -34,7 +35,42 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
         for g in groups:
             channels = channels_in(g.nodes, kinds, wants.intersection((*g.inputs, *g.outputs)))
             wants |= {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v in free}
+    wants = _of_convolutions(groups, _through_pools(graph, groups, kinds, wants))
     return {v: channels_last(ranks[v]) for v in sorted(wants)}
+
+
+def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind], images: set[str]) -> set[str]:
+    """Those of some values that no pool makes or alone reads of whose images others are not among them.
+
+    A pool does not turn what it reads.
+    """
+    readers = graph.consumers()
+    pools = [g for g in groups if any(kinds[n.name].name == WINDOW for n in g.nodes) and not _convolves(g)]
+    ends: list[tuple[set[str], set[str]]] = []  # the images of a pool, and those of them that are its own
+    for g in pools:
+        channels, mine = channels_in(g.nodes, kinds), set(g.nodes)
+        found = {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v not in graph.constants}
+        ends.append((found, {v for v in found if v in g.outputs or mine.issuperset(readers.get(v, []))}))
+    kept, known = images, set[str]()
+    while known != kept:
+        known = kept
+        kept = kept - {v for all_of_it, own in ends if not all_of_it <= kept for v in own}
+    return kept
+
+
+def _convolves(g: Group) -> bool:
+    return any(n.op in CONVOLUTIONS for n in g.nodes)
+
+
+def _of_convolutions(groups: Sequence[Group], images: Iterable[str]) -> set[str]:
+    """Those of some values that groups with a convolution read or make, or others that do so with any of these."""
+    ends = [(g, set(images).intersection((*g.inputs, *g.outputs))) for g in groups]
+    found = {v for g, values in ends if _convolves(g) for v in values}
+    known = -1
+    while known < len(found):
+        known = len(found)
+        found |= {v for _, values in ends if values & found for v in values}
+    return found
 
 
 def channels_in(nodes: Sequence[Node], kinds: Mapping[str, Kind], images: Iterable[str] = ()) -> dict[str, int]:

@@ -32,6 +32,7 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
+NEAR = range(2, 5)  # distances from lane to lane that `strided_lanes` knows
 _SNAPPED = 32  # bits of the widest integers that are rounded on the way from a number
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
@@ -202,6 +203,8 @@ def _load(x: Load, c: Context) -> str:
         text = f"load_lanes({name} + {index(offset, 1)}, lanes)"
     elif stride == ZERO:
         text = _wide(f"get({name} + {index(offset, 1)})", x.dtype, c)
+    elif stride is not None and stride.constant in NEAR:
+        text = f"strided_lanes<{stride.constant}>({name} + {index(offset, 1)}, lanes)"
     elif c.aligned and (found := grouped(offset, axis)) is not None:
         size, inner = found
         text = f"group_lanes<{size}>({name} + {index(offset - inner, 1)}, {index(inner)}, lanes)"

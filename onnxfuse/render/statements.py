@@ -263,6 +263,9 @@ class Printer:
             ahead = f"ahead_of({following}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
         if s.codes is not None:
             self.codes(s, s.codes, out, ahead)
+        elif s.columns != ZERO:
+            where = f"{a} + {index(s.a_at, 1)}, {index(depth)}, {b} + {index(s.b_at, 1)}"
+            self.put(f"tile_places((int)({index(s.rows)}), {where}, {out}, (int)({index(s.columns)}));")
         elif s.kind == "packed":
             self.put(
                 f"{name}_packed({s.most if unit is not None else f'(int)({index(s.rows)})'}, "

@@ -21,8 +21,10 @@ from onnxfuse.schedule.bounds import conditions
 from onnxfuse.schedule.canonical import Canonical, canonical
 from onnxfuse.schedule.chain import chain_phase
 from onnxfuse.schedule.convolution import Algorithms
+from onnxfuse.schedule.exchange import exchanged_phase
+from onnxfuse.schedule.forms import forms_of
 from onnxfuse.schedule.gemm import gemm_ways
-from onnxfuse.schedule.jobs import Prepared, is_output, prepare
+from onnxfuse.schedule.jobs import Job, Prepared, is_output, prepare
 from onnxfuse.schedule.memory import dense
 from onnxfuse.schedule.rows import row_phase
 from onnxfuse.schedule.shares import with_shares
@@ -40,13 +42,14 @@ def schedule(
     best: Best = Judge.best,
     *,
     winograd: bool = False,
+    exchange: bool = True,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
     With `half`, float32 weights of contractions are held in that type where there are tiles for it. Where there are
     several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
     constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
-    make all their products.
+    make all their products. With `exchange`, constants may be packed as this target alone wants them.
     """
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
@@ -55,7 +58,9 @@ def schedule(
     c = canonical(group)
     weights = frozenset(p.name for p in c.inputs if p.value in constants)
     values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
-    made = _scheduled(_positional(c), weights, target, half, round_bytes, best, winograd=winograd)
+    made = _scheduled(
+        _positional(c), weights, target, half, round_bytes, best, winograd=winograd, exchange=exchange and half is None
+    )
     if isinstance(made, Decision):
         return replace(made, nodes=(lowered.group.name,))
     inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
@@ -78,6 +83,7 @@ def _scheduled(
     best: Best,
     *,
     winograd: bool,
+    exchange: bool,
 ) -> Kernel | Decision:
     """The kernel of a group, once for equal groups."""
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
@@ -85,7 +91,33 @@ def _scheduled(
     requires = conditions(c.definitions, shapes)
     if isinstance(requires, Decision):
         return requires
-    prepared = prepare(c, weights, target, half)
+    settings = (weights, target, round_bytes, best)
+    forms = forms_of(c, weights)
+    kernels = [_kernel(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    if exchange:
+        prepared = prepare(c, weights, target, exchange=True)
+        if any(_is_exchanged(j) for j in prepared.jobs):
+            kernels.append(_kernel(c, prepared, *settings, winograd=winograd))
+    judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
+    requires = tuple(dict.fromkeys((*requires, *c.conditions)))
+    return replace(judge.best_kernel(kernels), requires=requires)
+
+
+def _is_exchanged(job: Job) -> bool:
+    return job.tiled is not None and job.tiled.lines is not None
+
+
+def _kernel(
+    c: Canonical,
+    prepared: Prepared,
+    weights: frozenset[str],
+    target: Target,
+    round_bytes: float,
+    best: Best,
+    *,
+    winograd: bool,
+) -> Kernel:
+    """The kernel of a group in one form, the best way through each of its phases taken."""
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
@@ -105,7 +137,10 @@ def _scheduled(
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
     parts = [one for part in parts for one in (algorithms.apart(part, direct) if chained(part.jobs) else [part])]
     for at, part in enumerate(parts):
-        if part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
+        if _is_exchanged(part.jobs[0]):
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
+        elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
             way, compared = direct(part, scratch)
             way = algorithms.faster(part, way) or way
@@ -118,9 +153,7 @@ def _scheduled(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
-    requires = tuple(dict.fromkeys((*requires, *c.conditions)))
-    binds = _binds(c, inputs)
-    return Kernel(inputs, c.outputs, _sized(scratch), binds, tuple(phases), requires, tuple(choices))
+    return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:

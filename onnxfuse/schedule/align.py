@@ -181,7 +181,8 @@ def chained(jobs: Sequence[Job]) -> bool:
     """Whether several jobs are contractions with weights, so many rows of each made of as many of the one before."""
     tiles = [j.tiled for j in jobs if j.tiled is not None]
     known = all(a.extent.constant is not None for t in tiles for a in t.rows)
-    floats = all(j.nest.dtype == F32 for j in jobs[:-1]) and all(t.product == SINGLE and not t.parts for t in tiles)
+    single = all(t.product == SINGLE and not t.parts and t.lines is None for t in tiles)
+    floats = all(j.nest.dtype == F32 for j in jobs[:-1]) and single
     return 1 < len(jobs) == len(tiles) and known and floats and all(not t.batch and t.rows for t in tiles)
 
 

@@ -20,7 +20,8 @@ from onnxfuse.ops.spec import Definition
 class Canonical:
     """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name).
 
-    Of the symbols, the `computed` ones follow from others; no condition is negative in a valid call.
+    Of the symbols, the `computed` ones follow from others; no condition is negative in a valid call. Values between
+    the definitions may have `layouts`.
     """
 
     inputs: tuple[Param, ...]
@@ -29,6 +30,7 @@ class Canonical:
     symbols: tuple[Symbol, ...]
     computed: tuple[tuple[Symbol, Index], ...]
     conditions: tuple[Index, ...]
+    layouts: tuple[tuple[str, Layout], ...] = ()
 
 
 def canonical(group: Sized) -> Canonical:

@@ -11,9 +11,8 @@ from onnxfuse.ir.index import Index, floor_div, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer
 from onnxfuse.schedule.align import Together, partition, together
-from onnxfuse.schedule.gemm import balanced
 from onnxfuse.schedule.memory import Place
-from onnxfuse.schedule.tiled import Tiled
+from onnxfuse.schedule.tiled import Tiled, balanced
 from onnxfuse.schedule.toom import FOUR, TWO, Transform
 from onnxfuse.schedule.ways import MANY as MANY_CORES
 from onnxfuse.schedule.ways import Judge, Way

@@ -58,7 +58,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     goals = [g.substituted(digits) for g in goals]
     work = work_of(t)
     if vector is not None and record is None:
-        lanes = sum(strided(vector.axis, [g.offset, *offsets_of(g.value)]) for g in goals)
+        lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
         work = work + product([a.extent for a in axes]) * LANE * lanes
     if vector is not None and points is not None and len(points) > 2:
         return _cut_phase(work, frame, cut(goals, vector.axis, points), m, woven=record is not None)

@@ -19,7 +19,7 @@ from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.nest import walks_as_one
-from onnxfuse.schedule.tiled import Part, Tiled
+from onnxfuse.schedule.tiled import Part, Tiled, balanced
 from onnxfuse.schedule.tiles import (
     EVEN,
     TABLE,
@@ -149,11 +149,6 @@ def height(t: Tiled, offset: Index, target: Target) -> int:
         if line is not None:
             return line
     return balanced(rows, most)
-
-
-def balanced(rows: int | None, most: int) -> int:
-    """Rows of a tile, at most so many, such that the last one is not much shorter."""
-    return most if rows is None else max(1, -(-rows // -(-rows // most)))
 
 
 def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Way, ...]:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import indices_of, substitute_axes
-from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, atoms, axes_of, upper
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, atoms, axes_of, lower, upper
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.scalar import Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ops.spec import Definition
 
 Place = tuple[Axis, Axis, Index]  # a row, a range, and where both together are: stride * row + dilation * range
@@ -39,6 +40,24 @@ def image_of(
     if substitute_axes(made, dict(zip(axes, read, strict=True))) != x:
         return None
     return Definition(name, axes, made), read
+
+
+def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load]:
+    """The image `name` with the padding of what a load reads, if any, written out, and the load that reads it."""
+    guards = {g.index: g for g in read.guards}
+    ends = [(lower(e), upper(e)) if e in guards else (None, None) for e in read.index]
+    low = [first if first is not None and last is not None else ZERO for first, last in ends]
+    extents = [
+        last - first + 1 if first is not None and last is not None else extent
+        for (first, last), extent in zip(ends, shape, strict=True)
+    ]
+    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
+    index = tuple(Index.of(a) + first for a, first in zip(axes, low, strict=True))
+    inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(read.index) if e in guards)
+    value = simplify(Load(read.source, index, read.dtype, inside, read.otherwise))
+    return Definition(name, axes, value), Load(
+        name, tuple(e - x for e, x in zip(read.index, low, strict=True)), read.dtype
+    )
 
 
 def _places(x: Scalar, rows: Sequence[Axis], ranges: Sequence[Axis]) -> tuple[Place, ...]:

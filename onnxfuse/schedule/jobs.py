@@ -10,11 +10,10 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
-from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, upper
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
@@ -24,13 +23,12 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
 from onnxfuse.schedule.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
 from onnxfuse.schedule.groups import channel_blocks
-from onnxfuse.schedule.image import image_of
+from onnxfuse.schedule.image import image_of, padded_image
 from onnxfuse.schedule.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nest import Goal, order_of
 from onnxfuse.schedule.pieces import cut, cut_at, signs_of
-from onnxfuse.schedule.tiled import Part, Tiled, code_depth
-
-ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
+from onnxfuse.schedule.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +100,20 @@ class Prepared:
     types: dict[str, DType] = field(default_factory=dict)
 
 
-def prepare(c: Canonical, constants: Container[str], target: Target, half: DType | None = None) -> Prepared:
-    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any."""
+def prepare(
+    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchange: bool = False
+) -> Prepared:
+    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
+
+    With `exchange`, contractions have their sides exchanged where that turns no image.
+    """
     done = Prepared([], {}, {}, {})
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
+    done.layouts |= dict(c.layouts)
+    for d in (d for d in c.definitions if d.name in done.layouts):
+        done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
@@ -117,7 +123,9 @@ def prepare(c: Canonical, constants: Container[str], target: Target, half: DType
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
-        tiled = _tiled(found, done, constants, target, half) if found is not None and worth_tiles(found) else None
+        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchange else None
+        if tiled is None and found is not None and worth_tiles(found):
+            tiled = _tiled(found, done, constants, target, half)
         if d.name not in done.places:  # for contiguity only: phases decide where it really lives
             if not tiled.batch if tiled is not None else not has_reduction(nest.value):
                 done.layouts |= _summed_last(d, c.definitions[at + 1 :])
@@ -189,6 +197,22 @@ def _tiled(
     return None
 
 
+def _tiled_in_exchange(
+    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Target
+) -> Tiled | None:
+    """The contraction with its sides exchanged, the padding of its image written out before."""
+    layout = filters_layout(c, done.places, done.shapes, constants, target)
+    if layout is None or done.layouts.get(operand_of(c.right).source, layout) != layout:
+        return None
+    image, filters = operand_of(c.left), operand_of(c.right)
+    if image.guards:
+        padded, image = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
+        _add(done, padded)
+    done.layouts[filters.source] = layout
+    done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
+    return exchanged(c, nest, image, done.places)
+
+
 def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
     """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
@@ -210,9 +234,7 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if pieces is None:
         return None
     segments, length = pieces
-    if any(s.extent.constant is None for s in segments) or product([s.extent for s in segments]).constant not in range(
-        1, 65
-    ):
+    if not few_enough(segments):
         return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
@@ -221,22 +243,6 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     if right is None:
         return None
     return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
-
-
-def contiguous_pieces(
-    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
-) -> tuple[tuple[Axis, ...], Index] | None:
-    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
-    guarded = {a for g in guards for a in axes_of(g.index)}
-    length, at = ONE, len(ranges)
-    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
-        at -= 1
-        length = length * ranges[at].extent
-    if at == len(ranges):
-        return None
-    if any(coefficient(offset, r) is None for r in ranges[:at]):
-        return None
-    return ranges[:at], length
 
 
 def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
@@ -277,21 +283,15 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
         pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
         windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
         fits = left.dtype == rows or not (c.batch or left.guards or windows)
-        if pieces is not None and fits and _readable(pieces[1].constant, bool(left.guards)):
+        readable = pieces is not None and readable_pieces(*pieces, guarded=bool(left.guards))
+        if fits and readable:
             return left
         image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
-        if image and (left.guards or (windows and not fits)):
+        if image and (left.guards or (windows and not (fits and readable))):
             return _padded(c, left, done, rows)
         if pieces is not None and not left.guards and fits:
             return left
     return _in_rows(c, left, done, rows)
-
-
-def _readable(length: int | None, guarded: bool) -> bool:
-    """Whether pieces are long enough for a tile, and short enough for the row of zeros where they are guarded."""
-    if length is None:
-        return not guarded
-    return length >= 8 and (not guarded or length <= ZERO_ROW)
 
 
 def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
@@ -304,23 +304,9 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
 
 def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load:
     """A copy of an operand with its padding, if any, written out, channels last; the load that reads it."""
-    name = f"{c.definition.name}%pad"
-    low, extents = [], []
-    guards = {g.index: g for g in left.guards}
-    for e, extent in zip(left.index, done.shapes[left.source], strict=True):
-        first, last = lower(e), upper(e)
-        if e in guards and first is not None and last is not None:
-            low.append(first)
-            extents.append(last - first + 1)
-        else:
-            low.append(ZERO)
-            extents.append(extent)
-    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
-    index = tuple(Index.of(a) + first for a, first in zip(axes, low, strict=True))
-    inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(left.index) if e in guards)
-    value = simplify(Load(left.source, index, left.dtype, inside, left.otherwise))
-    _add(done, Definition(name, axes, cast(value, rows)), channels_last(len(axes)))
-    return Load(name, tuple(e - first for e, first in zip(left.index, low, strict=True)), rows)
+    image, load = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+    _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
+    return replace(load, dtype=rows)
 
 
 def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:

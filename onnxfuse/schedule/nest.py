@@ -10,6 +10,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped, substitute, transform
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
+NEAR = range(2, 5)  # distances from lane to lane up to which whole vectors are read, and sorted
 WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that a vector may carry lane by lane
 
 
@@ -43,23 +44,27 @@ def offsets_of(x: Scalar) -> list[Index]:
     return [n.index[0] for n in walk(x) if isinstance(n, Load) and n.index]
 
 
-def strided(axis: Axis, offsets: Sequence[Index]) -> int:
+def strided(axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = ()) -> int:
     """How many accesses a vector along an axis would make lane by lane."""
-    return sum(coefficient(e, axis) not in (ZERO, ONE) and grouped(e, axis) is None for e in offsets)
+    found = [(coefficient(e, axis), e, at) for at, part in enumerate((reads, stores)) for e in part]
+    apart = [(e, stride, at) for stride, e, at in found if stride not in (ZERO, ONE) and grouped(e, axis) is None]
+    return sum(bool(at) or stride is None or stride.constant not in NEAR for _, stride, at in apart)
 
 
-def _fitness(axis: Axis, offsets: Sequence[Index]) -> tuple[int, int, int]:
+def _fitness(axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = ()) -> tuple[int, int, int]:
     """How well an axis vectorises: few strided accesses, then many contiguous ones, then its extent."""
-    good = sum(coefficient(e, axis) == ONE for e in offsets)
+    good = sum(coefficient(e, axis) == ONE for e in (*reads, *stores))
     extent = axis.extent.constant
-    return (-strided(axis, offsets), good, min(extent if extent is not None else 256, 64))
+    return (-strided(axis, reads, stores), good, min(extent if extent is not None else 256, 64))
 
 
-def vector_axis(axes: Sequence[Axis], offsets: Sequence[Index], guards: Sequence[Guard] = ()) -> Axis | None:
+def vector_axis(
+    axes: Sequence[Axis], reads: Sequence[Index], stores: Sequence[Index] = (), guards: Sequence[Guard] = ()
+) -> Axis | None:
     """The axis to vectorise, or None when no axis is worth it."""
     guarded = {a for g in guards for a in axes_of(g.index)}
     open_axes = [a for a in axes if a.extent != ONE and (a.extent.constant is None or a.extent.constant > 1)]
-    ranked = sorted(open_axes, key=lambda a: (a not in guarded, *_fitness(a, offsets)), reverse=True)
+    ranked = sorted(open_axes, key=lambda a: (a not in guarded, *_fitness(a, reads, stores)), reverse=True)
     return ranked[0] if ranked else None
 
 
@@ -115,11 +120,11 @@ def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) 
     loads = offsets_of(goal.value)
     guards = [g for n in walk(goal.value) if isinstance(n, Load) for g in n.guards]
     ranges = [r for n in walk(goal.value) if isinstance(n, Reduce) for r in n.ranges if n.combine in WIDE]
-    offsets = [*loads, goal.offset]
-    best = vector_axis(order, offsets, [g for g in guards if not all(a in apart for a in axes_of(g.index))])
+    stores = [goal.offset]
+    best = vector_axis(order, loads, stores, [g for g in guards if not all(a in apart for a in axes_of(g.index))])
     if best is not None and ranges:
-        inner = vector_axis(ranges, loads, guards)
-        if inner is not None and _fitness(inner, loads)[:2] > _fitness(best, offsets)[:2]:
+        inner = vector_axis(ranges, loads, (), guards)
+        if inner is not None and _fitness(inner, loads)[:2] > _fitness(best, loads, stores)[:2]:
             best = None
     rest = [Level(a) for a in order if a != best]
     return [*rest, Level(best, "vector")] if best is not None else rest

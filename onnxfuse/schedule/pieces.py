@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import substitute_axes, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.index import ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar
 from onnxfuse.schedule.nest import Goal
@@ -38,10 +38,11 @@ def cut_at(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
     found = {0, extent}
     for e in signs:
         if axis in axes_of(e):
-            rest = substitute(e, {axis: ZERO}).constant
-            if coefficient(e, axis) != ONE or rest is None:
+            rest, stride = substitute(e, {axis: ZERO}).constant, coefficient(e, axis)
+            if rest is None or stride is None or stride.constant is None or stride.constant < 1:
                 return None
-            found |= {-rest} if 0 < -rest < extent else set()
+            first = -(rest // stride.constant)  # where e is not negative any more
+            found |= {first} if 0 < first < extent else set()
     return tuple(sorted(found)) if len(found) <= MOST + 1 else None
 
 

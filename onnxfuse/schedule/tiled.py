@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from onnxfuse.ir.index import Axis, Index, floor_div
-from onnxfuse.ir.indexing import product
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.products import SINGLE, Product
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
+
+MOST_SEGMENTS = 64  # of a row that a tile reads
+ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,8 @@ class Tiled:
     product's rows, it has no guards and is converted while it is packed. With `zeros`, both hold codes, which these
     are the zero points of, and the right side panels of groups of four (`code_panels`). Where the left side is
     joined from several tensors along its range, `parts` are those, to be packed, and `left` is the first.
+    Where `lines` are given, sides are exchanged: `left` are constants in tiles, `right` is read as it lies, and these
+    are axes besides rows and columns.
     """
 
     left: Load
@@ -42,6 +47,7 @@ class Tiled:
     product: Product = SINGLE
     zeros: tuple[Scalar, Scalar] | None = None
     parts: tuple[Part, ...] = ()
+    lines: tuple[Axis, ...] | None = None
 
     @property
     def depth(self) -> Index:
@@ -56,6 +62,41 @@ class Tiled:
         return tuple(p.load for p in self.parts) or (self.left,)
 
 
+def contiguous_pieces(
+    offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
+) -> tuple[tuple[Axis, ...], Index] | None:
+    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
+    guarded = {a for g in guards for a in axes_of(g.index)}
+    length, at = ONE, len(ranges)
+    while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
+        at -= 1
+        length = length * ranges[at].extent
+    if at == len(ranges):
+        return None
+    if any(coefficient(offset, r) is None for r in ranges[:at]):
+        return None
+    return ranges[:at], length
+
+
+def readable_pieces(segments: tuple[Axis, ...], length: Index, *, guarded: bool) -> bool:
+    """Whether pieces are long enough for a tile, and few, and short enough for the row of zeros if they are guarded."""
+    if not few_enough(segments):
+        return False
+    if length.constant is None:
+        return not guarded
+    return length.constant >= 8 and (not guarded or length.constant <= ZERO_ROW)
+
+
+def few_enough(segments: tuple[Axis, ...]) -> bool:
+    """Whether so many segments are no more than a tile goes through."""
+    return 0 < (product([s.extent for s in segments]).constant or 0) <= MOST_SEGMENTS
+
+
 def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
     """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
     return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
+
+
+def balanced(rows: int | None, most: int) -> int:
+    """Rows of a tile, at most so many, such that the last one is not much shorter."""
+    return most if rows is None else max(1, -(-rows // -(-rows // most)))

@@ -63,6 +63,18 @@ class Judge:
         order = [taken, *(i for i in order if i != taken)]
         return ways[taken], (Choice(tuple((ways[i].name, times[i][0]) for i in order)),)
 
+    def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
+        """Of kernels that compute the same, the one that takes least."""
+        if len(kernels) == 1:
+            return kernels[0]
+        values = self._enough(dict.fromkeys((s.name for s in self.symbols), SIDE))
+
+        def both(kernel: Kernel) -> float:
+            few, many = replace(self, kernel=kernel).seconds(Way("", kernel.phases), kernel.scratch, values)
+            return few * many
+
+        return min(kernels, key=both)
+
     def _enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Values of symbols for which every extent of a parameter is at least 1, where there are such."""
         shapes = [e for p in (*self.kernel.inputs, *self.kernel.outputs) for e in p.shape]

@@ -34,7 +34,7 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     reduce = found[0]
     x = rows[-1].axis
     width = x.extent.constant
-    spelled = _spelled(reduce)
+    spelled = _spelled(reduce, x)
     moves = any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b))
     if not spelled or not moves or vector.axis in reduce.ranges:
         return None
@@ -52,9 +52,15 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     return (x, made) if len(made) == len(blocks) else None
 
 
-def _spelled(reduce: Reduce) -> tuple[Axis, ...]:
-    """The ranges whose taps are spelled out: all but the first, and but the longest where those are too many."""
-    made = reduce.ranges[1:]
+def _spelled(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
+    """The ranges whose taps are spelled out: all but the first that neighbouring outputs share no inputs along.
+
+    Where there are too many taps, less the longest.
+    """
+    indices = [e for b in reduce.body for e in indices_of(b)]
+    shared = {r for r in reduce.ranges for e in indices if {r, x} <= axes_of(e)}
+    looped = next((r for r in reduce.ranges if r not in shared), reduce.ranges[0])
+    made = tuple(r for r in reduce.ranges if r != looped)
     while made and (product([r.extent for r in made]).constant or MOST_TAPS + 1) > MOST_TAPS:
         longest = max(made, key=lambda r: r.extent.constant or MOST_TAPS + 1)
         made = tuple(r for r in made if r != longest)

@@ -20,11 +20,10 @@ from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Ti
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Scalar, const
 from onnxfuse.schedule.frame import Frame
-from onnxfuse.schedule.gemm import balanced
 from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place, flat
 from onnxfuse.schedule.nest import Goal, Level
-from onnxfuse.schedule.tiled import Tiled
+from onnxfuse.schedule.tiled import Tiled, balanced
 from onnxfuse.schedule.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_window
 from onnxfuse.schedule.toom import TAPS, Transform, combined
 from onnxfuse.schedule.writer import written

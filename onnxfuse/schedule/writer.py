@@ -287,7 +287,7 @@ def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
     if any(level.kind == "vector" for level in outer) or x.combine not in WIDE:
         return [Level(r) for r in x.ranges]
     guards = [g for b in x.body for n in walk(b) if isinstance(n, Load) for g in n.guards]
-    chosen = vector_axis(x.ranges, offsets, guards)
+    chosen = vector_axis(x.ranges, offsets, (), guards)
     if any(chosen in axes_of(g.index) for g in guards):  # lanes would be read one by one
         return [Level(r) for r in x.ranges]
     rest = [Level(r) for r in x.ranges if r != chosen]

@@ -73,7 +73,8 @@ class Case:
 
     `sizes` are the values of its symbols to try, `last` the images that lie channels last; `feeds` draws inputs other
     than normal numbers; `half` is the type that float32 weights of contractions are held in. `way` is the number of the
-    way to go through contractions, from either end, where that is not left to predictions.
+    way to go through contractions, from either end, where that is not left to predictions; `form` is that of the
+    kernel's form.
     """
 
     name: str
@@ -83,6 +84,7 @@ class Case:
     feeds: Feeds = draw
     half: DType | None = None
     way: int | None = None
+    form: int | None = None
     winograd: Division | None = None  # by which convolutions go by Winograd's algorithm, where they can
 
     @property
@@ -104,8 +106,18 @@ def kernel_of(case: Case, target: Target) -> Kernel | Decision:
     if isinstance(lowered, Decision):
         return lowered
     best, winograd = partial(_best, case.way), case.winograd is not None
-    with by(case.winograd):
+    with by(case.winograd), formed(case.form):
         return schedule(lowered, case.layouts, case.graph.constants, target, case.half, best=best, winograd=winograd)
+
+
+@contextmanager
+def formed(number: int | None) -> Iterator[None]:
+    """Kernels are of the form of this number, where they have so many, or the one predicted to take least."""
+    with ExitStack() as patched:
+        if number is not None:
+            taken = patch.object(Judge, "best_kernel", lambda _, kernels: kernels[number % len(kernels)])
+            patched.enter_context(taken)
+        yield
 
 
 @contextmanager

@@ -66,7 +66,8 @@ def test_rows_that_are_read_after_a_tile_are_touched_before():
         ([], (0, 20)),
         ([(1, -3), (1, -17)], (0, 3, 17, 20)),
         ([(1, 0), (1, -20), (1, 5)], (0, 20)),
-        ([(2, -3)], None),  # changes its sign between elements of a stride
+        ([(2, -3)], (0, 2, 20)),
+        ([(-2, 3)], None),  # changes its sign between elements of a stride
     ],
 )
 def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ...] | None):

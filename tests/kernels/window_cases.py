@@ -22,6 +22,7 @@ def conv(
     sizes: Any = ({},),
     dtype: DType = F32,
     way: int | None = None,
+    form: int | None = None,
     **attrs: Any,
 ) -> Case:
     """A convolution and what comes after it; `last` names the images that lie channels last."""
@@ -43,7 +44,7 @@ def conv(
     elif after:
         y = b.node("Relu", y, out="y")
     values = tuple(v for v in last if v in b.types)
-    return Case(name, b.graph(*outputs, y), tuple(sizes), values, way=way)
+    return Case(name, b.graph(*outputs, y), tuple(sizes), values, way=way, form=form)
 
 
 def pads(size: int, rank: int = 2) -> tuple[int, ...]:

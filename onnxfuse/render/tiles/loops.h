@@ -60,6 +60,34 @@ template <int G, class T, class L> ONNXFUSE_INLINE vec<T> group_lanes(const T* p
   if constexpr (G % LANES == 0) return splat<T>(get(p + i));
   else return from_group<G>(load_lanes(p, lanes), (int)i);
 }
+// Every S-th of the elements of S vectors side by side.
+template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
+  static_assert(2 <= S && S <= 4, "more would be as many loads as lanes");
+#if defined(__clang__)
+  V r{};
+#pragma clang loop unroll(full)
+  for (int i = 0; i < LANES; i++) r[i] = part[S * i / LANES][S * i % LANES];
+  return r;
+#else
+  typedef int_like<elem<V>> I;
+  const auto at = iota<I>() * (I)S, lane = iota<I>();
+  const V first = __builtin_shuffle(part[0], part[1], at);
+  if constexpr (S == 2) return first;
+  const auto behind = at >= (I)(2 * LANES);
+  if constexpr (S == 3) return __builtin_shuffle(first, part[2], (lane & ~behind) | ((at - (I)LANES) & behind));
+  if constexpr (S == 4) return __builtin_shuffle(first, __builtin_shuffle(part[2], part[3], at), lane + ((I)LANES & behind));
+#endif
+}
+// Lane i is p[S * i]; nothing behind the last lane is read.
+template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T* p, L lanes) {
+  vec<T> part[S];
+#pragma GCC unroll 4
+  for (int k = 0; k < S; k++) {
+    const int left = (lanes.n - 1) * S + 1 - k * LANES;
+    part[k] = left >= LANES ? load(p + k * LANES) : left > 0 ? load_n(p + k * LANES, left) : vec<T>{};
+  }
+  return every<S>(part);
+}
 // Past the caches, where the lanes are a line of memory. What was streamed is there for others after `streamed`.
 template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   if constexpr (L::all) {

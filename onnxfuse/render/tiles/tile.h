@@ -57,6 +57,9 @@ ONNXFUSE_TILE(float, bf16)
 ONNXFUSE_TILE(bf16, bf16)
 #undef ONNXFUSE_TILE
 
+// tile_places: the same for the first `columns` alone; those behind them, up to a vector's lanes, are anything.
+void tile_places(int rows, const float* a, i64 depth, const float* b, float* out, int columns);
+
 // fn(Count<rows>) for 0 < rows <= Most: heights are constants of the code.
 template <int N> struct Count { static constexpr int value = N; };
 template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {

@@ -133,6 +133,21 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
   finish<Rows>(sum, out);
 }
 
+// One vector of columns.
+template <int Rows> void narrow_tile(const float* a, i64 depth, const float* b, float* out) {
+  vf sum[Rows];
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) sum[i] = vf{};
+#pragma GCC unroll 1
+  for (i64 k = 0; k < depth; k++, a += Rows, b += PANEL) {
+    const vf right = load(b);
+#pragma GCC unroll 16
+    for (int i = 0; i < Rows; i++) sum[i] = sum[i] + splat<float>(a[i]) * right;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < Rows; i++) store(out + i * PANEL, sum[i]);
+}
+
 // LANES values of a row from step k on: floats, or words of two steps each.
 template <class To> struct Packed {
   static constexpr int WIDE = 1;
@@ -210,7 +225,17 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 
 // What tiles of every kind share.
 #define ONNXFUSE_SHARED                                                            \
-  namespace onnxfuse { inline namespace ONNXFUSE_ISA { alignas(64) const float ZEROS[ZERO_ROW] = {}; } } \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                             \
+  alignas(64) const float ZEROS[ZERO_ROW] = {};                                    \
+  void tile_places(int rows, const float* a, i64 depth, const float* b, float* out, int columns) { \
+    with_rows<TALL>(rows, [&](auto n) {                                            \
+      for (int j = 0; j < columns; j += ACROSS) {                                  \
+        if (columns - j > LANES) packed_tile<decltype(n)::value>(a, depth, b + j, out + j, false, Ahead{nullptr, 0}); \
+        else narrow_tile<decltype(n)::value>(a, depth, b + j, out + j);            \
+      }                                                                            \
+    });                                                                            \
+  }                                                                                \
+  } }                                                                              \
   ONNXFUSE_PACKS(float, float) ONNXFUSE_PACKS(f16, float) ONNXFUSE_PACKS(bf16, float)
 
 #define ONNXFUSE_PACKS(From, To)                                                               \

@@ -1,0 +1,48 @@
+"""Kernels between nodes of the runtime compute what their rows mean, in each of their forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.config import TARGETS
+from onnxfuse.ir.kernel import Kernel, Pack, Tile, statements
+from tests.kernels.border_cases import CASES
+from tests.kernels.compiled import HERE, Case, kernel_of, verified
+from tests.kernels.pool_host import compiler
+
+TARGET = "x86-64-v4"
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("target", HERE)
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
+    verified(CASES, case, target)
+
+
+def kinds(name: str) -> set[type]:
+    """The kinds of statements in the kernel of a case; tiles are those that make some columns alone."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), TARGETS[TARGET])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    return {type(s) for s in found if not isinstance(s, Tile) or s.kind == "packed"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        c.name
+        for c in CASES
+        if c.name.startswith("exchanged") and c.name not in ("exchanged_far", "exchanged_line_of_one")
+    ],
+)
+def test_sides_are_exchanged(name: str) -> None:
+    assert Tile in kinds(name)
+    assert (Pack in kinds(name)) == (name == "exchanged_last")
+
+
+@pytest.mark.parametrize(
+    "name", ["turned_9_257", "turned_beside_331_33", "padded_lines", "padded_all_round", "padded_and_turned"]
+)
+def test_blocks_are_turned_in_registers(name: str) -> None:
+    assert Pack in kinds(name)

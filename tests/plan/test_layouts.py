@@ -1,0 +1,30 @@
+"""Where images lie channels last: around convolutions, and not where a pool stands between nodes of the runtime."""
+
+from __future__ import annotations
+
+import pytest
+
+from models.borders import BORDERS
+from onnxfuse.config import Options
+from onnxfuse.ir.layout import channels_last
+from onnxfuse.load import load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from tests.rules.build import Build
+
+IMAGE = channels_last(4)
+
+
+@pytest.mark.parametrize("name", ["max-pool", "max-pool-padded", "mean-pool", "pool-before", "pool-behind"])
+def test_pools_at_the_border_lie_as_the_runtime_has_them(name: str) -> None:
+    row = BORDERS[name]
+    made = plan(load(row.build(row.sizes[-1]).SerializeToString(), Options()), ROWS, Options())
+    assert not made.layouts
+
+
+def test_pools_between_convolutions_lie_channels_last() -> None:
+    b = Build()
+    x = b.node("Relu", b.node("Conv", b.input("x", 1, 3, 20, 20), b.weights(16, 3, 3, 3)), out="a")
+    x = b.node("MaxPool", x, kernel_shape=(2, 2), strides=(2, 2), out="b")
+    made = plan(b.graph(b.node("Relu", b.node("Conv", x, b.weights(16, 16, 3, 3)))), ROWS, Options())
+    assert made.layouts == dict.fromkeys("ab", IMAGE)
