@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterator
 
 from onnxfuse.ir.affine import simplify
-from onnxfuse.ir.compose import indices_of, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Bind, Loop, Stmt
@@ -176,7 +176,7 @@ def _block(
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
-    terms = list(_terms(reduces, vector.axis, spelled))
+    terms = _by_vectors(list(_terms(reduces, vector.axis, spelled)), vector.axis)
     guards = terms[0][2] if terms else []
     if any(g != guards for _, _, g in terms):
         return None
@@ -186,7 +186,7 @@ def _block(
     return Loop(block, ZERO, end, "serial", finished(writer, goals))
 
 
-def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> Iterator[tuple[int, Scalar, list[Guard]]]:
+def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> Iterator[Term]:
     """What each reduction adds at each tap that is spelled out, and the guards left over; idle taps are left out."""
     for taps in itertools.product(*(range(r.extent.constant or 0) for r in spelled)):
         values = {r: Index.of(t) for r, t in zip(spelled, taps, strict=True)}
@@ -195,6 +195,23 @@ def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> It
             if not _idle(term, x.combine):
                 bare, guards = lifted(Reduce(x.combine, x.ranges[:1], (term,), x.dtype), {vector})
                 yield u, bare[0], guards
+
+
+Term = tuple[int, Scalar, list[Guard]]  # the number of the reduction, what it adds, and where
+
+
+def _by_vectors(terms: list[Term], vector: Axis) -> list[Term]:
+    """Terms ordered by the one vector that each reads, if that is so: a vector is done with before the next is read."""
+    read = [[n for n in loads(term) if vector in axes_of(n.index[0])] for _, term, _ in terms]
+    if any(len(found) != 1 for found in read):
+        return terms
+    first = {found[0]: at for at, found in reversed(list(enumerate(read)))}
+    order = sorted(range(len(terms)), key=lambda at: (_constant(read[at][0].index[0]), first[read[at][0]]))
+    return [terms[at] for at in order]
+
+
+def _constant(e: Index) -> int:
+    return next((c for mono, c in e.terms if not mono), 0)
 
 
 def _idle(term: Scalar, combine: str) -> bool:
