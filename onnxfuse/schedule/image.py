@@ -43,20 +43,25 @@ def image_of(
 
 
 def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load]:
-    """The image `name` with the padding of what a load reads, if any, written out, and the load that reads it."""
+    """The image `name` with the padding of what a load reads, if any, written out, and the load that reads it.
+
+    Where nobody knows how far padding goes, it is not written out: that load has its guards.
+    """
     guards = {g.index: g for g in read.guards}
-    ends = [(lower(e), upper(e)) if e in guards else (None, None) for e in read.index]
-    low = [first if first is not None and last is not None else ZERO for first, last in ends]
+    found = {e: (lower(e), upper(e)) for e in read.index if e in guards}
+    ends = {e: (first, last) for e, (first, last) in found.items() if first is not None and last is not None}
+    low = [ends[e][0] if e in ends else ZERO for e in read.index]
     extents = [
-        last - first + 1 if first is not None and last is not None else extent
-        for (first, last), extent in zip(ends, shape, strict=True)
+        ends[e][1] - ends[e][0] + 1 if e in ends else extent for e, extent in zip(read.index, shape, strict=True)
     ]
     axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
     index = tuple(Index.of(a) + first for a, first in zip(axes, low, strict=True))
-    inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(read.index) if e in guards)
+    inside = tuple(Guard(index[i], guards[e].extent) for i, e in enumerate(read.index) if e in ends)
     value = simplify(Load(read.source, index, read.dtype, inside, read.otherwise))
+    open_ends = tuple(g for g in read.guards if g.index not in ends)
+    there = tuple(e - x for e, x in zip(read.index, low, strict=True))
     return Definition(name, axes, value), Load(
-        name, tuple(e - x for e, x in zip(read.index, low, strict=True)), read.dtype
+        name, there, read.dtype, open_ends, read.otherwise if open_ends else None
     )
 
 

@@ -207,6 +207,8 @@ def _tiled_in_exchange(
     image, filters = operand_of(c.left), operand_of(c.right)
     if image.guards:
         padded, image = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
+        if image.guards:
+            return None
         _add(done, padded)
     done.layouts[filters.source] = layout
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
@@ -288,7 +290,8 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
             return left
         image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
         if image and (left.guards or (windows and not (fits and readable))):
-            return _padded(c, left, done, rows)
+            padded = _padded(c, left, done, rows)
+            return padded if padded is not None else _in_rows(c, left, done, rows)
         if pieces is not None and not left.guards and fits:
             return left
     return _in_rows(c, left, done, rows)
@@ -302,9 +305,14 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
     done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
 
 
-def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load:
-    """A copy of an operand with its padding, if any, written out, channels last; the load that reads it."""
+def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | None:
+    """The load that reads a copy of an operand with its padding, if any, written out, channels last.
+
+    None where some of it cannot be.
+    """
     image, load = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+    if load.guards:
+        return None
     _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
     return replace(load, dtype=rows)
 

@@ -178,7 +178,8 @@ WINDOWS = (
     Case("conv-same-twice", _IMAGE, "float[n, 4, a, b] y",
          """a0 = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x, k)  a_ = Relu (a0)
          b0 = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (a_, k2)  y = Relu (b0)"""),
-    Case("pool-global", _IMAGE, "float[n, 3, 1, 1] y", "r = Relu (x)  m = GlobalAveragePool (r)  y = Mul (r, m)"),
+    Case("pool-global", _IMAGE, "float[n, 4, a, b] y",
+         "c_ = Conv (x, k)  r = Relu (c_)  m = GlobalAveragePool (r)  y = Mul (r, m)"),
     Case("conv-same-upper", _IMAGE, "float[n, 4, a, b] y",
          'm = Conv <kernel_shape = [3, 3], strides = [2, 2], auto_pad = "SAME_UPPER"> (x, k)  y = Relu (m)'),
     Case("waves-without-pads", "float[n, 1, t] x", "float[n, 6, r] y",
