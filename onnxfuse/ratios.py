@@ -72,7 +72,7 @@ def ratio(first: Sequence[float], second: Sequence[float], *, looks: int = 1) ->
 
     >>> found = ratio([2.0, 2.1, 2.0, 2.0, 2.1, 9.9, 2.0, 2.0], [1.0, 1.0, 1.0, 1.1, 1.0, 1.0, 7.0, 1.0])
     >>> round(found.value, 2), round(found.low, 2), round(found.high, 2)
-    (2.0, 1.05, 4.46)
+    (2.0, 0.76, 4.45)
     """
     a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
     a, b = a[: min(len(a), len(b))], b[: min(len(a), len(b))]
