@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import assert_never
 
-from onnxfuse.ir.compose import loads
+from onnxfuse.ir.compose import sources
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
@@ -22,7 +22,6 @@ from onnxfuse.ir.kernel import (
     Touch,
     When,
 )
-from onnxfuse.ir.scalar import Scalar
 
 
 def early_reads(kernel: Kernel) -> tuple[str, ...]:
@@ -51,10 +50,10 @@ def _read(s: Stmt) -> Iterator[str]:
     """Buffers that a statement itself reads."""
     match s:
         case Let():
-            yield from _sources(s.value)
+            yield from sorted(sources(s.value))
         case Accumulate() | Store():
             for value in s.values:
-                yield from _sources(value)
+                yield from sorted(sources(value))
         case Point():
             yield s.load.source
             yield from (s.padding,) if s.padding else ()
@@ -87,7 +86,3 @@ def _stored(s: Stmt) -> tuple[str, ...]:
             return ()
         case _:
             assert_never(s)
-
-
-def _sources(x: Scalar) -> Iterator[str]:
-    return (load.source for load in loads(x))

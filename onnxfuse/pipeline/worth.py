@@ -10,9 +10,9 @@ from onnxfuse.cost import cost_of, number, symbols_at, weight_bytes
 from onnxfuse.cost.count import SymbolUnknown
 from onnxfuse.cost.fusions import group_seconds, taken_in
 from onnxfuse.cost.runtime import Call, Tensor, node_seconds
+from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Decision, Graph
-from onnxfuse.ir.index import Atom, Index, Symbol
-from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
@@ -178,12 +178,4 @@ def _sizes(graph: Graph, part: Part) -> list[dict[str, int]]:
 
 def _names(extents: Iterable[Index]) -> list[str]:
     """The names of the symbols that decide extents."""
-    found: set[str] = set()
-
-    def seen(atom: Atom) -> int:
-        found.update([atom.name] if isinstance(atom, Symbol) else [])
-        return 1
-
-    for e in extents:
-        evaluate(e, seen)
-    return sorted(found)
+    return sorted({s.name for e in extents for s in symbols_of(expanded(e))})

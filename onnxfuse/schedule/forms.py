@@ -1,7 +1,8 @@
-"""Forms of a group that compute the same: images as they come, or turned channels last inside of the kernel.
+"""Forms of a group that compute the same, for windows over images of which lines lie side by side.
 
-Windows over an image with channels last run along lanes whatever their stride and dilation. Turning it there and back
-is two copies: which form takes least is for predictions to say.
+The image is read as it comes, with the taps of a line spelled out, from a copy that has its padding written out, or
+turned channels last inside of the kernel: there windows run along lanes whatever their stride and dilation, for two
+copies. Which form takes least is for predictions to say.
 """
 
 from __future__ import annotations

@@ -29,21 +29,12 @@ TURNED = "turned"  # buffers of blocks, with a number
 FAR = Index.of(2**40)  # more than any index
 
 
-@dataclass(frozen=True, slots=True)
-class _Turn:
-    """An axis along which the result is contiguous, and one along which what is `across` it is."""
-
-    lane: Axis
-    step: Axis
-    across: tuple[Load, ...]
-
-
 def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Phase | None:
     """The phase of elementwise work that turns a source, or None where it is something else."""
     turn = _turn(goal, axes)
     if turn is None:
         return None
-    lane, step = turn.lane, turn.step
+    lane, step = turn
     signs = signs_of([goal.value])
     points, stops = cut_at(lane, signs), cut_at(step, signs)
     if points is None or stops is None:
@@ -80,8 +71,11 @@ def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Pha
     return Phase(splits, work * DEARER, tuple(blocks.buffers), (loop,))
 
 
-def _turn(goal: Goal, axes: Sequence[Axis]) -> _Turn | None:
-    """The axes between which elementwise work turns what it reads, None where it turns nothing or cannot."""
+def _turn(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
+    """The axes along which the result and what lies across it are contiguous, None where nothing is or can be turned.
+
+    The result's comes first.
+    """
     lane = next((a for a in axes if coefficient(goal.offset, a) == ONE), None)
     found = list(loads(goal.value))
     looked_up = any(isinstance(a, Loaded) for x in found for e in indices_of(x) for a in atoms(e))
@@ -93,7 +87,7 @@ def _turn(goal: Goal, axes: Sequence[Axis]) -> _Turn | None:
     affine = all(coefficient(x.index[0], lane) is not None and x.dtype == F32 for x in across)
     if step is None or not affine or not _long(lane) or not _long(step):
         return None
-    return _Turn(lane, step, across)
+    return lane, step
 
 
 def _across(x: Load, lane: Axis) -> bool:

@@ -15,6 +15,8 @@ import pytest
 from onnx import numpy_helper
 from onnxfuse_cli.__main__ import run
 
+from onnxfuse.report.result import Result
+
 CHAIN = """<ir_version: 8, opset_import: ["" : 17], producer_name: "tests">
 chain (float[4, 32] x) => (float[4, 32] y)
 {
@@ -42,6 +44,27 @@ def lonely() -> onnx.ModelProto:
         """<ir_version: 8, opset_import: ["" : 17]>
         lonely (float[N, 3] x) => (int64[K, M] y) { y = NonZero (x) }"""
     )
+
+
+FIRST, SECOND = {"Abs_0", "Exp_1", "Neg_2"}, {"Tanh_3", "Abs_4", "Sigmoid_5"}  # nodes of the two chains
+
+
+def two_chains(folder: Path, first: str, second: str) -> Path:
+    """A file with two chains over tensors of these extents that have nothing to do with each other: two kernels."""
+    proto = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]>
+        chains (float[{first}] x, float[{second}] z) => (float[{first}] y, float[{second}] w)
+        {{ a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Tanh (z)  d = Abs (c)  w = Sigmoid (d) }}"""
+    )
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"{node.op_type}_{number}"
+    onnx.save(proto, folder / "chains.onnx")
+    return folder / "chains.onnx"
+
+
+def refused(result: Result) -> set[str]:
+    """The nodes that the result leaves to the runtime for what they would cost."""
+    return {name for r in result.refusals if r.code == "E-COST" for name in r.nodes}
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import onnx
 import pytest
 
 from onnxfuse.config import Options
@@ -19,26 +18,18 @@ from onnxfuse.profile_gain import AtSize, Gained, Tried, limit_of
 from onnxfuse.profile_gain_child import seem_slow
 from onnxfuse.ratios import Ratio
 from onnxfuse.report.result import Result
-from tests.cli.conftest import Onnxfuse
+from tests.cli.conftest import FIRST, SECOND, Onnxfuse, refused, two_chains
 from tests.cli.schema import problems
 from tests.craft.sources import ROOT
 from tests.models.planted import Slow
 
 WANTED = gained.wanted  # before the tests have it their way
-CHAINS = """<ir_version: 8, opset_import: ["" : 17]>
-chains (float[N, 256] x, float[256, 8] z) => (float[N, 256] y, float[256, 8] w)
-{ a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Tanh (z)  d = Abs (c)  w = Sigmoid (d) }"""
-FIRST, SECOND = {"Abs_0", "Exp_1", "Neg_2"}, {"Tanh_3", "Abs_4", "Sigmoid_5"}
 FILES = ("o.onnx", "libo.so", "o.fuse.json")
 
 
 @pytest.fixture
 def chains(here: Path) -> Path:
-    proto = onnx.parser.parse_model(CHAINS)
-    for number, node in enumerate(proto.graph.node):
-        node.name = f"{node.op_type}_{number}"
-    onnx.save(proto, here / "chains.onnx")
-    return here / "chains.onnx"
+    return two_chains(here, "N, 256", "256, 8")
 
 
 @pytest.fixture
@@ -63,10 +54,6 @@ def found(speedup: float, *tried: Tried, slow: tuple[str, ...] = (), sure: float
     """A measurement: a gain that is known to one percent, or to a factor."""
     ratio = Ratio(speedup, speedup / sure, speedup * sure, 50)
     return Gained(ratio, 0.001, 2, (AtSize({"x": (1, 256)}, speedup, 1.0),), tried, slow)
-
-
-def refused(result: Result) -> set[str]:
-    return {name for r in result.refusals if r.code == "E-COST" for name in r.nodes}
 
 
 # the real thing -------------------------------------------------------------------------------------------------------

@@ -18,14 +18,8 @@ from onnxfuse.profile import Latency, ModelProfile, Profile
 from onnxfuse.ratios import Ratio
 from onnxfuse.report.lock import Choice, Lock, lock_text, read_lock
 from onnxfuse.report.result import Result
-from tests.cli.conftest import Onnxfuse, files
+from tests.cli.conftest import FIRST, SECOND, Onnxfuse, files, refused, two_chains
 from tests.models.planted import Slow
-
-# Three groups: two chains that have nothing to do with each other, and the sum of their results by columns.
-CHAINS = """<ir_version: 8, opset_import: ["" : 17]>
-chains (float[4, 32] x, float[32, 8] z) => (float[4, 32] y, float[32, 8] w)
-{ a = Abs (x)  b = Exp (a)  y = Neg (b)  c = Tanh (z)  d = Abs (c)  w = Sigmoid (d) }"""
-FIRST, SECOND = {"Abs_0", "Exp_1", "Neg_2"}, {"Tanh_3", "Abs_4", "Sigmoid_5"}
 
 Times = Callable[[tuple[str, ...]], float]
 
@@ -49,11 +43,7 @@ class Clock:
 
 @pytest.fixture
 def chains(here: Path) -> Path:
-    proto = onnx.parser.parse_model(CHAINS)
-    for number, node in enumerate(proto.graph.node):
-        node.name = f"{node.op_type}_{number}"
-    onnx.save(proto, here / "chains.onnx")
-    return here / "chains.onnx"
+    return two_chains(here, "4, 32", "32, 8")
 
 
 @pytest.fixture
@@ -72,10 +62,6 @@ def never(*args: Any, **rest: Any) -> Profile:
 def slow(kernel: str) -> Times:
     """10 ms with one kernel, 8 without."""
     return lambda disabled: 8.0 if any(name.startswith(kernel) for name in disabled) else 10.0
-
-
-def refused(result: Result) -> set[str]:
-    return {name for r in result.refusals if r.code == "E-COST" for name in r.nodes}
 
 
 def test_what_is_slower_is_not_emitted(built: Callable[..., Result]):
