@@ -3,7 +3,8 @@
 An area is what shares layouts: groups with a value between them that does not lie in logical order; areas with a kernel
 in common are one. A build that is measured as it is beside itself with the function bodies of some kernels in their
 place, in turns, needs no other build for it. First the whole, then areas, then single kernels, those first that take
-longest as predicted, for as long as there is time.
+longest as predicted, for as long as there is time. What is slower together is halved until the kernels at fault are
+found.
 """
 
 from __future__ import annotations
@@ -37,7 +38,21 @@ class Area:
     """Parts that are measured together: all of some kernels."""
 
     parts: tuple[Part, ...]
-    seconds: float  # predicted, of all of them
+    costs: tuple[float, ...]  # predicted seconds of each
+
+    @property
+    def seconds(self) -> float:
+        """Predicted, of all of them."""
+        return sum(self.costs)
+
+    @property
+    def halves(self) -> tuple[Area, Area]:
+        """One half of its kernels and the other."""
+        first = set(self.kernels[: len(self.kernels) // 2])
+        pairs = list(zip(self.parts, self.costs, strict=True))
+        sides = ([x for x in pairs if x[0].op in first], [x for x in pairs if x[0].op not in first])
+        one, other = (Area(tuple(p for p, _ in side), tuple(c for _, c in side)) for side in sides)
+        return one, other
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -95,10 +110,26 @@ def _measured(context: Context, calls: Calls, b: Build, until: float) -> list[Ch
         if out.issuperset(area.kernels):
             continue
         choice = _compared(context, calls, b, area, min(1.0, area.seconds / total))
-        if choice is not None:
-            out |= set() if choice.kept else set(choice.kernels)
-            found.append(choice)
+        for each in _narrowed(context, calls, b, area, choice, total, until) if choice is not None else ():
+            out |= set() if each.kept else set(each.kernels)
+            found.append(each)
     return ([replace(first, kept=first.kept or bool(out))] if first is not None else []) + found
+
+
+def _narrowed(
+    context: Context, calls: Calls, b: Build, area: Area, choice: Choice, total: float, until: float
+) -> list[Choice]:
+    """What is chosen of an area: where all of it is slower, of its halves and theirs, down to the kernels at fault.
+
+    Where no half is slower alone, or there is no more time, it is all of them.
+    """
+    if choice.kept or len(area.kernels) == 1 or time.monotonic() >= until:
+        return [choice]
+    found: list[Choice] = []
+    for half in area.halves:
+        other = _compared(context, calls, b, half, min(1.0, half.seconds / total))
+        found += _narrowed(context, calls, b, half, other, total, until) if other is not None else []
+    return found if any(not each.kept for each in found) else [choice]
 
 
 def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float) -> Choice | None:
@@ -144,7 +175,7 @@ def _areas(context: Context, b: Build) -> list[Area]:
         by_op.setdefault(p.op, []).append(p)
     sets = [frozenset(by_op), *_connected(b), *(frozenset({op}) for op in by_op)]
     made = [[p for p in b.all_parts if p.op in ops] for ops in dict.fromkeys(sets)]
-    areas = [Area(tuple(parts), sum(costs[id(p)] for p in parts)) for parts in made]
+    areas = [Area(tuple(parts), tuple(costs[id(p)] for p in parts)) for parts in made]
     return [areas[0], *sorted(areas[1:], key=lambda a: (-a.seconds, a.kernels))]
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.numpy_helper
 import pytest
 
 from onnxfuse.config import Options
@@ -196,6 +198,28 @@ def test_a_kernel_that_really_is_slow_is_dropped_by_the_real_clock(built: Callab
     assert result.verify is not None and result.verify.ok
     again = built(out="p.onnx", lock="o.fuse.lock", check=True)
     assert (again.domain, again.choices) == (result.domain, result.choices)
+
+
+def test_a_slow_kernel_among_others_that_share_layouts_is_found(here: Path, kernels: Path):
+    """Three convolutions in a row, images between them channels last, the second one really slow: the others stay."""
+    names = {at: f"w{at}" for at in range(3)}
+    widths = (8, 16, 24, 32)
+    proto = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]>
+        convolutions (float[1, 8, 24, 24] x) => (float[1, 32, 24, 24] y)
+        { a = Conv <pads = [1, 1, 1, 1]> (x, w0)  b = Relu (a)  c = Conv <pads = [1, 1, 1, 1]> (b, w1)  d = Tanh (c)
+          e = Conv <pads = [1, 1, 1, 1]> (d, w2)  y = Relu (e) }"""
+    )
+    for at, name in names.items():
+        weights = np.random.default_rng(at).normal(size=(widths[at + 1], widths[at], 3, 3)).astype(np.float32) / 9
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
+    onnx.save(proto, "c.onnx")
+    calls = Calls(render=Slow("Conv_Tanh", turns=4_000_000))
+    options = {"profile_guided": True, "gain": False, "cache_dir": str(kernels), "min_gain": 0.5}
+    result = optimize("c.onnx", "o.onnx", calls=calls, **options)
+    dropped = {op for c in result.choices if not c.kept for op in c.kernels}
+    assert len(dropped) == 1 and next(iter(dropped)).startswith("Conv_Tanh")
+    assert result.kernels == 2
 
 
 def test_on_the_command_line(onnxfuse: Onnxfuse, chains: Path, kernels: Path):
