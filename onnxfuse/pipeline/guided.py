@@ -4,7 +4,7 @@ An area is what shares layouts: groups with a value between them that does not l
 in common are one. A build that is measured as it is beside itself with the function bodies of some kernels in their
 place, in turns, needs no other build for it. First the whole, then areas, then single kernels, those first that take
 longest as predicted, for as long as there is time. What is slower together is halved until the kernels at fault are
-found.
+found: a half that explains the loss acquits the other.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from onnxfuse import ratios
@@ -29,16 +29,18 @@ from onnxfuse.report.lock import Choice, Lock, deciding, lock_text, read_lock
 
 SECONDS = 60.0  # for all measurements, where no --time-budget says otherwise
 SHARE = 0.5  # of what is left of a --time-budget
+EXPLAINED = 0.8  # of the loss of two halves: where one alone has so much of it, the other is not at fault
 TURNS = 0.4  # seconds for which each side of a measurement runs; up to four times as long while it is undecided
 _UNLOCK = "--no-profile-guided builds it all the same"
 
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Parts that are measured together: all of some kernels."""
+    """Parts that are measured together: all of some kernels, listed by what shares layouts."""
 
     parts: tuple[Part, ...]
     costs: tuple[float, ...]  # predicted seconds of each
+    connected: tuple[tuple[str, ...], ...]  # operator types
 
     @property
     def seconds(self) -> float:
@@ -47,12 +49,15 @@ class Area:
 
     @property
     def halves(self) -> tuple[Area, Area]:
-        """One half of its kernels and the other."""
-        first = set(self.kernels[: len(self.kernels) // 2])
-        pairs = list(zip(self.parts, self.costs, strict=True))
-        sides = ([x for x in pairs if x[0].op in first], [x for x in pairs if x[0].op not in first])
-        one, other = (Area(tuple(p for p, _ in side), tuple(c for _, c in side)) for side in sides)
-        return one, other
+        """One half of what shares layouts and the other; of kernels that all share some, one half of them."""
+        sets = self.connected if len(self.connected) > 1 else tuple((op,) for op in self.connected[0])
+        middle = len(sets) // 2
+        return self._of(sets[:middle]), self._of(sets[middle:])
+
+    def _of(self, connected: tuple[tuple[str, ...], ...]) -> Area:
+        ops = {op for each in connected for op in each}
+        pairs = [(p, c) for p, c in zip(self.parts, self.costs, strict=True) if p.op in ops]
+        return Area(tuple(p for p, _ in pairs), tuple(c for _, c in pairs), connected)
 
     @property
     def kernels(self) -> tuple[str, ...]:
@@ -98,45 +103,81 @@ def _reason(c: Choice) -> str:
 
 
 def _measured(context: Context, calls: Calls, b: Build, until: float) -> list[Choice]:
-    """Choices, as long as there is time. The whole is given up only where no part of it is found to be at fault."""
-    found: list[Choice] = []
-    whole, *areas = _areas(context, b)
-    first = _compared(context, calls, b, whole, 1.0)
-    total = first.with_ms / 1e3 if first is not None else math.inf
-    out: set[str] = set()
-    for area in areas:
-        if time.monotonic() >= until:
-            break
-        if out.issuperset(area.kernels):
-            continue
-        choice = _compared(context, calls, b, area, min(1.0, area.seconds / total))
-        for each in _narrowed(context, calls, b, area, choice, total, until) if choice is not None else ():
-            out |= set() if each.kept else set(each.kernels)
-            found.append(each)
-    return ([replace(first, kept=first.kept or bool(out))] if first is not None else []) + found
+    """Choices, as long as there is time; of what a larger set has settled, nothing is measured again."""
+    search = _Search(context, calls, b, until)
+    for area in _areas(context, b):
+        if not search.settled.issuperset(area.kernels):
+            search.judge(area, search.compared(area))
+    return search.found
 
 
-def _narrowed(
-    context: Context, calls: Calls, b: Build, area: Area, choice: Choice, total: float, until: float
-) -> list[Choice]:
-    """What is chosen of an area: where all of it is slower, of its halves and theirs, down to the kernels at fault.
+@dataclass(slots=True)
+class _Search:
+    """For the kernels at fault."""
 
-    Where no half is slower alone, or there is no more time, it is all of them.
-    """
-    if choice.kept or len(area.kernels) == 1 or time.monotonic() >= until:
-        return [choice]
-    found: list[Choice] = []
-    for half in area.halves:
-        other = _compared(context, calls, b, half, min(1.0, half.seconds / total))
-        found += _narrowed(context, calls, b, half, other, total, until) if other is not None else []
-    return found if any(not each.kept for each in found) else [choice]
+    context: Context
+    calls: Calls
+    build: Build
+    until: float
+    total: float = 0.0  # seconds of a run of the build, once it was measured
+    found: list[Choice] = field(default_factory=list)
+    settled: set[str] = field(default_factory=set)  # kernels that are given up, and those beside them that are not
+
+    def judge(self, area: Area, choice: Choice | None) -> float:
+        """Add what is chosen of an area to `found`; the milliseconds that a run loses by what is given up of it.
+
+        Where all of it is slower it is one of its halves, and of that half one of its own, down to single kernels; it
+        is all of them where no half is slower alone, or there is no more time. The half that loses more comes first,
+        and where that is nearly all of the loss, the other is not at fault. What is given up was slower twice, the
+        second time in other processes.
+        """
+        if choice is None:
+            return 0.0
+        place = len(self.found)
+        if not choice.kept and len(area.kernels) > 1:
+            lost = self._of_halves(area, _loss(choice))
+            if lost:
+                self.found.insert(place, replace(choice, kept=True))
+                self.settled.update(area.kernels)
+                return lost
+        if not choice.kept:
+            again = self.compared(area)
+            choice = again if again is not None and again.kept else choice
+        self.found.append(choice)
+        if choice.kept:
+            return 0.0
+        self.settled.update(area.kernels)
+        return _loss(choice)
+
+    def _of_halves(self, area: Area, loss: float) -> float:
+        """The same of the halves of an area that has this loss."""
+        pairs = [(half, choice) for half in area.halves if (choice := self.compared(half)) is not None]
+        lost = 0.0
+        for half, choice in sorted(pairs, key=lambda pair: -_loss(pair[1])):
+            explained = lost > EXPLAINED * loss
+            lost += self.judge(half, replace(choice, kept=choice.kept or explained))
+        return lost
+
+    def compared(self, area: Area) -> Choice | None:
+        """The build with an area's kernels and without; None where it does not run without, or there is no more time.
+
+        They are dropped where it surely is slower with them than without: by --min-gain of their share of its time.
+        """
+        if time.monotonic() >= self.until:
+            return None
+        share = min(1.0, area.seconds / self.total) if self.total else 1.0
+        choice = _compared(self.context, self.calls, self.build, area, share)
+        if choice is not None and not self.total:
+            self.total = choice.with_ms / 1e3
+        return choice
+
+
+def _loss(choice: Choice) -> float:
+    return choice.with_ms - choice.without_ms
 
 
 def _compared(context: Context, calls: Calls, b: Build, area: Area, share: float) -> Choice | None:
-    """The build with an area's kernels and without; None where it does not run without.
-
-    They are dropped where it surely is slower with them than without: by --min-gain of their `share` of its time.
-    """
+    """The build with an area's kernels, which take a `share` of its time, and without; None where it does not run."""
     source: Source = have(b.loaded).source
     model, library = b.files[-1], have(b.library).path
     limit = limit_of(share, context.options.min_gain)
@@ -173,10 +214,13 @@ def _areas(context: Context, b: Build) -> list[Area]:
     by_op: dict[str, list[Part]] = {}
     for p in b.all_parts:
         by_op.setdefault(p.op, []).append(p)
-    sets = [frozenset(by_op), *_connected(b), *(frozenset({op}) for op in by_op)]
-    made = [[p for p in b.all_parts if p.op in ops] for ops in dict.fromkeys(sets)]
-    areas = [Area(tuple(parts), tuple(costs[id(p)] for p in parts)) for parts in made]
-    return [areas[0], *sorted(areas[1:], key=lambda a: (-a.seconds, a.kernels))]
+    apart = [tuple(sorted(ops)) for ops in _connected(b)]
+    sets = [tuple(apart), *((ops,) for ops in apart), *(((op,),) for op in by_op)]
+    made = []
+    for connected in dict.fromkeys(sets):
+        parts = [p for ops in connected for op in ops for p in by_op[op]]
+        made.append(Area(tuple(parts), tuple(costs[id(p)] for p in parts), connected))
+    return [made[0], *sorted(made[1:], key=lambda a: (-a.seconds, a.kernels))]
 
 
 def _connected(b: Build) -> list[frozenset[str]]:
