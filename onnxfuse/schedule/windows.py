@@ -55,16 +55,28 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
 def _spelled(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
     """The ranges whose taps are spelled out: all but the first that neighbouring outputs share no inputs along.
 
-    Where there are too many taps, less the longest.
+    Where there are too many taps, less the longest; none where they share no inputs at all.
     """
     indices = [e for b in reduce.body for e in indices_of(b)]
     shared = {r for r in reduce.ranges for e in indices if {r, x} <= axes_of(e)}
+    if not any(_overlap(e, r, x) for r in shared for e in indices):
+        return ()
     looped = next((r for r in reduce.ranges if r not in shared), reduce.ranges[0])
     made = tuple(r for r in reduce.ranges if r != looped)
     while made and (product([r.extent for r in made]).constant or MOST_TAPS + 1) > MOST_TAPS:
         longest = max(made, key=lambda r: r.extent.constant or MOST_TAPS + 1)
         made = tuple(r for r in made if r != longest)
     return made
+
+
+def _overlap(e: Index, r: Axis, x: Axis) -> bool:
+    """Whether outputs that are less than a body of them apart read the same element at different taps of a range."""
+    found = [coefficient(e, a) for a in (x, r)]
+    step, tap = (c.constant if c is not None else None for c in found)
+    if step is None or tap is None:
+        return True
+    taps = (n * step // tap for n in range(1, MOST_OUTPUTS) if tap and n * step % tap == 0)
+    return any(0 < abs(t) < (r.extent.constant or MOST_TAPS) for t in taps)
 
 
 def _outputs(width: int, most: int) -> int:
