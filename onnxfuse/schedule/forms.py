@@ -72,9 +72,10 @@ def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Can
     for d in c.definitions:
         value, copies = d.value, list[Definition]()
         for load in dict.fromkeys(load for other, load in reads if other is d and load.guards):
-            image, there = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
-            value = _replaced(value, load, there)
-            copies.append(image)
+            padded = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
+            if padded is not None:
+                value = _replaced(value, load, padded[1])
+                copies.append(padded[0])
         made += [*copies, replace(d, value=value)]
     return replace(c, definitions=tuple(made))
 

@@ -42,11 +42,14 @@ def image_of(
     return Definition(name, axes, made), read
 
 
-def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load]:
+def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load] | None:
     """The image `name` with the padding of what a load reads, if any, written out, and the load that reads it.
 
-    Where nobody knows how far padding goes, it is not written out: that load has its guards.
+    Where nobody knows how far padding goes, it is not written out: that load has its guards. None where what stands
+    for the padding is another at each place, such as the next part of a Concat.
     """
+    if read.otherwise is not None and any(axes_of(e) for e in indices_of(read.otherwise)):
+        return None
     guards = {g.index: g for g in read.guards}
     found = {e: (lower(e), upper(e)) for e in read.index if e in guards}
     ends = {e: (first, last) for e, (first, last) in found.items() if first is not None and last is not None}

@@ -206,10 +206,11 @@ def _tiled_in_exchange(
         return None
     image, filters = operand_of(c.left), operand_of(c.right)
     if image.guards:
-        padded, image = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
-        if image.guards:
+        padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
+        if padded is None or padded[1].guards:
             return None
-        _add(done, padded)
+        _add(done, padded[0])
+        image = padded[1]
     done.layouts[filters.source] = layout
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
     return exchanged(c, nest, image, done.places)
@@ -288,7 +289,7 @@ def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
         readable = pieces is not None and readable_pieces(*pieces, guarded=bool(left.guards))
         if fits and readable:
             return left
-        image = len(left.index) >= 3 and (c.zeros is not None or isinstance(left.otherwise, Const | None))
+        image = len(left.index) >= 3
         if image and (left.guards or (windows and not (fits and readable))):
             padded = _padded(c, left, done, rows)
             return padded if padded is not None else _in_rows(c, left, done, rows)
@@ -310,9 +311,10 @@ def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | N
 
     None where some of it cannot be.
     """
-    image, load = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
-    if load.guards:
+    made = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+    if made is None or made[1].guards:
         return None
+    image, load = made
     _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
     return replace(load, dtype=rows)
 
