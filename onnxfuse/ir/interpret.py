@@ -82,7 +82,7 @@ def bound(kernel: Kernel, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
             assert isinstance(b, ExtentBind)
             factor = int(here.index(b.factor))
             rest = shapes[b.input][b.axis] - int(here.index(b.rest))
-            symbols[b.symbol.name] = int(rest / factor) if factor else 0
+            symbols[b.symbol.name] = rest // factor if factor else 0
     if any(int(here.index(e)) < 0 for e in kernel.requires):
         raise KernelFault("a dimension is larger than the model allows")
     for p, shape in zip(kernel.inputs, shapes, strict=True):
