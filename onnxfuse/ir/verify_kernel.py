@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, assert_never
 
@@ -59,8 +59,9 @@ def verify(kernel: Kernel) -> tuple[str, ...]:
     return tuple(found)
 
 
+@lru_cache(64)
 def _pattern(number: int) -> Array:
-    """The iteration of the loop of this number that each sample is in: 0 first, 1 second, 3 last, 2 another.
+    """The iteration of the loop of this number that each sample is in: 0 first, 1 second, 2 another, 3 last.
 
     Groups of samples are all corners of five loops, those of two groups of different ones.
     """
@@ -75,8 +76,9 @@ _ALONE = np.repeat([True, True, True, False], GROUP) | (np.arange(SAMPLES) % 2 =
 
 def _picked(count: Any, pattern: Array) -> Array:
     """The iteration that each sample is in, of so many."""
-    last = np.broadcast_to(np.asarray(count) - 1, pattern.shape)
-    return np.select([pattern == 0, pattern == 1, pattern == 2], [0, np.minimum(last, 1), last // 2], last)
+    last = np.asarray(count) - 1
+    choices = np.stack([np.zeros_like(last), np.minimum(last, 1), last // 2, last])
+    return np.asarray(choices[pattern, np.arange(last.size) if last.size > 1 else 0] if last.ndim else choices[pattern])
 
 
 @dataclass(slots=True)
@@ -152,7 +154,7 @@ class _Check:
         self.stored, self.read, self.depth, self.task = {}, {}, 0, np.zeros(SAMPLES, np.int64)
         for s in phase.splits:
             extent = np.broadcast_to(p.index(s.extent), (SAMPLES,))
-            pattern = _pattern(self.depth)
+            pattern = _pattern(self.depth).copy()
             pattern[2 * GROUP : 3 * GROUP] = np.minimum(pattern[2 * GROUP : 3 * GROUP], 1)
             step = _picked(-(-extent // s.step), pattern)
             p.axes[s.first.name] = np.where(_ALONE, step * s.step, 0)
