@@ -8,7 +8,6 @@ stored what: to leave a buffer, to read what nothing stored, or to meet another 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, assert_never
 
 import numpy as np
@@ -91,29 +90,26 @@ def bound(kernel: Kernel, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
     return symbols
 
 
-@dataclass(slots=True)
 class _Sum:
-    """The variables of a fold while it runs. `lanes` is not 0 where the lanes of vectors are kept apart, first."""
+    """A variable of a fold while it runs, which stands in places of `rank` dimensions.
 
-    combine: str
-    values: list[Array]
-    rank: int  # dimensions of the places that the fold stands in
-    lanes: int = 0
+    `lanes` is not 0 where the lanes of vectors are kept apart, in a dimension before those.
+    """
+
+    def __init__(self, value: Array, rank: int, lanes: int = 0) -> None:
+        self.value, self.rank, self.lanes = value, rank, lanes
 
 
-@dataclass(slots=True)
 class _Run:
     """One run of a kernel."""
 
-    symbols: Mapping[str, int]
-    memory: dict[str, Memory]
-    lanes: int
-    most_tasks: int
-    done: int = 1  # numbers of tasks that are taken
-    folds: dict[str, _Sum] = field(default_factory=dict)
-    vectors: list[int] = field(default_factory=list)  # dimensions that vector loops run along, from the last one on
-    apart: dict[int, bool] = field(default_factory=dict)
-    pointed: list[str] = field(default_factory=lambda: [""])
+    def __init__(self, symbols: Mapping[str, int], memory: dict[str, Memory], lanes: int, most_tasks: int) -> None:
+        self.symbols, self.memory, self.lanes, self.most_tasks = symbols, memory, lanes, most_tasks
+        self.done = 1  # numbers of tasks that are taken
+        self.folds: dict[str, _Sum] = {}
+        self.vectors: list[int] = []  # dimensions that vector loops run along, from the last one on
+        self.apart: dict[int, bool] = {}
+        self.pointed = [""]  # buffers that pointers lead to, behind that of zeros
 
     def phase(self, phase: Phase) -> None:
         """All tasks of a phase, some at a time."""
@@ -242,12 +238,11 @@ class _Run:
         shape = (lanes, *p.shape) if lanes else p.shape
         for target, first in zip(s.targets, start, strict=True):
             assert isinstance(first, Const)
-            self.folds[target] = _Sum(
-                s.combine, [np.full(shape, first.value, computed(first.dtype))], len(p.shape), lanes
-            )
+            value = np.full(shape, first.value, computed(first.dtype))
+            self.folds[target] = _Sum(value, len(p.shape), lanes)
         self.body(s.body, p)
         for target in s.targets:
-            (value,) = self.folds.pop(target).values
+            value = self.folds.pop(target).value
             if s.part is None:
                 p.variables[target] = value
                 continue
@@ -267,14 +262,14 @@ class _Run:
         assert isinstance(start[0], Const)
         (value,), (held,) = values, sums
         if p.alive is not None:
-            value = np.where(p.alive, value, start[0].value).astype(held.values[0].dtype)
+            value = np.where(p.alive, value, start[0].value).astype(held.value.dtype)
         if held.lanes:
             value = self.by_lanes(value, held, start[0].value, len(p.shape))
             inner = len(p.shape) - held.rank
             value = _reduced(monoid.numpy, value, (0, *range(2, inner + 1)))
         else:
             value = _reduced(monoid.numpy, value, tuple(range(inner)))
-        held.values[0] = _reduced(monoid.numpy, np.stack([held.values[0], value]), (0,))
+        held.value = _reduced(monoid.numpy, np.stack([held.value, value]), (0,))
 
     def by_lanes(self, value: Array, held: _Sum, idle: Any, rank: int) -> Array:
         """Values with the dimension of the vector loop cut into (vectors, lanes), both of them first."""
@@ -295,11 +290,11 @@ class _Run:
         merged = MONOIDS[s.combine].merge(left, right)
         at = Places(outer, p.tasks, p.symbols, p.memory)
         for i in range(len(flat[0])):
-            at.variables = {f"%l{k}": h.values[0] for k, h in enumerate(sums)}
+            at.variables = {f"%l{k}": h.value for k, h in enumerate(sums)}
             at.variables |= {f"%r{k}": f[i] for k, f in enumerate(flat)}
             made = [at.scalar(m) for m in merged]
             for h, m in zip(sums, made, strict=True):
-                h.values[0] = m if alive is None else np.where(alive[i], m, h.values[0])
+                h.value = m if alive is None else np.where(alive[i], m, h.value)
 
 
 def _reduced(merge: Any, value: Array, axes: tuple[int, ...]) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -68,7 +67,6 @@ def pointed(address: Array) -> tuple[Array, Array]:
     return address // SEGMENT, address % SEGMENT - MIDDLE
 
 
-@dataclass(slots=True)
 class Memory:
     """A buffer: its elements in one copy, or one for each task, and who stored each; bfloat16 as float32.
 
@@ -76,11 +74,9 @@ class Memory:
     phases counted on; None for inputs. Numbers from `now` on are those of the phase that runs.
     """
 
-    name: str
-    dtype: DType
-    values: Array  # copies x elements
-    made: Array | None
-    now: int = 1
+    def __init__(self, name: str, dtype: DType, values: Array, made: Array | None) -> None:
+        self.name, self.dtype, self.values, self.made = name, dtype, values, made  # copies x elements
+        self.now = 1
 
     @staticmethod
     def empty(name: str, dtype: DType, size: int, copies: int = 1, *, pointers: bool = False) -> Memory:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 Numbers = Any  # an integer, or an array of them
 
 
-@dataclass(slots=True)
 class Places:
     """The iterations that run at a time: `shape` has those of the innermost loop first and the tasks last.
 
@@ -25,19 +24,22 @@ class Places:
     iterations that there are; `tasks` their numbers.
     """
 
-    shape: tuple[int, ...]
-    tasks: Array
-    symbols: Mapping[str, int]
-    memory: Mapping[str, Memory]
-    axes: dict[str, Numbers] = field(default_factory=dict)
-    variables: dict[str, Array] = field(default_factory=dict)
-    alive: Where = None
+    def __init__(
+        self, shape: tuple[int, ...], tasks: Array, symbols: Mapping[str, Numbers], memory: Mapping[str, Memory]
+    ) -> None:
+        self.shape, self.tasks, self.symbols, self.memory = shape, tasks, symbols, memory
+        self.axes: dict[str, Numbers] = {}
+        self.variables: dict[str, Array] = {}
+        self.alive: Where = None
 
-    def inner(self, shape: tuple[int, ...], alive: Where) -> Places:
+    def inner(self, shape: tuple[int, ...], alive: Where) -> Self:
         """The same for what is inside: what it declares ends with it."""
-        return Places(shape, self.tasks, self.symbols, self.memory, dict(self.axes), dict(self.variables), alive)
+        made = copy(self)
+        made.shape, made.alive = shape, alive
+        made.axes, made.variables = dict(self.axes), dict(self.variables)
+        return made
 
-    def within(self, alive: Where) -> Places:
+    def within(self, alive: Where) -> Self:
         """The same for fewer iterations."""
         return self.inner(self.shape, both(self.alive, alive))
 

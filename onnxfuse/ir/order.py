@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
+from copy import copy
+from dataclasses import fields
 from typing import assert_never, get_args
 
 from onnxfuse.ir.compose import indices_of, sources, walk
@@ -84,20 +85,20 @@ def _walk(body: tuple[Stmt, ...], made: set[str], found: dict[str, None]) -> Non
         made.update(_stored(s))
 
 
-@dataclass(slots=True)
 class _Scope:
     """What has a name at a place: loop variables, variables, those of open folds, symbols and buffers."""
 
-    axes: set[str]
-    variables: set[str]
-    folds: set[str]
-    symbols: frozenset[str]
-    buffers: frozenset[str]
-    found: dict[str, None] = field(default_factory=dict)
+    def __init__(self, axes: set[str], symbols: frozenset[str], buffers: frozenset[str]) -> None:
+        self.axes, self.symbols, self.buffers = axes, symbols, buffers
+        self.variables: set[str] = set()
+        self.folds: set[str] = set()
+        self.found: dict[str, None] = {}
 
     def inner(self, *axes: str) -> _Scope:
         """The same for a block, in which some more axes have names."""
-        return _Scope(self.axes | {*axes}, set(self.variables), self.folds, self.symbols, self.buffers, self.found)
+        made = copy(self)
+        made.axes, made.variables = self.axes | {*axes}, set(self.variables)
+        return made
 
     def index(self, e: Index) -> None:
         """The names of an index."""
@@ -134,7 +135,7 @@ def _unnamed(kernel: Kernel) -> Iterator[str]:
     shared = frozenset(_shared(kernel))
     for phase in kernel.phases:
         edges = {a.name for s in phase.splits for a in (s.first, s.last)}
-        scope = _Scope(edges, set(), set(), symbols, shared | {b.name for b in phase.locals})
+        scope = _Scope(edges, symbols, shared | {b.name for b in phase.locals})
         for s in phase.splits:
             scope.inner().index(s.extent)
         _named(phase.body, scope)

@@ -6,8 +6,7 @@ Iterations are sampled at the corners of all loops, where affine indices are lar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, assert_never
@@ -81,44 +80,40 @@ def _picked(count: Any, pattern: Array) -> Array:
     return np.asarray(choices[pattern, np.arange(last.size) if last.size > 1 else 0] if last.ndim else choices[pattern])
 
 
-@dataclass(slots=True)
 class _Samples(Places):
     """Sampled iterations; what they look up in a tensor is the first or the last index that may be there."""
 
-    report: Any = None  # how lookups are checked
-
-    def inner(self, shape: tuple[int, ...], alive: Where) -> _Samples:
-        """The same for what is inside."""
-        return _Samples(shape, self.tasks, self.symbols, {}, dict(self.axes), {}, alive, self.report)
-
-    def within(self, alive: Where) -> _Samples:
-        """The same for fewer samples."""
-        return self.inner(self.shape, both(self.alive, alive))
+    def __init__(self, symbols: Mapping[str, Any], tell: Callable[[str, Any, Any, Where], None]) -> None:
+        super().__init__((SAMPLES,), np.zeros(1, np.int32), symbols, {})
+        self.tell = tell
 
     def _looked_up(self, a: Loaded, at: Array, extent: Any, inside: Where) -> Array:
-        self.report(a.source, at, 1, inside)
+        self.tell(a.source, at, 1, inside)
         return np.maximum(_picked(extent, _pattern(len(repr(a)))), 0)
 
 
-@dataclass(slots=True)
+Accesses = dict[str, list[tuple[Array, Where]]]
+
+
 class _Check:
     """The findings of one kernel, while its statements are walked."""
 
-    kernel: Kernel
-    found: list[str] = field(default_factory=list)
-    sizes: dict[str, Any] = field(default_factory=dict)
-    dtypes: dict[str, DType] = field(default_factory=dict)
-    shared: set[str] = field(default_factory=set)
-    stored: dict[str, list[tuple[Array, Where]]] = field(default_factory=dict)
-    read: dict[str, list[tuple[Array, Where]]] = field(default_factory=dict)
-    where: str = ""
-    depth: int = 0
-    vector: Axis | None = None
-    task: Array = field(default_factory=lambda: np.zeros(SAMPLES, np.int64))
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.found: list[str] = []
+        self.sizes: dict[str, Any] = {}
+        self.dtypes: dict[str, DType] = {}
+        self.shared = {p.name for p in kernel.outputs} | {b.name for b in kernel.scratch}
+        self.stored: Accesses = {}  # of the phase that is walked, in buffers that tasks share
+        self.read: Accesses = {}
+        self.where = ""
+        self.depth = 0
+        self.vector: Axis | None = None
+        self.task = np.zeros(SAMPLES, np.int64)
 
     def findings(self) -> list[str]:
         """What the samples show."""
-        p = _Samples((SAMPLES,), np.zeros(1, np.int32), self.symbols(), {}, report=self.reads)
+        p = _Samples(self.symbols(), self.reads)
         possible = np.ones(SAMPLES, bool)
         for e in self.kernel.requires:
             possible &= p.index(e) >= 0
@@ -129,7 +124,6 @@ class _Check:
             self.sizes[x.name], self.dtypes[x.name] = reduce(mul, extents, np.ones(1, np.int64)), x.dtype
         for b in self.kernel.scratch:
             self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
-        self.shared = {p.name for p in self.kernel.outputs} | {b.name for b in self.kernel.scratch}
         for number, phase in enumerate(self.kernel.phases):
             self.where = f"phase {number}"
             self.phase(phase, p.within(possible))
@@ -138,7 +132,7 @@ class _Check:
     def symbols(self) -> Mapping[str, Any]:
         """Extents of each group of samples."""
         values: dict[str, Any] = {}
-        here = _Samples((SAMPLES,), np.zeros(1, np.int32), values, {})
+        here = _Samples(values, self.reads)
         free = 0
         for b in self.kernel.binds:
             if isinstance(b, Computed):

@@ -1,4 +1,4 @@
-"""Faults planted in kernels are found: by `verify`, which runs nothing, or else by the interpreter; each says by which."""
+"""Faults planted in kernels are found by `verify`, which runs nothing, or by the interpreter; a test says by which."""
 
 from __future__ import annotations
 
@@ -162,7 +162,10 @@ SPLIT = Split(FIRST, LAST, Index.of(40))
 ONE_LINE = (Index.of(40),)
 
 
-def copied(source: str, at: Index, to: str, place: Index = Index.of(AT)) -> Loop:
+HERE = Index.of(AT)
+
+
+def copied(source: str, at: Index, to: str, place: Index = HERE) -> Loop:
     body = (Store(to, place, Load(source, (at,), F32)),)
     return Loop(AT, Index.of(FIRST), Index.of(LAST), "serial", body)
 
