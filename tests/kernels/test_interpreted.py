@@ -2,7 +2,7 @@
 
 `verify` finds nothing in any of them, and the compiled ones compute the same.
 
-A run takes all cases for one machine class and every seventh of the other classes' kernels, but for the cases whose
+A run takes all cases for one machine class and every eleventh of the other classes' kernels, but for the cases whose
 float64 reference takes seconds; those and all the others run under the `slow` marker.
 """
 
@@ -20,7 +20,7 @@ from tests.kernels.compiled import BUILDS, Array, Case, check, expected, fed, li
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.tables import kernels
 
-MAIN, SOME, FEW = "x86-64-v4", 7, 41
+MAIN, SOME, FEW = "x86-64-v4", 11, 41
 # 6144 terms, or thousands of columns: their reference takes seconds
 LONG = ("gemm_turned_deep", "gemm_deep", "bfloat16_gemm_deep", "mlp_430", "left_joined_M", "gemm_any_wide")
 
