@@ -9,12 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Literal
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import SINGLE, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+
+Space = Literal["scratch", "local", "pointers"]  # pointers are local too: a table of addresses
+LoopKind = Literal["serial", "vector", "unroll"]
+TileKind = Literal["rows", "even", "packed", "codes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +45,7 @@ class Buffer:
     name: str
     dtype: DType
     size: Index  # elements
-    space: str  # scratch | local
+    space: Space
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +65,7 @@ class Loop:
     axis: Axis
     begin: Index
     end: Index
-    kind: str
+    kind: LoopKind
     body: tuple[Stmt, ...]
 
 
@@ -170,7 +175,7 @@ class Tile:
     out_at: Index
     rows: Index
     most: int
-    kind: str  # rows | even | packed
+    kind: TileKind
     a: str
     a_at: Index
     segments: int

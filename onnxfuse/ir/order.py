@@ -1,27 +1,66 @@
-"""Whether a kernel reads only what was stored before: the order of its statements, not their values."""
+"""Whether a kernel's statements come in an order that makes sense: what is read was named and stored before."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import assert_never
+from copy import copy
+from dataclasses import fields
+from typing import assert_never, get_args
 
-from onnxfuse.ir.compose import sources
+from onnxfuse.ir.compose import indices_of, sources, walk
+from onnxfuse.ir.index import Index, axes_of, symbols_of
 from onnxfuse.ir.kernel import (
     Accumulate,
     Across,
     Bind,
+    Coding,
     Fold,
     Kernel,
     Let,
     Loop,
+    LoopKind,
     Pack,
     Point,
+    Space,
     Stmt,
     Store,
     Tile,
+    TileKind,
     Touch,
     When,
+    statements,
 )
+from onnxfuse.ir.scalar import Guard, Load, Scalar
+
+
+def disorder(kernel: Kernel) -> tuple[str, ...]:
+    """What a kernel has twice or not at all, what it names before there is such a thing, and reads before it stores."""
+    found = dict.fromkeys(_kinds(kernel))
+    found |= dict.fromkeys(f"{name} is read before anything is stored there" for name in early_reads(kernel))
+    found |= dict.fromkeys(_unnamed(kernel))
+    return tuple(found)
+
+
+def _shared(kernel: Kernel) -> list[str]:
+    return [*(p.name for p in (*kernel.inputs, *kernel.outputs)), *(b.name for b in kernel.scratch)]
+
+
+def _kinds(kernel: Kernel) -> Iterator[str]:
+    """Names that buffers share, and kinds that there are not."""
+    shared = _shared(kernel)
+    inputs = {p.name for p in kernel.inputs}
+    for phase in kernel.phases:
+        names = Counter((*shared, *(b.name for b in phase.locals)))
+        yield from (f"there are {n} buffers {name}" for name, n in names.items() if n > 1)
+        for b in (*kernel.scratch, *phase.locals):
+            if b.space not in get_args(Space) or (b.space == "scratch") != (b in kernel.scratch):
+                yield f"{b.name} is in the space {b.space}"
+        for s in statements(phase.body):
+            kinds = get_args(LoopKind if isinstance(s, Loop) else TileKind)
+            if isinstance(s, (Loop, Tile)) and s.kind not in kinds:
+                yield f"there is no kind {s.kind}"
+            yield from (f"{name} is an input, and stored into" for name in _stored(s) if name in inputs)
 
 
 def early_reads(kernel: Kernel) -> tuple[str, ...]:
@@ -40,10 +79,97 @@ def early_reads(kernel: Kernel) -> tuple[str, ...]:
 
 def _walk(body: tuple[Stmt, ...], made: set[str], found: dict[str, None]) -> None:
     for s in body:
-        found.update(dict.fromkeys(name for name in _read(s) if name not in made))
+        found.update(dict.fromkeys(name for name in _read(s) if name not in made and not name.startswith("%")))
         if isinstance(s, (Loop, Fold, When)):
             _walk(s.body, made, found)
         made.update(_stored(s))
+
+
+class _Scope:
+    """What has a name at a place: loop variables, variables, those of open folds, symbols and buffers."""
+
+    def __init__(self, axes: set[str], symbols: frozenset[str], buffers: frozenset[str]) -> None:
+        self.axes, self.symbols, self.buffers = axes, symbols, buffers
+        self.variables: set[str] = set()
+        self.folds: set[str] = set()
+        self.found: dict[str, None] = {}
+
+    def inner(self, *axes: str) -> _Scope:
+        """The same for a block, in which some more axes have names."""
+        made = copy(self)
+        made.axes, made.variables = self.axes | {*axes}, set(self.variables)
+        return made
+
+    def index(self, e: Index) -> None:
+        """The names of an index."""
+        missing = {a.name for a in axes_of(e)} - self.axes | {s.name for s in symbols_of(e)} - self.symbols
+        self.found.update((f"{name} has no value yet in {e!r}", None) for name in sorted(missing))
+
+    def scalar(self, x: Scalar) -> None:
+        """The names of a value."""
+        for e in indices_of(x):
+            self.index(e)
+        for n in walk(x):
+            if isinstance(n, Load) and not n.index and n.source not in self.variables:
+                self.found[f"{n.source} has no value yet"] = None
+
+    def parts(self, x: object) -> None:
+        """The names of all that a statement holds, its body and what it declares aside."""
+        if isinstance(x, Index):
+            self.index(x)
+        elif isinstance(x, Guard):
+            self.index(x.index)
+            self.index(x.extent)
+        elif isinstance(x, Scalar):
+            self.scalar(x)
+        elif isinstance(x, tuple):
+            for each in x:
+                self.parts(each)
+        elif isinstance(x, Coding):
+            self.parts((x.left_zero, x.right_zero))
+
+
+def _unnamed(kernel: Kernel) -> Iterator[str]:
+    """What is named before it has a value."""
+    symbols = frozenset(b.symbol.name for b in kernel.binds)
+    shared = frozenset(_shared(kernel))
+    for phase in kernel.phases:
+        edges = {a.name for s in phase.splits for a in (s.first, s.last)}
+        scope = _Scope(edges, symbols, shared | {b.name for b in phase.locals})
+        for s in phase.splits:
+            scope.inner().index(s.extent)
+        _named(phase.body, scope)
+        yield from scope.found
+
+
+def _named(body: tuple[Stmt, ...], scope: _Scope) -> None:
+    for s in body:
+        declared = [s.row.name, *(a.name for a in s.segments)] if isinstance(s, Point) else []
+        declared += [s.row.name, s.k.name] if isinstance(s, Pack) else []
+        here = scope.inner(*declared) if declared else scope
+        for f in fields(s):
+            if f.name != "body":
+                here.parts(getattr(s, f.name))
+        scope.found.update((f"there is no buffer {name}", None) for name in _stored(s) if name not in scope.buffers)
+        match s:
+            case Bind():
+                scope.axes.add(s.axis.name)
+            case Let():
+                scope.variables.add(s.name)
+            case Loop():
+                _named(s.body, scope.inner(s.axis.name))
+            case When():
+                _named(s.body, scope.inner())
+            case Fold():
+                scope.folds |= {*s.targets}
+                _named(s.body, scope)
+                scope.folds -= {*s.targets}
+                scope.variables |= {*s.targets}
+            case Accumulate():
+                missing = [t for t in s.targets if t not in scope.folds]
+                scope.found.update((f"{t} is accumulated into outside of its fold", None) for t in missing)
+            case _:
+                pass
 
 
 def _read(s: Stmt) -> Iterator[str]:

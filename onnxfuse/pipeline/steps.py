@@ -18,7 +18,7 @@ from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.order import early_reads
+from onnxfuse.ir.verify_kernel import verify
 from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
@@ -251,8 +251,8 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
         kernels = _alike(found)
         if isinstance(kernels, Decision):
             return kernels
-        early = [name for kernel in kernels for name in early_reads(kernel)]
-        assert not early, f"{early[0]} is read before anything is stored there"
+        wrong = [finding for kernel in kernels for finding in verify(kernel)]
+        assert not wrong, wrong[0]
         body = calls.body(group, kernels[0], graph)
         if isinstance(body, Decision):
             return body

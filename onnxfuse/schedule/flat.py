@@ -9,7 +9,7 @@ from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame, flat_in, goal_of, work_of
@@ -64,7 +64,11 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         return _cut_phase(work, frame, cut(goals, vector.axis, points), m, woven=record is not None)
     opened: list[Level] = []
     splits: list[Split] = []
-    for axis, kind, letter in ((m, "serial", "r"), (vector.axis if vector else None, "vector", "c")):
+    kinds: tuple[tuple[Axis | None, LoopKind, str], ...] = (
+        (m, "serial", "r"),
+        (vector.axis if vector else None, "vector", "c"),
+    )
+    for axis, kind, letter in kinds:
         if axis is None or (axis is m and not rows):
             continue
         lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)

@@ -8,7 +8,7 @@ from onnxfuse.ir.compose import cost, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, substitute
-from onnxfuse.ir.kernel import Buffer
+from onnxfuse.ir.kernel import Buffer, Space
 from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.jobs import Job, is_output
@@ -30,7 +30,7 @@ class Frame:
     lanes: int = 1
     aliases: dict[str, Job] = field(default_factory=dict)  # values that are made in the place of an output
 
-    def local(self, name: str, size: Index, dtype: DType = F32, space: str = "local") -> str:
+    def local(self, name: str, size: Index, dtype: DType = F32, space: Space = "local") -> str:
         """A buffer that lives as long as one task."""
         self.locals.append(Buffer(name, dtype, size, space))
         return name

@@ -13,7 +13,7 @@ from onnxfuse.config import Target
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile, TileKind
 from onnxfuse.ir.products import Product, Unit
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame
@@ -229,7 +229,7 @@ class _Rows:
     """Where a tile of the block finds its rows, and what makes them ready for the block."""
 
     ready: tuple[Stmt, ...]
-    kind: str
+    kind: TileKind
     source: str
     at: Index
     segments: int

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.codes import without_scales
-from onnxfuse.ir.compose import indices_of, loads, rebuild, sources, substitute_axes, walk
+from onnxfuse.ir.compose import guarded, indices_of, loads, sources, substitute_axes, walk
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
@@ -378,19 +378,6 @@ def _right(c: Contraction, done: Prepared, constants: Container[str], target: Ta
     digits = dict(zip(c.columns, unflatten(column, tuple(a.extent for a in c.columns)), strict=True))
     value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
     if (n.constant or 1) % width or n.constant is None:
-        value = _guarded_columns(value, Guard(column, n))
+        value = guarded(value, (Guard(column, n),))
     _add(done, Definition(name, axes, cast(value, F32)), right_side=True)
     return Load(name, (*map(Index.of, c.batch), *at), F32)
-
-
-def _guarded_columns(x: Scalar, guard: Guard) -> Scalar:
-    """x with every load of it also guarded by the last column."""
-
-    def go(node: Scalar) -> Scalar | None:
-        if isinstance(node, Load) and node.index:
-            return Load(
-                node.source, node.index, node.dtype, (*node.guards, guard), node.otherwise or const(0, node.dtype)
-            )
-        return None
-
-    return rebuild(x, go, lambda i: i)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped, substitute, transform
+from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
 NEAR = range(2, 5)  # distances from lane to lane up to which whole vectors are read, and sorted
@@ -34,7 +35,7 @@ class Level:
     """A loop to be opened."""
 
     axis: Axis
-    kind: str = "serial"
+    kind: LoopKind = "serial"
     begin: Index = ZERO
     end: Index | None = None
 

@@ -14,12 +14,14 @@ from onnxfuse import optimize
 from onnxfuse.build import CompileError
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError
-from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.index import Index
 from onnxfuse.ops import spec
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import engine
+from onnxfuse.schedule import schedule
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y, float[8, 64] z) {
     a = Exp(x)\n y = Softmax<axis = 1>(a)\n b = Tanh(x)\n c = ReduceMean<axes = [1]>(b)\n z = Sub(b, c) }"""
@@ -79,6 +81,23 @@ def test_a_row_that_fails_is_a_bug_and_costs_its_node(monkeypatch: pytest.Monkey
     assert result.kernels
     with pytest.raises(OnnxFuseError, match="Tanh: TypeError"):
         optimize(model(), stop_after="render", min_group=1, strict=True)
+
+
+def test_a_kernel_that_leaves_its_buffers_is_found_and_costs_its_group() -> None:
+    def spoiled(lowered: Any, *rest: Any, **settings: Any) -> Any:
+        made = schedule(lowered, *rest, **settings)
+        if isinstance(made, Decision) or "z" not in lowered.outputs:
+            return made
+        (out,) = made.outputs
+        return replace(made, outputs=(replace(out, shape=(Index.of(8), Index.of(63))),))
+
+    calls = Calls(schedule=spoiled)
+    result = optimize(model(), stop_after="render", min_group=1, calls=calls)
+    (bug,) = (r for r in result.refusals if r.code == "E-INTERNAL")
+    assert "stores out0[" in bug.reason
+    assert result.kernels
+    with pytest.raises(AssertionError, match="stores out0"):
+        optimize(model(), stop_after="render", min_group=1, strict=True, calls=calls)
 
 
 def test_a_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:

@@ -1,0 +1,234 @@
+"""What the statements of a kernel mean that are calls of its headers: pointers, packs, tiles, reductions of vectors.
+
+They stand outside of loops that run at a time, so that places are tasks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from onnxfuse.ir.dtype import BF16, DType
+from onnxfuse.ir.index import ZERO
+from onnxfuse.ir.interpret_memory import Array, KernelFault, Where, computed, converted, pointed, pointer
+from onnxfuse.ir.interpret_values import Places, both
+from onnxfuse.ir.kernel import Across, Pack, Point, Tile
+from onnxfuse.ir.monoid import MONOIDS
+
+ZEROS = 0  # the number of the buffer that padding is read from
+EVEN = 4  # entries of a segment of even rows: the first three and the last
+QUAD = 4  # steps of codes that lie side by side
+
+
+def point(s: Point, p: Places, names: list[str]) -> None:
+    """Row pointers; the numbers of buffers are their places in `names`, behind that of zeros."""
+    begin, end = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end))
+    if s.even:
+        entries = np.arange(EVEN)[:, None]
+        rows = np.where(entries == EVEN - 1, end - 1, begin + entries)
+        alive = p.alive
+    else:
+        entries = np.arange(max(int(_most(end - begin, p.alive)), 0))[:, None]
+        rows = begin + entries
+        alive = both(p.alive, rows < end)
+    counts = [int(np.asarray(p.index(a.extent)).max()) for a in s.segments]
+    for segment in np.ndindex(*counts):
+        here = p.inner((len(rows), *p.shape), alive)
+        here.axes[s.row.name] = rows
+        here.axes |= {a.name: at for a, at in zip(s.segments, segment, strict=True)}
+        where = here.holds(s.load.guards)
+        offset = here.index(s.load.index[0], where)
+        there = pointer(_number(names, s.load.source), offset)
+        if s.load.guards and where is not None:
+            padding = pointer(_number(names, s.padding) if s.padding else ZEROS, np.asarray(0))
+            there = np.where(where, there, padding)
+        number = int(np.ravel_multi_index(segment, counts)) if counts else 0
+        at = here.index(s.at) + number * (EVEN if s.even else s.pitch) + entries
+        p.memory[s.table].write(at, there, alive, p.tasks)
+
+
+def _most(e: Array, alive: Where) -> int:
+    """The largest of what is alive."""
+    e = np.broadcast_to(e, np.broadcast_shapes(e.shape, alive.shape)) if alive is not None else e
+    chosen = e if alive is None else e[np.broadcast_to(alive, e.shape)]
+    return int(chosen.max()) if chosen.size else 0
+
+
+def _number(names: list[str], name: str) -> int:
+    if name not in names:
+        names.append(name)
+    return names.index(name)
+
+
+def across(s: Across, p: Places, lanes: int) -> None:
+    """All lanes of each vector combined; lanes of the result behind the last row mean nothing."""
+    rows = np.asarray(p.index(s.rows))
+    if _most(rows, p.alive) > lanes:
+        raise KernelFault(f"{s.target} has {lanes} lanes, for {_most(rows, p.alive)} rows")
+    row = np.arange(lanes)[:, None]
+    there = both(p.alive, row < rows)
+    got, _ = p.memory[s.source].read(np.arange(lanes)[:, None, None] + row * lanes, there, p.tasks)
+    merge = MONOIDS[s.combine].numpy
+    assert merge is not None, "only plain monoids go across lanes"
+    p.memory[s.target].write(row, merge(got, axis=0), p.alive, p.tasks, row < rows)
+
+
+def pack(s: Pack, p: Places) -> None:
+    """Rows side by side, zeros behind the last one, and behind the last step of a matrix unit's piece."""
+    out = p.memory[s.out]
+    begin, end, depth = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end)), np.asarray(p.index(s.k.extent))
+    count, skip, at = end - begin, p.index(s.skip), p.index(s.at)
+    pitch = s.pitch or count
+    wide = count if s.apart else pitch
+    row = np.arange(max(_most(np.asarray(wide), p.alive), _most(count, p.alive)))[:, None]
+    k = np.arange(_most(depth, p.alive))[:, None, None]
+    inside = both(both(p.alive, row < count), k < depth)
+    here = p.inner(np.broadcast_shapes(k.shape, row.shape, p.shape), inside)
+    here.axes |= {s.row.name: begin + row, s.k.name: k}
+    where = here.holds(s.load.guards)
+    got, _ = p.memory[s.load.source].read(np.asarray(here.index(s.load.index[0], where)), where, p.tasks)
+    value = np.where(True if where is None else where, got, 0)
+    wanted = both(both(p.alive, row < np.maximum(wide, count)), k < depth)
+    out.write(_packed_at(s, out.dtype, at, row, k, pitch, skip), converted(value, out.dtype), wanted, p.tasks)
+    if s.unit is not None:
+        piece = s.unit.piece // out.dtype.bytes
+        k = np.arange(piece)[:, None, None]
+        tail = both(both(p.alive, row < pitch), k >= (depth + skip - 1) % piece + 1)
+        last = depth - 1 - (depth + skip - 1) % piece + k
+        place = _packed_at(s, out.dtype, at, row, last, pitch, skip)
+        out.write(place, np.zeros(1, computed(out.dtype)), tail, p.tasks)
+
+
+def _packed_at(s: Pack, t: DType, at: Array, row: Array, k: Array, pitch: Array | int, skip: Array) -> Array:
+    """Where step k of a row lies in what is packed."""
+    piece = s.unit.piece // t.bytes if s.unit is not None else 2 if t == BF16 else 1
+    k = k + skip
+    return np.asarray(at + (k // piece * pitch + row) * piece + k % piece)
+
+
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The steps of a tile's sum for each task: their segment, their number in it, and which there are."""
+
+    segment: Array  # steps x 1 x 1
+    k: Array
+    length: Array  # of a segment, for each task
+    alive: Where
+
+    def flat(self, padded: Array) -> Array:
+        """The number of each step where segments are padded to a length."""
+        return np.asarray(self.segment * padded + self.k)
+
+
+def _steps(s: Tile, p: Places) -> _Steps:
+    length = np.asarray(p.index(s.length))
+    most = _most(length, p.alive)
+    number = np.arange(s.segments * most)[:, None, None]
+    k = number % max(most, 1)
+    alive = k < length
+    return _Steps(number // max(most, 1), k, length, None if alive.all() else alive)
+
+
+def tile(s: Tile, p: Places, names: list[str]) -> None:
+    """Sums of products of rows and a panel's columns."""
+    rows = np.asarray(p.index(s.rows))
+    height = _most(rows, p.alive)
+    if height > s.most:
+        raise KernelFault(f"a tile of {height} rows, where {s.most} are the most")
+    steps, row = _steps(s, p), np.arange(height)[:, None]
+    there = both(p.alive, row < rows)
+    if s.kind == "packed":
+        left = _packed_left(s, p, steps, row, there, rows)
+    else:
+        left = _pointed_left(s, p, steps, row, there, rows, names)
+    right, known = _right(s, p, steps)
+    column = np.arange(s.width)[:, None, None]
+    if s.codes is not None:
+        left = left - p.scalar(s.codes.left_zero).astype(np.int64)
+        zeros, there_too = _right_zeros(s, p)
+        right, known = right - zeros, both(known, there_too)
+        left, right = left.astype(np.float64), right.astype(np.float64)  # sums of fewer than 65536 steps are exact
+    if steps.alive is not None:
+        left = np.where(steps.alive, left, 0).astype(left.dtype)
+    sums = np.moveaxis(np.matmul(np.moveaxis(left, -1, 0).swapaxes(1, 2), np.moveaxis(right, -1, 0)), 0, -1)
+    sums = np.moveaxis(sums, 1, 0)  # columns, rows, tasks
+    if s.codes is not None:
+        sums = sums.astype(np.int64).astype(np.int32)
+    elif s.columns != ZERO:
+        there = both(there, column < p.index(s.columns))
+    out, at = p.memory[s.out], p.index(s.out_at) + row * s.width + column
+    more = np.asarray(p.index(s.more)) != 0
+    if more.any():
+        before, _ = out.read(at, both(there, more), p.tasks)
+        sums = np.where(more, sums + before, sums)
+    out.write(at, sums, there, p.tasks, known)
+
+
+def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
+    """Steps x rows x tasks of a packed block."""
+    unit, t = s.product.unit, s.product.left
+    piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
+    k, where = steps.flat(steps.length), both(there, steps.alive)
+    pitch = s.most if unit is not None else rows
+    got, _ = p.memory[s.a].read(p.index(s.a_at) + (k // piece * pitch + row) * piece + k % piece, where, p.tasks)
+    return np.where(True if where is None else where, got, 0)
+
+
+def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Array:
+    """Segments x rows x tasks of addresses of pieces; of even rows those between the first and the last follow."""
+    table, segment, start = p.memory[s.a], np.arange(s.segments)[:, None, None], p.index(s.a_at)
+    if s.kind != "even":
+        address, _ = table.read(start + segment * s.most + row, there, p.tasks)
+        return np.broadcast_to(address, (s.segments, len(row), *p.shape))
+    between = (row > 1) & (row < rows - 1)
+    entry = np.where(row == 0, 0, np.where(row == rows - 1, EVEN - 1, 1))
+    address, _ = table.read(start + segment * EVEN + entry, there, p.tasks)
+    second, _ = table.read(start + segment * EVEN + 2, both(there, between), p.tasks)
+    address = np.where(between, address + (row - 1) * (second - address), address)
+    return np.broadcast_to(address, (s.segments, len(row), *p.shape))
+
+
+def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array, names: list[str]) -> Array:
+    """Steps x rows x tasks of rows that pointers lead to."""
+    address = _addresses(s, p, row, there, rows)[steps.segment[:, 0, 0]]
+    number, offset = pointed(address)
+    alive = both(there, steps.alive)
+    alive = np.broadcast_to(True if alive is None else alive, address.shape)
+    got = np.zeros(address.shape, computed(s.product.left))
+    for each in np.unique(number[alive]):
+        if each == ZEROS:
+            continue
+        if not 0 < each < len(names):
+            raise KernelFault(f"a pointer of {s.a} leads nowhere")
+        mine = alive & (number == each)
+        values, _ = p.memory[names[each]].read(offset + steps.k, mine, p.tasks)
+        got = np.where(mine, values, got).astype(got.dtype)
+    return got if s.codes is None else got.astype(np.int64)
+
+
+def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:
+    """Steps x columns x tasks of a panel, and which columns mean something."""
+    step, column = s.product.step, np.arange(s.width)[:, None]
+    k = steps.flat(steps.length if s.codes is None else -(-steps.length // QUAD) * QUAD)
+    at = p.index(s.b_at) + (k // step * s.width + column) * step + k % step
+    where = both(p.alive, steps.alive)
+    if s.codes is None and s.columns != ZERO:
+        where = both(where, column < p.index(s.columns))
+    got, known = p.memory[s.b].read(at, where, p.tasks, lenient=True)
+    if where is not None:
+        got = np.where(where, got, 0).astype(got.dtype)
+    got = np.broadcast_to(got, (len(k), s.width, *p.shape))
+    columns = None if known is None else np.broadcast_to(known.all(0), (s.width, *p.shape))[:, None]
+    return (got if s.codes is None else got.astype(np.int64)), columns
+
+
+def _right_zeros(s: Tile, p: Places) -> tuple[Array, Where]:
+    """Zero points of the columns, and the columns that there are."""
+    assert s.codes is not None
+    column, zero = np.arange(s.width)[:, None], s.codes.right_zero
+    there = np.broadcast_to(column < p.index(s.columns), (s.width, *p.shape))
+    if isinstance(zero, tuple):
+        got, _ = p.memory[zero[0]].read(p.index(zero[1]) + column, both(p.alive, there), p.tasks)
+        return np.where(there, got, 0).astype(np.int64), there[:, None]
+    return np.broadcast_to(p.scalar(zero).astype(np.int64), (s.width, *p.shape)), there[:, None]

@@ -1,0 +1,123 @@
+"""Indices and scalars of a kernel as NumPy arrays, for many iterations at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from copy import copy
+from typing import Any, Self
+
+import numpy as np
+
+from onnxfuse.ir.functions import FUNCTIONS
+from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.interpret_memory import Array, KernelFault, Memory, Where, computed, converted
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
+
+Numbers = Any  # an integer, or an array of them
+
+
+class Places:
+    """The iterations that run at a time: `shape` has those of the innermost loop first and the tasks last.
+
+    `axes` and `variables` hold what has a value there, as arrays that broadcast to the shape. `alive` are the
+    iterations that there are; `tasks` their numbers.
+    """
+
+    def __init__(
+        self, shape: tuple[int, ...], tasks: Array, symbols: Mapping[str, Numbers], memory: Mapping[str, Memory]
+    ) -> None:
+        self.shape, self.tasks, self.symbols, self.memory = shape, tasks, symbols, memory
+        self.axes: dict[str, Numbers] = {}
+        self.variables: dict[str, Array] = {}
+        self.alive: Where = None
+
+    def inner(self, shape: tuple[int, ...], alive: Where) -> Self:
+        """The same for what is inside: what it declares ends with it."""
+        made = copy(self)
+        made.shape, made.alive = shape, alive
+        made.axes, made.variables = dict(self.axes), dict(self.variables)
+        return made
+
+    def within(self, alive: Where) -> Self:
+        """The same for fewer iterations."""
+        return self.inner(self.shape, both(self.alive, alive))
+
+    def index(self, e: Index, where: Where = None) -> Numbers:
+        """An index; what is looked up is looked up `where` it says, or wherever something is alive."""
+        inside = self.alive if where is None else where
+        return evaluate(e, self._atom(inside))
+
+    def _atom(self, inside: Where) -> Callable[[Atom], Numbers]:
+        def value(a: Atom) -> Numbers:
+            if isinstance(a, Symbol):
+                return self.symbols[a.name]
+            if isinstance(a, Axis):
+                if a.name not in self.axes:
+                    raise KernelFault(f"the axis {a.name} has no value yet")
+                return self.axes[a.name]
+            if isinstance(a, Entry):
+                at = np.asarray(evaluate(a.at, value))
+                return _entries(a, at, inside)
+            assert isinstance(a, Loaded)
+            return self._looked_up(a, np.asarray(evaluate(a.at[0], value)), evaluate(a.extent, value), inside)
+
+        return value
+
+    def _looked_up(self, a: Loaded, at: Array, extent: Numbers, inside: Where) -> Array:
+        """An index that a tensor holds: from the end where it is negative."""
+        got, _ = self.memory[a.source].read(at, inside, self.tasks)
+        number = got.astype(np.int64)
+        number = np.where(number < 0, number + extent, number)
+        outside = (number < 0) | (number >= extent)
+        if np.any(outside if inside is None else outside & inside):
+            raise KernelFault("an index is out of range")
+        return np.where(outside, 0, number)
+
+    def holds(self, guards: tuple[Guard, ...]) -> Where:
+        """Where all guards hold, among what is alive; each is asked only where those before it hold."""
+        inside = self.alive
+        for g in guards:
+            i = self.index(g.index, inside)
+            inside = both(inside, np.asarray((i >= 0) & (i < self.index(g.extent, inside))))
+        return inside
+
+    def scalar(self, x: Scalar) -> Array:
+        """A value in the type that it is computed in."""
+        if isinstance(x, Const):
+            return np.asarray(x.value, computed(x.dtype))
+        if isinstance(x, FromIndex):
+            where = self.holds(x.guards)
+            got = np.asarray(self.index(x.index, where))
+            return converted(np.where(where, got, 0) if x.guards and where is not None else got, x.dtype)
+        if isinstance(x, Load):
+            return self._load(x)
+        assert isinstance(x, Apply), "a reduction is a fold in a kernel"
+        args = [self.scalar(a) for a in x.args]
+        if x.fn == "cast":
+            return converted(args[0], x.dtype)
+        return np.asarray(FUNCTIONS[x.fn].numpy(*args)).astype(computed(x.dtype))
+
+    def _load(self, x: Load) -> Array:
+        if not x.index:
+            if x.source not in self.variables:
+                raise KernelFault(f"the variable {x.source} has no value yet")
+            return self.variables[x.source]
+        where = self.holds(x.guards)
+        got, _ = self.memory[x.source].read(np.asarray(self.index(x.index[0], where)), where, self.tasks)
+        if not x.guards:
+            return got
+        assert x.otherwise is not None
+        return np.where(True if where is None else where, got, self.scalar(x.otherwise))
+
+
+def _entries(a: Entry, at: Array, inside: Where) -> Array:
+    outside = (at < 0) | (at >= len(a.table.values))
+    if np.any(outside if inside is None else outside & inside):
+        raise KernelFault(f"looks beside the {len(a.table.values)} entries of {a.table}")
+    return np.asarray(a.table.values, np.int64)[np.where(outside, 0, at)]
+
+
+def both(a: Where, b: Where) -> Where:
+    """Where both are."""
+    return b if a is None else a if b is None else a & b

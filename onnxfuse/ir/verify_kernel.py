@@ -1,0 +1,382 @@
+"""What is wrong with a kernel, without running it: accesses of sampled iterations, and the order of its statements.
+
+Every finding has a witness, an iteration that leaves a buffer or meets another task; what has none may still be wrong.
+Iterations are sampled at the corners of all loops, where affine indices are largest and smallest, and in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import lru_cache, reduce
+from operator import mul
+from typing import Any, assert_never
+
+import numpy as np
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.dtype import BF16, F32, DType
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Loaded, atoms
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.interpret_calls import EVEN, QUAD
+from onnxfuse.ir.interpret_memory import Array, KernelFault, Where
+from onnxfuse.ir.interpret_values import Places, both
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Across,
+    Bind,
+    Computed,
+    Fold,
+    Kernel,
+    Let,
+    Loop,
+    Pack,
+    Phase,
+    Point,
+    Stmt,
+    Store,
+    Tile,
+    Touch,
+    When,
+)
+from onnxfuse.ir.order import disorder
+from onnxfuse.ir.scalar import FromIndex, Load, Scalar
+
+GROUP = 32  # samples of one set of extents, which alone can meet
+GROUPS = 4  # corners twice, two tasks side by side, iterations in between
+SAMPLES = GROUPS * GROUP
+EXTENTS = ((1, 1, 1), (17, 40, 5), (3, 8, 2), (129, 33, 64))  # of the symbols of each group, unless that is too little
+ZERO_BYTES = 4096 * F32.bytes  # of tile.h: padding that a pointer or a row that is packed may stand for
+UNKNOWN = -1  # a task that has all of a phase
+
+
+def verify(kernel: Kernel) -> tuple[str, ...]:
+    """What is wrong with a kernel, each once; equal kernels of a network are looked at once."""
+    inputs, outputs = (tuple(replace(p, value="") for p in each) for each in (kernel.inputs, kernel.outputs))
+    return _verified(replace(kernel, inputs=inputs, outputs=outputs, choices=()))
+
+
+@lru_cache(256)
+def _verified(kernel: Kernel) -> tuple[str, ...]:
+    found = dict.fromkeys(disorder(kernel))
+    if not found:
+        with np.errstate(all="ignore"):
+            found |= dict.fromkeys(_Check(kernel).findings())
+    return tuple(found)
+
+
+@lru_cache(64)
+def _pattern(number: int) -> Array:
+    """The iteration of the loop of this number that each sample is in: 0 first, 1 second, 2 another, 3 last.
+
+    Groups of samples are all corners of five loops, those of two groups of different ones.
+    """
+    at = np.arange(GROUP)
+    corner = [np.where(at >> (number + shift) % 5 & 1, 3, 0) for shift in (0, number // 5, 0)]
+    return np.concatenate([*corner, _INSIDE[number % len(_INSIDE)]])
+
+
+_INSIDE = np.random.default_rng(5).integers(0, 4, (64, GROUP))
+_ALONE = np.repeat([True, True, True, False], GROUP) | (np.arange(SAMPLES) % 2 == 0)  # tasks of one step
+
+
+def _picked(count: Any, pattern: Array) -> Array:
+    """The iteration that each sample is in, of so many."""
+    last = np.asarray(count) - 1
+    choices = np.stack([np.zeros_like(last), np.minimum(last, 1), last // 2, last])
+    return np.asarray(choices[pattern, np.arange(last.size) if last.size > 1 else 0] if last.ndim else choices[pattern])
+
+
+class _Samples(Places):
+    """Sampled iterations; what they look up in a tensor is the first or the last index that may be there."""
+
+    def __init__(self, symbols: Mapping[str, Any], tell: Callable[[str, Any, Any, Where], None]) -> None:
+        super().__init__((SAMPLES,), np.zeros(1, np.int32), symbols, {})
+        self.tell = tell
+
+    def _looked_up(self, a: Loaded, at: Array, extent: Any, inside: Where) -> Array:
+        self.tell(a.source, at, 1, inside)
+        return np.maximum(_picked(extent, _pattern(len(repr(a)))), 0)
+
+
+Accesses = dict[str, list[tuple[Array, Where]]]
+
+
+class _Check:
+    """The findings of one kernel, while its statements are walked."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.found: list[str] = []
+        self.sizes: dict[str, Any] = {}
+        self.dtypes: dict[str, DType] = {}
+        self.shared = {p.name for p in kernel.outputs} | {b.name for b in kernel.scratch}
+        self.stored: Accesses = {}  # of the phase that is walked, in buffers that tasks share
+        self.read: Accesses = {}
+        self.where = ""
+        self.depth = 0
+        self.vector: Axis | None = None
+        self.task = np.zeros(SAMPLES, np.int64)
+
+    def findings(self) -> list[str]:
+        """What the samples show."""
+        p = _Samples(self.symbols(), self.reads)
+        possible = np.ones(SAMPLES, bool)
+        for e in self.kernel.requires:
+            possible &= p.index(e) >= 0
+        for x in (*self.kernel.inputs, *self.kernel.outputs):
+            extents = [np.asarray(p.index(e)) for e in x.storage]
+            for extent in extents:
+                possible &= extent >= 0
+            self.sizes[x.name], self.dtypes[x.name] = reduce(mul, extents, np.ones(1, np.int64)), x.dtype
+        for b in self.kernel.scratch:
+            self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
+        for number, phase in enumerate(self.kernel.phases):
+            self.where = f"phase {number}"
+            self.phase(phase, p.within(possible))
+        return self.found
+
+    def symbols(self) -> Mapping[str, Any]:
+        """Extents of each group of samples."""
+        values: dict[str, Any] = {}
+        here = _Samples(values, self.reads)
+        free = 0
+        for b in self.kernel.binds:
+            if isinstance(b, Computed):
+                values[b.symbol.name] = here.index(b.value)
+            else:
+                picked = [max(extents[free % len(extents)], b.symbol.least) for extents in EXTENTS]
+                values[b.symbol.name] = np.repeat(np.array(picked, np.int64), GROUP)
+                free += 1
+        return values
+
+    def phase(self, phase: Phase, p: _Samples) -> None:
+        """Bounds of all accesses of one task in each sample, and what tasks do to each other."""
+        self.stored, self.read, self.depth, self.task = {}, {}, 0, np.zeros(SAMPLES, np.int64)
+        for s in phase.splits:
+            extent = np.broadcast_to(p.index(s.extent), (SAMPLES,))
+            pattern = _pattern(self.depth).copy()
+            pattern[2 * GROUP : 3 * GROUP] = np.minimum(pattern[2 * GROUP : 3 * GROUP], 1)
+            step = _picked(-(-extent // s.step), pattern)
+            p.axes[s.first.name] = np.where(_ALONE, step * s.step, 0)
+            p.axes[s.last.name] = np.where(_ALONE, np.minimum((step + 1) * s.step, extent), extent)
+            p.alive = both(p.alive, extent > 0)
+            self.task = np.where(_ALONE, self.task << 32 | step, UNKNOWN)
+            self.depth += 1
+        for b in phase.locals:
+            self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
+        self.body(phase.body, p)
+        self.meetings()
+
+    def meetings(self) -> None:
+        """Tasks of the phase that store into one element, or of which one reads what another one stores."""
+        for name, stored in self.stored.items():
+            at, task = self.places(stored)
+            order = np.argsort(at, kind="stable")
+            at, task = at[order], task[order]
+            if ((at[1:] == at[:-1]) & (task[1:] != task[:-1])).any():
+                self.found.append(f"{self.where}: two tasks store into one element of {name}")
+            there, reader = self.places(self.read.get(name, []))
+            if not len(at) or not len(there):
+                continue
+            first = np.minimum(np.searchsorted(at, there), len(at) - 1)
+            if ((at[first] == there) & (task[first] != reader)).any():
+                self.found.append(f"{self.where}: a task reads an element of {name} that another one stores")
+
+    def places(self, accesses: list[tuple[Array, Where]]) -> tuple[Array, Array]:
+        """The elements that samples of known tasks access, those of each group apart, and their tasks."""
+        group = np.repeat(np.arange(GROUPS), GROUP) if self.kernel.binds else np.zeros(SAMPLES, np.int64)
+        at, task = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        for offset, where in accesses:
+            known = both(self.task != UNKNOWN, where)
+            assert known is not None
+            at.append((np.broadcast_to(offset, known.shape) * GROUPS + group)[known])
+            task.append(self.task[known])
+        return np.concatenate(at), np.concatenate(task)
+
+    # Accesses ---------------------------------------------------------------------------------------------------------
+
+    def reads(self, name: str, offset: Any, count: Any, where: Where) -> None:
+        """Elements of a buffer from an offset on are read."""
+        self.inside(name, offset, count, where, "reads")
+        if name in self.shared:
+            self.read.setdefault(name, []).append((np.asarray(offset), where))
+
+    def stores(self, name: str, offset: Any, count: Any, where: Where) -> None:
+        """Elements of a buffer from an offset on are stored."""
+        self.inside(name, offset, count, where, "stores")
+        if name in self.shared:
+            self.stored.setdefault(name, []).append((np.asarray(offset), where))
+
+    def inside(self, name: str, offset: Any, count: Any, where: Where, doing: str) -> None:
+        """A finding where some of the elements are outside of the buffer."""
+        size = self.sizes[name]
+        outside = (np.asarray(count) > 0) & ((offset < 0) | (offset + count > size))
+        if where is not None:
+            outside = outside & where
+        if outside.any():
+            low, n, all_ = (np.broadcast_to(x, outside.shape)[outside][0] for x in (offset, count, size))
+            last = f" to {low + n - 1}" if n > 1 else ""
+            self.found.append(f"{self.where}: {doing} {name}[{low}{last}], which has {all_} elements")
+
+    def multiple(self, name: str, offset: Any, of: int, where: Where) -> None:
+        """A finding where an offset is not a multiple of what is taken at a time."""
+        wrong = np.asarray(offset % of != 0)
+        if (wrong if where is None else wrong & where).any():
+            self.found.append(f"{self.where}: an offset in {name} is no multiple of {of}")
+
+    def value(self, x: Scalar, p: _Samples) -> None:
+        """All that a value reads."""
+        for n in walk(x):
+            if isinstance(n, Load) and n.index:
+                where = p.holds(n.guards)
+                self.reads(n.source, p.index(n.index[0], where), 1, where)
+            elif isinstance(n, FromIndex) and any(isinstance(a, (Entry, Loaded)) for a in atoms(n.index)):
+                p.index(n.index, p.holds(n.guards))
+
+    # Statements -------------------------------------------------------------------------------------------------------
+
+    def body(self, body: tuple[Stmt, ...], p: _Samples) -> None:
+        """Statements, those behind a fault too."""
+        for s in body:
+            try:
+                self.statement(s, p)
+            except KernelFault as fault:
+                self.found.append(f"{self.where}: {fault}")
+
+    def statement(self, s: Stmt, p: _Samples) -> None:
+        """One statement."""
+        match s:
+            case Bind():
+                where = p.holds(s.guards)
+                value = p.index(s.value, where)
+                value = value if s.most is None else np.minimum(value, p.index(s.most))
+                p.axes[s.axis.name] = np.where(where, value, 0) if s.guards and where is not None else value
+            case Loop():
+                self.loop(s, p)
+            case When():
+                where = p.holds(s.guards)
+                if where is None or where.any():
+                    self.body(s.body, p.within(where))
+            case Fold():
+                self.body(s.body, p)
+                if s.part is not None:
+                    self.stores(s.part[0], p.index(s.part[1]), 1, p.alive)
+            case Let():
+                self.value(s.value, p)
+            case Accumulate():
+                for v in s.values:
+                    self.value(v, p)
+            case Store():
+                self.store(s, p)
+            case Point() | Tile() | Pack() | Across() | Touch():
+                self.call(s, p)
+            case _:
+                assert_never(s)
+
+    def loop(self, s: Loop, p: _Samples) -> None:
+        """One iteration of a loop in each sample."""
+        begin = p.index(s.begin)
+        count = p.index(s.end) - begin
+        inner = p.within(np.broadcast_to(np.asarray(count) > 0, (SAMPLES,)))
+        assert inner.alive is not None
+        if not inner.alive.any():
+            return
+        inner.axes[s.axis.name] = begin + _picked(count, _pattern(self.depth))
+        outer = self.depth, self.vector
+        self.depth, self.vector = self.depth + 1, s.axis if s.kind == "vector" else self.vector
+        self.body(s.body, inner)
+        self.depth, self.vector = outer
+
+    def store(self, s: Store, p: _Samples) -> None:
+        """Elements that are stored, and what a vector of them asks for."""
+        for v in s.values:
+            self.value(v, p)
+        self.stores(s.buffer, p.index(s.offset), len(s.values), p.alive)
+        if s.behind and (self.vector is None or coefficient(s.offset, self.vector) != len(s.values)):
+            self.found.append(f"{self.where}: vectors that are woven into {s.buffer} do not lie side by side")
+        if s.stream and (self.vector is None or coefficient(s.offset, self.vector) != ONE):
+            self.found.append(f"{self.where}: what is streamed into {s.buffer} is no vector")
+
+    def call(self, s: Point | Tile | Pack | Across | Touch, p: _Samples) -> None:
+        """A statement that is a call; what is only fetched may be anywhere."""
+        match s:
+            case Point():
+                self.point(s, p)
+            case Tile():
+                self.tile(s, p)
+            case Pack():
+                self.pack(s, p)
+            case Across():
+                self.reads(s.source, 0, p.index(s.rows), p.alive)
+                self.stores(s.target, 0, p.index(s.rows), p.alive)
+            case Touch():
+                pass
+            case _:
+                assert_never(s)
+
+    def piece(self, load: Load, length: Any, p: _Samples, padding: str) -> None:
+        """A contiguous piece of a row, or the padding that stands for it."""
+        where = p.holds(load.guards)
+        self.reads(load.source, p.index(load.index[0], where), length, where)
+        if load.guards and padding:
+            self.reads(padding, 0, length, p.alive)
+        elif load.guards and (np.asarray(length) * self.dtypes[load.source].bytes > ZERO_BYTES).any():
+            self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
+
+    def point(self, s: Point, p: _Samples) -> None:
+        """Entries of a table, and the pieces that they lead to."""
+        begin = p.index(s.begin)
+        rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
+        counts = [p.index(a.extent) for a in s.segments]
+        segments = reduce(mul, counts, 1)
+        entries = (segments - 1) * (EVEN if s.even else s.pitch) + (EVEN if s.even else rows)
+        here = p.within(rows > 0)
+        self.stores(s.table, p.index(s.at), entries, here.alive)
+        here.axes[s.row.name] = begin + _picked(rows, _pattern(self.depth))
+        for number, (a, n) in enumerate(zip(s.segments, counts, strict=True), self.depth + 1):
+            here.axes[a.name] = _picked(n, _pattern(number))
+        self.piece(s.load, p.index(s.length), here, s.padding)
+
+    def pack(self, s: Pack, p: _Samples) -> None:
+        """Rows that are read, and where they are packed."""
+        t, begin, depth, at = self.dtypes[s.out], p.index(s.begin), p.index(s.k.extent), p.index(s.at)
+        rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
+        if coefficient(s.load.index[0], s.k) != ONE:
+            self.found.append(f"{self.where}: rows of {s.load.source} that are packed are not contiguous")
+        here = p.within((rows > 0) & (depth > 0))
+        here.axes |= {s.row.name: begin + _picked(rows, _pattern(self.depth)), s.k.name: np.zeros(1, np.int64)}
+        self.piece(s.load, depth, here, "")
+        pitch = s.pitch or rows
+        piece = s.unit.piece // t.bytes if s.unit is not None else 2 if t == BF16 else 1
+        steps = depth + p.index(s.skip)
+        last = (-(-steps // piece) - 1) * pitch + (rows if s.apart else pitch)
+        self.stores(s.out, at, last * piece if s.unit is not None else (last - 1) * piece + 1, here.alive)
+
+    def tile(self, s: Tile, p: _Samples) -> None:
+        """Both sides of a tile and its sums."""
+        rows, length, unit = p.index(s.rows), p.index(s.length), s.product.unit
+        where = both(p.alive, np.broadcast_to(np.asarray(rows) > 0, (SAMPLES,)))
+        if (np.asarray(rows) > s.most).any() and where is not None and (where & (np.asarray(rows) > s.most)).any():
+            self.found.append(f"{self.where}: a tile has more rows than {s.most}")
+        self.stores(s.out, p.index(s.out_at), (s.most if unit is not None else rows) * s.width, where)
+        a, b = p.index(s.a_at), p.index(s.b_at)
+        depth = length * s.segments
+        if s.kind == "packed":
+            t = s.product.left
+            piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
+            self.reads(s.a, a, depth * rows if unit is None else -(-depth // piece) * piece * s.most, where)
+            self.multiple(s.a, a, piece, where)
+        else:
+            entries = (s.segments - 1) * (EVEN if s.kind == "even" else s.most) + (EVEN if s.kind == "even" else rows)
+            self.reads(s.a, a, entries, where)
+        if s.codes is not None:
+            self.reads(s.b, b, (-(-length // QUAD) * s.segments + 1) * s.width * QUAD, where)
+            self.multiple(s.b, b, QUAD, where)
+            if isinstance(zero := s.codes.right_zero, tuple):
+                self.reads(zero[0], p.index(zero[1]), np.minimum(p.index(s.columns), s.width), where)
+        elif s.columns != ZERO:
+            self.reads(s.b, b, (depth - 1) * s.width + p.index(s.columns), where)
+        else:
+            self.reads(s.b, b, depth * s.width, where)
+            self.multiple(s.b, b, s.product.step, where)

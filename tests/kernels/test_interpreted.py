@@ -1,0 +1,83 @@
+"""Every kernel of the kernel tests runs in the interpreter, without a compiler, and computes what its rows mean.
+
+`verify` finds nothing in any of them, and the compiled ones compute the same.
+
+A run takes all cases for one machine class and every eleventh of the other classes' kernels, but for the cases whose
+float64 reference takes seconds; those and all the others run under the `slow` marker.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.verify_kernel import verify
+from tests.kernels.compiled import BUILDS, Array, Case, check, expected, fed, library_of, packed, scheduled
+from tests.kernels.pool_host import Pool, compiler
+from tests.kernels.tables import kernels
+
+MAIN, SOME, FEW = "x86-64-v4", 11, 41
+# 6144 terms, or thousands of columns: their reference takes seconds
+LONG = ("gemm_turned_deep", "gemm_deep", "bfloat16_gemm_deep", "mlp_430", "left_joined_M", "gemm_any_wide")
+
+
+def chosen(number: int, case: Case, target: str) -> bool:
+    """Whether a kernel is run every time."""
+    return not case.name.startswith(LONG) and (target in (MAIN, "little-cache") or number % SOME == 0)
+
+
+EVERY = [
+    pytest.param(case, target, id=f"{case.name}-{target}", marks=[] if chosen(i, case, target) else [pytest.mark.slow])
+    for i, (_, case, target) in enumerate(kernels())
+]
+COMPARED = [k for k in kernels() if k[2] == MAIN and not k[1].name.startswith(LONG)][::FEW]
+
+
+def kernel_for(case: Case, target: str) -> Kernel:
+    kernel = scheduled(case, target)
+    if isinstance(kernel, Exception):
+        raise kernel
+    assert isinstance(kernel, Kernel), kernel
+    return kernel
+
+
+def assert_right(kernel: Kernel, case: Case, number: int, outputs: Sequence[Array]) -> None:
+    wanted = expected(case, number)
+    for p, got in zip(kernel.outputs, outputs, strict=True):
+        check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
+
+
+@pytest.mark.parametrize(("case", "target"), EVERY)
+def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
+    kernel = kernel_for(case, target)
+    assert verify(kernel) == ()
+    for number in range(len(case.sizes)):
+        assert_right(kernel, case, number, interpret(kernel, fed(kernel, case, number), BUILDS[target].lanes))
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+@pytest.mark.parametrize(("table", "case", "target"), COMPARED, ids=[case.name for _, case, _ in COMPARED])
+def test_any_number_of_tasks_computes_the_same(table: Sequence[Case], case: Case, target: str, tasks: int) -> None:
+    kernel = kernel_for(case, target)
+    assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), BUILDS[target].lanes, tasks))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("table", "case", "target"), COMPARED, ids=[case.name for _, case, _ in COMPARED])
+def test_the_compiled_kernel_computes_the_same(table: Sequence[Case], case: Case, target: str) -> None:
+    """Within twice the bound of either, to the bit where nothing is rounded."""
+    kernel = kernel_for(case, target)
+    inputs = fed(kernel, case, 0)
+    with Pool(2) as pool:
+        compiled = pool.load(library_of(table, case, target), f"onnxfuse_{case.name}").run(*inputs)
+    for p, one, other in zip(kernel.outputs, interpret(kernel, inputs, BUILDS[target].lanes), compiled, strict=True):
+        want, error = (packed(p.layout, a) for a in expected(case, 0)[p.value])
+        check(other, p.dtype, want, error)
+        if p.dtype.floating:
+            check(other, p.dtype, one.astype(np.float64), 2 * error)
+        else:
+            assert (one == other).mean() >= (1 if not error.any() else 0.99)

@@ -1,0 +1,235 @@
+"""Faults planted in kernels are found by `verify`, which runs nothing, or by the interpreter; a test says by which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.interpret_memory import KernelFault
+from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, Split, Store, Tile
+from onnxfuse.ir.layout import PLAIN
+from onnxfuse.ir.scalar import Guard, Load
+from onnxfuse.ir.verify_kernel import verify
+from tests.kernels.compiled import BUILDS, Case, check, expected, fed, kernel_of, packed
+from tests.kernels.tables import TABLES
+
+Change = Callable[[Any], Any]
+
+
+def case_named(name: str) -> Case:
+    return next(c for cases, _ in TABLES.values() for c in cases if c.name == name)
+
+
+def changed(x: Any, change: Change) -> Any:
+    """x with `change` applied to every value in it, the inner ones first."""
+    if isinstance(x, tuple):
+        return change(tuple(changed(each, change) for each in x))
+    if not is_dataclass(x) or isinstance(x, (Index, Axis)):
+        return change(x)
+    made = {f.name: changed(getattr(x, f.name), change) for f in fields(x) if f.init}
+    return change(replace(x, **made))
+
+
+def only_first(kind: type, change: Change, when: Callable[[Any], bool] = lambda _: True) -> Change:
+    """A change of the first value of a kind."""
+    done: list[bool] = []
+
+    def go(x: Any) -> Any:
+        if not isinstance(x, kind) or done or not when(x):
+            return x
+        done.append(True)
+        return change(x)
+
+    return go
+
+
+def in_phases(kernel: Kernel, change: Change) -> Kernel:
+    made = replace(kernel, phases=changed(kernel.phases, change))
+    assert made != kernel, "nothing was planted"
+    return made
+
+
+def fault_of(kernel: Kernel, case: Case, target: str) -> tuple[str, str]:
+    """Who finds a fault in a kernel, and what is said."""
+    if found := verify(kernel):
+        return "verify", "; ".join(found)
+    try:
+        outputs = interpret(kernel, fed(kernel, case, 0), BUILDS[target].lanes)
+        for p, got in zip(kernel.outputs, outputs, strict=True):
+            check(got, p.dtype, *(packed(p.layout, a) for a in expected(case, 0)[p.value]))
+    except KernelFault as fault:
+        return "interpret", str(fault)
+    except AssertionError as wrong:
+        return "interpret", str(wrong)
+    return "", ""
+
+
+def longer(loop: Loop) -> Loop:
+    return replace(loop, end=loop.end + 1)
+
+
+def shorter(loop: Loop) -> Loop:
+    return replace(loop, end=loop.end - 1)
+
+
+def is_vector(loop: Loop) -> bool:
+    return loop.kind == "vector"
+
+
+def unguarded(load: Load) -> Load:
+    return replace(load, guards=(), otherwise=None)
+
+
+def is_guarded(load: Load) -> bool:
+    return bool(load.guards)
+
+
+def last_first(body: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (body[-1], *body[:-1])
+
+
+def lets_first(body: Any) -> bool:
+    return len(body) > 1 and isinstance(body[0], Let) and isinstance(body[-1], Store)
+
+
+def renamed(old: str, new: str) -> Change:
+    """One buffer in place of another: their values are alive at the same time."""
+
+    def go(x: Any) -> Any:
+        if isinstance(x, tuple) and any(isinstance(b, Buffer) for b in x):
+            return tuple(b for b in x if b.name != old)
+        names = {"out": "out", "b": "b", "buffer": "buffer", "source": "source"}
+        mine = {n: new for n in names if getattr(x, n, None) == old} if is_dataclass(x) else {}
+        return replace(x, **mine) if mine else x
+
+    return go
+
+
+FAULTS = {
+    "a vector loop that goes one too far": (
+        "chain_softmax_wide", only_first(Loop, longer, is_vector), "verify", "in0["),
+    "a vector loop that ends one too early": (
+        "Relu_float32", only_first(Loop, shorter, is_vector), "interpret", "are never stored"),
+    "padding that is read": (
+        "attention_of_joined", only_first(Load, unguarded, is_guarded), "verify", "reads in2["),
+    "a buffer that is too short": (
+        "attention", only_first(Buffer, lambda b: replace(b, size=b.size - 100), lambda b: b.name == "acc"),
+        "verify", "acc["),
+    "a tile of too many rows": (
+        "attention", only_first(Tile, lambda t: replace(t, rows=t.rows + 3)), "verify", "more rows"),
+    "a sum that leaves its last step out": (
+        "attention", only_first(Tile, lambda t: replace(t, length=t.length - 1)), "interpret", "times the bound"),
+    "two buffers of one name": (
+        "attention", only_first(Buffer, lambda b: replace(b, name="acc"), lambda b: b.name != "acc"),
+        "verify", "buffers acc"),
+    "two values alive in one buffer": (
+        "attention_of_joined", renamed("v0%right", "out0%right"), "verify", "out0%right["),
+    "a panel of codes at an odd place": (
+        "codes_plain", only_first(Tile, lambda t: replace(t, b_at=t.b_at + 1)), "verify", "no multiple of 4"),
+    "a variable before it has a value": (
+        "chain_softmax_wide", only_first(tuple, last_first, lets_first), "verify", "has no value yet"),
+    "rows that are packed behind their tile": (
+        "half_14_8_32", only_first(Pack, lambda p: replace(p, out="nowhere")), "verify", "before anything is stored"),
+    "a block of rows that is packed beside its place": (
+        "half_14_8_32", only_first(Pack, lambda p: replace(p, at=p.at + 1)), "verify", "packed["),
+    "a store that all tasks make": (
+        "Relu_float32", only_first(Store, lambda s: replace(s, offset=ZERO)), "verify", "two tasks store"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found(name: str) -> None:
+    of, change, finder, said = FAULTS[name]
+    case, target = case_named(of), "x86-64-v4"
+    kernel = kernel_of(case, BUILDS[target])
+    assert isinstance(kernel, Kernel)
+    assert fault_of(kernel, case, target) == ("", "")
+    found = fault_of(in_phases(kernel, change), case, target)
+    assert found[0] == finder, found
+    assert said in found[1]
+
+
+# Two phases of one element for each task: what one stores the other one reads.
+AT, FIRST, LAST = Axis("i", Index.of(40)), Axis("a", Index.of(40)), Axis("b", Index.of(41))
+SPLIT = Split(FIRST, LAST, Index.of(40))
+ONE_LINE = (Index.of(40),)
+
+
+HERE = Index.of(AT)
+
+
+def copied(source: str, at: Index, to: str, place: Index = HERE) -> Loop:
+    body = (Store(to, place, Load(source, (at,), F32)),)
+    return Loop(AT, Index.of(FIRST), Index.of(LAST), "serial", body)
+
+
+def of_phases(*bodies: tuple[Loop, ...]) -> Kernel:
+    return Kernel(
+        (Param("in0", "x", F32, ONE_LINE, PLAIN),),
+        (Param("out0", "y", F32, ONE_LINE, PLAIN),),
+        (Buffer("shared", F32, Index.of(40), "scratch"),),
+        (),
+        tuple(Phase((SPLIT,), ONE, (), body) for body in bodies),
+    )
+
+
+def ran(kernel: Kernel) -> tuple[str, Any]:
+    x = np.arange(40, dtype=np.float32)
+    if found := verify(kernel):
+        return "verify", found[0]
+    try:
+        return "", interpret(kernel, [x], 16)[0]
+    except KernelFault as fault:
+        return "interpret", str(fault)
+
+
+TO, FROM = copied("in0", Index.of(AT), "shared"), copied("shared", 39 - Index.of(AT), "out0")
+BESIDE = copied("shared", (Index.of(AT) + 17) % 40, "out0")
+
+
+def test_a_barrier_between_two_phases() -> None:
+    finder, out = ran(of_phases((TO,), (FROM,)))
+    assert not finder
+    assert (out == np.arange(40)[::-1]).all()
+
+
+@pytest.mark.parametrize(("reader", "finder"), [(FROM, "verify"), (BESIDE, "interpret")])
+def test_a_missing_barrier(reader: Loop, finder: str) -> None:
+    found = ran(of_phases((TO, reader)))
+    assert found[0] == finder
+    assert "another one" in found[1]
+
+
+def test_phases_in_the_wrong_order() -> None:
+    assert ran(of_phases((FROM,), (TO,))) == ("verify", "shared is read before anything is stored there")
+
+
+def test_tasks_that_store_into_one_element() -> None:
+    found = ran(of_phases((TO,), (copied("shared", Index.of(AT), "out0", Index.of(AT) // 2),)))
+    assert found[0] == "verify"
+    assert "two tasks store" in found[1]
+
+
+def test_a_task_that_goes_into_the_next() -> None:
+    one_more = replace(TO, end=Index.of(LAST) + 1, body=(replace(TO.body[0], offset=Index.of(AT) % 40),))
+    found = ran(of_phases((one_more,), (FROM,)))
+    assert found[0] == "verify"
+    assert "in0[40]" in found[1]
+
+
+def test_guards_are_heeded() -> None:
+    beyond = Load("in0", (Index.of(AT) + 3,), F32, (Guard(Index.of(AT) + 3, Index.of(40)),), Load("in0", (ZERO,), F32))
+    loop = Loop(AT, Index.of(FIRST), Index.of(LAST), "vector", (Store("out0", Index.of(AT), beyond),))
+    finder, out = ran(of_phases((loop,)))
+    assert not finder
+    assert out[36] == 39
+    assert (out[37:] == 0).all()
+    bare = replace(loop, body=(Store("out0", Index.of(AT), replace(beyond, guards=(), otherwise=None)),))
+    assert ran(of_phases((bare,))) == ("verify", "phase 0: reads in0[42], which has 40 elements")
