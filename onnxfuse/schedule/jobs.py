@@ -17,7 +17,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, fl
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
-from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.canonical import Canonical
