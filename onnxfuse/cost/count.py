@@ -30,11 +30,12 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
+from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
-NEAR, SORTED = range(2, 5), 2.0  # distances between lanes at which vectors are loaded, and slots to sort two of them
+SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
@@ -344,7 +345,9 @@ class Counter:
                 waiting.extend(node.body)
 
     def _load(self, node: Load, block: _Block) -> None:
-        block.other += GUARDED * self.target.lanes if self._guards(node.guards, block) else 0.0
+        cut = self._guards(node.guards, block)
+        if cut and (self.vector is None or masked(node, self.vector) is None):
+            block.other += GUARDED * self.target.lanes
         self._touch(node.source, node.index[0], node.dtype, block)
 
     def _guards(self, guards: tuple[Guard, ...], block: _Block) -> bool:

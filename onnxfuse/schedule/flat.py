@@ -10,6 +10,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame, flat_in, goal_of, work_of
@@ -40,7 +41,8 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     if copy is not None:
         return copy
     signs = signs_of(g.value for g in goals)
-    loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
+    harmless = {a for a in axes if cut_at(a, signs) is not None or all(_in_masks(g, a) for g in goals)}
+    loops = free_loops(goals[-1], axes, harmless)
     loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
     loops = _behind_records(goals, loops)
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
@@ -150,7 +152,7 @@ def _window(
     if len(goals) != 1:
         return None, None
     strip: Strip | None = None
-    if points is not None and len(points) > 2:
+    if points is not None and len(points) > 2 and not _in_masks(goals[0], vector.axis):
         parts = [(part, Level(axis, "vector")) for axis, (part,) in cut(goals, vector.axis, points)]
     else:
         strip = _strip(goals[0], loops, target)
@@ -159,6 +161,12 @@ def _window(
     made = [each for each in found if each is not None]
     whole = len(made) == len(found)
     return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
+
+
+def _in_masks(goal: Goal, axis: Axis) -> bool:
+    """Whether all guards that differ between lanes are masks."""
+    cut_loads = [n for n in walk(goal.value) if isinstance(n, Load) and cutting(n, axis)]
+    return all(masked(n, axis) is not None for n in cut_loads)
 
 
 def _window_phase(
