@@ -110,7 +110,7 @@ class Counter:
 
     def _split(self, s: Loop) -> int | None:
         """Which split of the phase a loop runs over."""
-        return next((i for i, each in enumerate(self.phase.splits) if s.begin == Index.of(each.first)), None)
+        return next((i for i, each in enumerate(self.phase.splits) if each.first in axes_of(s.begin)), None)
 
     def number(self, e: Index) -> float:
         """An index at the mean of all axes in it."""

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.lanes import cutting, masked
@@ -26,6 +26,7 @@ NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
 RECORDS = (2, 3, 4)  # elements side by side that vectors of them are woven into
+SCARCE = 64  # rows that are too few for the tasks of a large machine
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
@@ -175,8 +176,11 @@ def _window_phase(
     """Jammed window loops, once for each of the flat remaining rows, strip by strip."""
     binds = tuple(Bind(a, e) for a, e in digits.items())
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
-    loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
     splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
+    if strip is None and (m.extent.constant or SCARCE) < SCARCE:
+        body, more = _divided(body)
+        splits = (*splits, *more)
+    loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
     if strip is not None:
         at, first, last = Axis("c", strip.count), Axis("c0", strip.count), Axis("c1", strip.count + 1)
         begin, end = strip.ends
@@ -187,6 +191,22 @@ def _window_phase(
         loop = Loop(at, Index.of(first), Index.of(last), "serial", (*ends, loop))
         splits = (Split(first, last, strip.count), *splits)
     return Phase(splits, work_of(t), tuple(frame.locals), (loop,))
+
+
+def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+    """Loops over blocks of lines that follow each other, each with its share of those that a task gets."""
+    loops = [s for s in body if isinstance(s, Loop)]
+    count = sum(((s.end - s.begin).constant or 0) for s in loops)
+    if len(loops) < len(body) or any(s.begin != ZERO or s.end.constant is None for s in loops) or count < 2:
+        return body, ()
+    first, last = Axis("c0", Index.of(count)), Axis("c1", Index.of(count + 1))
+    made: list[Stmt] = []
+    before = 0
+    for s in loops:
+        begin, end = greatest(Index.of(first) - before, ZERO), least(Index.of(last) - before, s.end)
+        made.append(replace(s, begin=begin, end=end))
+        before += s.end.constant or 0
+    return tuple(made), (Split(first, last, Index.of(count)),)
 
 
 @dataclass(frozen=True, slots=True)
