@@ -47,8 +47,7 @@ SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
-POINTER = 4.0  # cycles of an entry of a table of row pointers
-EVEN_ROWS = 4  # entries of a segment of even rows
+POINTER, EVEN_ROWS = 4.0, 4  # cycles of an entry of a table of row pointers; entries of a segment of even rows
 PREFETCH = 0.5  # cycles of fetching a line
 
 
@@ -110,7 +109,7 @@ class Counter:
 
     def _split(self, s: Loop) -> int | None:
         """Which split of the phase a loop runs over."""
-        return next((i for i, each in enumerate(self.phase.splits) if each.first in axes_of(s.begin)), None)
+        return next((i for i, p in enumerate(self.phase.splits) if p.first in axes_of(s.begin)), None)
 
     def number(self, e: Index) -> float:
         """An index at the mean of all axes in it."""
@@ -174,12 +173,7 @@ class Counter:
             case Accumulate():
                 self._accumulate(s, block, ways)
             case Store():
-                for value in s.values:
-                    self._scalar(value, block)
-                if s.behind:
-                    self._weave(s, block)
-                else:
-                    self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
+                self._store(s, block)
             case Point() | Tile() | Pack() | Across() | Touch():
                 block.other += self._call(s)
             case _:
@@ -345,8 +339,7 @@ class Counter:
                 waiting.extend(node.body)
 
     def _load(self, node: Load, block: _Block) -> None:
-        cut = self._guards(node.guards, block)
-        if cut and (self.vector is None or masked(node, self.vector) is None):
+        if self._guards(node.guards, block) and (self.vector is None or masked(node, self.vector) is None):
             block.other += GUARDED * self.target.lanes
         self._touch(node.source, node.index[0], node.dtype, block)
 
@@ -379,8 +372,12 @@ class Counter:
         elements = float(self.target.lanes) if alone else 1.0
         self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
 
-    def _weave(self, s: Store, block: _Block) -> None:
-        """Count vectors whose lanes are stored side by side: each is put together from all of them."""
+    def _store(self, s: Store, block: _Block) -> None:
+        """Count what is stored. Vectors whose lanes are stored side by side are put together, each from all of them."""
+        for value in s.values:
+            self._scalar(value, block)
+        if not s.behind:
+            return self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
         count = len(s.values)
         block.ops += count * (count - 1)
         block.stores += count

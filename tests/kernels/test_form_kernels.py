@@ -7,11 +7,12 @@ import pytest
 from onnxfuse.config import TARGETS
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ZERO
-from onnxfuse.ir.kernel import Fold, Kernel, Let, Loop, Tile, statements
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.kernel import Fold, Kernel, Let, Loop, Store, Tile, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
-from tests.kernels.form_cases import CASES
+from tests.kernels.form_cases import CASES, EXCHANGED
 from tests.kernels.pool_host import compiler
 from tests.kernels.window_cases import conv, pads
 
@@ -44,6 +45,26 @@ def exchanged(made: Kernel) -> bool:
 @pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith("exchanged")], ids=lambda c: c.name)
 def test_sides_are_exchanged(case: Case) -> None:
     assert exchanged(kernel(case))
+
+
+def test_panels_of_places_are_stored_in_whole_vectors() -> None:
+    """Lanes behind the last place would hold what memory held: subnormal numbers are multiplied 50 times as slowly."""
+    for strides in ((1, 1), (1, 2)):
+        how = {"pads": pads(1), "strides": strides, "form": EXCHANGED}
+        made = kernel(conv("panel", (1, 16, 14, 14), (16, 16, 3, 3), **how, last=""))
+        assert exchanged(made)
+        loops = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Loop)]
+        found = [s for s in loops if s.kind == "vector" and any(_stores(x, "places") for x in s.body)]
+        assert found
+        for loop in found:
+            (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]
+            assert masked(read, loop.axis) == strides[1]
+            lanes = TARGETS["x86-64-v4"].lanes
+            assert all(evaluate(loop.end, lambda _, n=n: n) % lanes == 0 for n in (1, 14, 16, 32))
+
+
+def _stores(s: object, buffer: str) -> bool:
+    return isinstance(s, Store) and s.buffer == buffer
 
 
 LONE = {
