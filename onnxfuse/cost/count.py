@@ -30,11 +30,12 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
+from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
-NEAR, SORTED = range(2, 5), 2.0  # distances between lanes at which vectors are loaded, and slots to sort two of them
+SORTED = 2.0  # slots to sort two vectors by lanes that are near to each other
 SET = 4096  # bytes between addresses that compete for the same lines of L1, of which it has one for each way
 IN_ONE_SET = 24.0  # cycles of an element whose line the other lanes push out
 CONFLICT = 0.1  # cycles of a step, times the square of how many rows of a tile find no place in a set that all are in
@@ -46,8 +47,7 @@ SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
-POINTER = 4.0  # cycles of an entry of a table of row pointers
-EVEN_ROWS = 4  # entries of a segment of even rows
+POINTER, EVEN_ROWS = 4.0, 4  # cycles of an entry of a table of row pointers; entries of a segment of even rows
 PREFETCH = 0.5  # cycles of fetching a line
 
 
@@ -109,7 +109,7 @@ class Counter:
 
     def _split(self, s: Loop) -> int | None:
         """Which split of the phase a loop runs over."""
-        return next((i for i, each in enumerate(self.phase.splits) if s.begin == Index.of(each.first)), None)
+        return next((i for i, p in enumerate(self.phase.splits) if p.first in axes_of(s.begin)), None)
 
     def number(self, e: Index) -> float:
         """An index at the mean of all axes in it."""
@@ -173,12 +173,7 @@ class Counter:
             case Accumulate():
                 self._accumulate(s, block, ways)
             case Store():
-                for value in s.values:
-                    self._scalar(value, block)
-                if s.behind:
-                    self._weave(s, block)
-                else:
-                    self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
+                self._store(s, block)
             case Point() | Tile() | Pack() | Across() | Touch():
                 block.other += self._call(s)
             case _:
@@ -344,7 +339,8 @@ class Counter:
                 waiting.extend(node.body)
 
     def _load(self, node: Load, block: _Block) -> None:
-        block.other += GUARDED * self.target.lanes if self._guards(node.guards, block) else 0.0
+        if self._guards(node.guards, block) and (self.vector is None or masked(node, self.vector) is None):
+            block.other += GUARDED * self.target.lanes
         self._touch(node.source, node.index[0], node.dtype, block)
 
     def _guards(self, guards: tuple[Guard, ...], block: _Block) -> bool:
@@ -376,8 +372,12 @@ class Counter:
         elements = float(self.target.lanes) if alone else 1.0
         self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
 
-    def _weave(self, s: Store, block: _Block) -> None:
-        """Count vectors whose lanes are stored side by side: each is put together from all of them."""
+    def _store(self, s: Store, block: _Block) -> None:
+        """Count what is stored. Vectors whose lanes are stored side by side are put together, each from all of them."""
+        for value in s.values:
+            self._scalar(value, block)
+        if not s.behind:
+            return self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
         count = len(s.values)
         block.ops += count * (count - 1)
         block.stores += count

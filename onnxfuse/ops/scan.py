@@ -15,7 +15,7 @@ from onnxfuse.ir.scalar import Guard, Scalar
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, total, wide
 
-BLOCK = 32  # pieces of a size that make one of the next
+BLOCK = 8  # pieces of a size that make one of the next
 
 
 @dataclass(frozen=True, slots=True)

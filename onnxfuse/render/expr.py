@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from functools import reduce
 from math import isinf, isnan
 
 from onnxfuse.ir.dtype import BOOL, DType
@@ -21,10 +22,13 @@ from onnxfuse.ir.index import (
     Mod,
     Symbol,
     axes_of,
+    greatest,
+    least,
     lower,
     nonnegative,
 )
 from onnxfuse.ir.indexing import coefficient, grouped, substitute
+from onnxfuse.ir.lanes import NEAR, cutting, masked
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
@@ -32,7 +36,6 @@ _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 _COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
-NEAR = range(2, 5)  # distances from lane to lane that `strided_lanes` knows
 _SNAPPED = 32  # bits of the widest integers that are rounded on the way from a number
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
@@ -190,6 +193,8 @@ def _load(x: Load, c: Context) -> str:
         return f"({condition(x.guards)} ? {text} : {scalar(_otherwise(x), c)})" if x.guards else text
     axis = c.axis
     guarded = any(c.varies(g.index) for g in x.guards)
+    if (apart := masked(x, axis)) is not None:
+        return _masked_load(x, axis, apart, c)
     t = computed(x.dtype)
     place = f"get({name} + {_at_lane(offset, axis)})"
     if guarded:
@@ -211,6 +216,18 @@ def _load(x: Load, c: Context) -> str:
     else:
         text = f"each_lane<{t}>({identifier(axis.name)}, lanes, [&](i64 lane) HOLE {{ return {place}; }})"
     return f"({condition(x.guards)} ? {text} : {scalar(_otherwise(x), c)})" if x.guards else text
+
+
+def _masked_load(x: Load, axis: Axis, apart: int, c: Context) -> str:
+    """A vector of which the guards let the elements of one range through."""
+    cut = cutting(x, axis)
+    first = reduce(greatest, (-g.index for g in cut))
+    last = reduce(least, (g.extent - g.index for g in cut))
+    fill = scalar(_otherwise(x), Context())
+    where = f"{identifier(x.source)} + {index(x.index[0], 1)}"
+    text = f"lanes_within<{apart}>({where}, lanes, {index(first)}, {index(last)}, {fill})"
+    rest = tuple(g for g in x.guards if g not in cut)
+    return f"({condition(rest)} ? {text} : {scalar(_otherwise(x), c)})" if rest else text
 
 
 def _otherwise(x: Load) -> Scalar:

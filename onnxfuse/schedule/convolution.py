@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 
 from onnxfuse.config import Target
@@ -11,6 +11,7 @@ from onnxfuse.ir.index import Index, floor_div, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer
 from onnxfuse.schedule.align import Together, partition, together
+from onnxfuse.schedule.least import least_seconds
 from onnxfuse.schedule.memory import Place
 from onnxfuse.schedule.tiled import Tiled, balanced
 from onnxfuse.schedule.toom import FOUR, TWO, Transform
@@ -44,19 +45,23 @@ class Algorithms:
         windows = windows_of(job.tiled, self.places) if job.tiled is not None and self.winograd else None
         if job.tiled is None or windows is None:
             return None
-        sizes = _guesses(job.tiled, windows)
-        ways = [
-            Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, self.judge.target),))
-            for each in divisions_of(job.tiled, windows, self.judge.target)
-        ]
+        sizes, target = _guesses(job.tiled, windows), self.judge.target
         few, many = self.judge.seconds(direct, self.values, sizes)
-        good: list[tuple[float, int]] = []
-        for at, way in enumerate(ways):
+        machines = (target, replace(target, cores=target.cores * MANY_CORES))
+        order = []
+        for at, each in enumerate(divisions_of(job.tiled, windows, target)):
+            here, there = (least_seconds(job.tiled, windows, each, m, sizes) for m in machines)
+            order.append((here * there, at, here, each))
+        best, found = few * many, None
+        for least, at, here, each in sorted(order, key=lambda x: x[:2]):
+            if least > best or here >= GAIN * few:
+                continue
+            way = Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, target),))
             here = self.judge.time(way, self.values, sizes)
             there = self.judge.time(way, self.values, sizes, MANY_CORES) if here < GAIN * few else inf
-            if here * there < few * many:
-                good.append((here * there, at))
-        return ways[min(good)[1]] if good else None
+            if here * there < best or (here * there == best and found is not None and at < found[0]):
+                best, found = here * there, (at, way)
+        return found[1] if found is not None else None
 
     def apart(self, t: Together, direct: Callable[[Together], tuple[Way, object]]) -> list[Together]:
         """Contractions that follow each other in one phase, less those that are faster by themselves."""

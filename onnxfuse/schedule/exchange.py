@@ -6,11 +6,14 @@ multiplied, once for all filters, and what is made of it lies as the image does.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import substitute_axes
-from onnxfuse.ir.index import ZERO, Axis, Index, floor_div
-from onnxfuse.ir.indexing import flatten, product, unflatten
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, Tile
+from onnxfuse.ir.scalar import Guard, Load, const
 from onnxfuse.schedule.frame import Frame, flat_in
 from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place
@@ -44,7 +47,7 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase
     )  # fmt: skip
     window = (Bind(first, Index.of(at) * tall), Bind(end, Index.of(at) * tall + tall, rows))
     finish = epilogue(job, frame, panel, width, m, Index.of(end))
-    inner = (*_panel(t, frame, panel, width), Loop(at, ZERO, tiles, "serial", (*window, tile, *finish)))
+    inner = (*_panel(t, frame, panel, width, target.lanes), Loop(at, ZERO, tiles, "serial", (*window, tile, *finish)))
     l0, l1, p0, p1 = (
         Axis(name, a.extent + more) for a in (line, panel) for name, more in ((f"{a.name}0", 0), (f"{a.name}1", 1))
     )
@@ -55,13 +58,21 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase
     return Phase(splits, rows * step * depth * columns * line.extent, tuple(frame.locals), (body,))
 
 
-def _panel(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Stmt, ...]:
-    """What puts a panel of places together: a row for each step of the sum."""
+def _panel(t: Tiled, frame: Frame, panel: Axis, width: int, lanes: int) -> tuple[Stmt, ...]:
+    """What puts a panel of places together: a row for each step of the sum, in whole vectors.
+
+    Zeros lie behind the last place: a tile multiplies those too, and what memory held may be subnormal: slow.
+    """
     lane, columns = Axis("j", Index.of(width)), product([a.extent for a in t.columns])
     column = Index.of(panel) * width + lane
     values = dict(zip(t.columns, unflatten(column, tuple(a.extent for a in t.columns)), strict=True))
     stop = Axis("jn", Index.of(width + 1))
     step = flatten(tuple(map(Index.of, t.ranges)), tuple(a.extent for a in t.ranges))
-    goal = Goal(SIDE, step * width + lane, flat_in(substitute_axes(t.right, values), frame))
-    levels = [*map(Level, t.ranges), Level(lane, "vector", ZERO, Index.of(stop))]
+    read = flat_in(substitute_axes(t.right, values), frame)
+    assert isinstance(read, Load)
+    apart = coefficient(read.index[0], lane) or ONE
+    inside = (Guard(Index.of(lane) * apart, Index.of(stop) * apart),)
+    goal = Goal(SIDE, step * width + lane, replace(read, guards=inside, otherwise=const(0.0, read.dtype)))
+    end = floor_div(Index.of(stop) + (lanes - 1), Index.of(lanes)) * lanes
+    levels = [*map(Level, t.ranges), Level(lane, "vector", ZERO, end)]
     return (Bind(stop, columns - Index.of(panel) * width, Index.of(width)), *written([goal], levels, "x"))

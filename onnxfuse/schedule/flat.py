@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.config import Target
 from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
+from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.align import Together
 from onnxfuse.schedule.frame import Frame, flat_in, goal_of, work_of
@@ -25,6 +26,7 @@ NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
 RECORDS = (2, 3, 4)  # elements side by side that vectors of them are woven into
+SCARCE = 64  # rows that are too few for the tasks of a large machine
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
@@ -40,7 +42,8 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
     if copy is not None:
         return copy
     signs = signs_of(g.value for g in goals)
-    loops = free_loops(goals[-1], axes, {a for a in axes if cut_at(a, signs) is not None})
+    harmless = {a for a in axes if cut_at(a, signs) is not None or all(_in_masks(g, a) for g in goals)}
+    loops = free_loops(goals[-1], axes, harmless)
     loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
     loops = _behind_records(goals, loops)
     vector = loops[-1] if loops and loops[-1].kind == "vector" else None
@@ -154,7 +157,7 @@ def _window(
     if len(goals) != 1:
         return None, None
     strip: Strip | None = None
-    if points is not None and len(points) > 2:
+    if points is not None and len(points) > 2 and not _in_masks(goals[0], vector.axis):
         parts = [(part, Level(axis, "vector")) for axis, (part,) in cut(goals, vector.axis, points)]
     else:
         strip = _strip(goals[0], loops, target)
@@ -165,14 +168,23 @@ def _window(
     return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
 
 
+def _in_masks(goal: Goal, axis: Axis) -> bool:
+    """Whether all guards that differ between lanes are masks."""
+    cut_loads = [n for n in walk(goal.value) if isinstance(n, Load) and cutting(n, axis)]
+    return all(masked(n, axis) is not None for n in cut_loads)
+
+
 def _window_phase(
     t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
 ) -> Phase:
     """Jammed window loops, once for each of the flat remaining rows, strip by strip."""
     binds = tuple(Bind(a, e) for a, e in digits.items())
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
-    loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
     splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
+    if strip is None and (m.extent.constant or SCARCE) < SCARCE:
+        body, more = _divided(body)
+        splits = (*splits, *more)
+    loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
     if strip is not None:
         at, first, last = Axis("c", strip.count), Axis("c0", strip.count), Axis("c1", strip.count + 1)
         begin, end = strip.ends
@@ -183,6 +195,22 @@ def _window_phase(
         loop = Loop(at, Index.of(first), Index.of(last), "serial", (*ends, loop))
         splits = (Split(first, last, strip.count), *splits)
     return Phase(splits, work_of(t), tuple(frame.locals), (loop,))
+
+
+def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+    """Loops over blocks of lines that follow each other, each with its share of those that a task gets."""
+    loops = [s for s in body if isinstance(s, Loop)]
+    count = sum(((s.end - s.begin).constant or 0) for s in loops)
+    if len(loops) < len(body) or any(s.begin != ZERO or s.end.constant is None for s in loops) or count < 2:
+        return body, ()
+    first, last = Axis("c0", Index.of(count)), Axis("c1", Index.of(count + 1))
+    made: list[Stmt] = []
+    before = 0
+    for s in loops:
+        begin, end = greatest(Index.of(first) - before, ZERO), least(Index.of(last) - before, s.end)
+        made.append(replace(s, begin=begin, end=end))
+        before += s.end.constant or 0
+    return tuple(made), (Split(first, last, Index.of(count)),)
 
 
 @dataclass(frozen=True, slots=True)

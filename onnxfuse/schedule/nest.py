@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.compose import indices_of, substitute_axes, walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
-from onnxfuse.ir.indexing import coefficient, grouped, substitute, transform
+from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, substitute, transform
 from onnxfuse.ir.kernel import LoopKind
+from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
-NEAR = range(2, 5)  # distances from lane to lane up to which whole vectors are read, and sorted
 WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that a vector may carry lane by lane
 
 
@@ -122,10 +122,21 @@ def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) 
     guards = [g for n in walk(goal.value) if isinstance(n, Load) for g in n.guards]
     ranges = [r for n in walk(goal.value) if isinstance(n, Reduce) for r in n.ranges if n.combine in WIDE]
     stores = [goal.offset]
-    best = vector_axis(order, loads, stores, [g for g in guards if not all(a in apart for a in axes_of(g.index))])
+    harmful = [g for g in guards if any(a in order and a not in apart for a in axes_of(g.index))]
+    best = vector_axis(order, loads, stores, harmful)
     if best is not None and ranges:
         inner = vector_axis(ranges, loads, (), guards)
-        if inner is not None and _fitness(inner, loads)[:2] > _fitness(best, loads, stores)[:2]:
+        if inner is not None and _better_inside(inner, loads, _fitness(best, loads, stores)):
             best = None
     rest = [Level(a) for a in order if a != best]
     return [*rest, Level(best, "vector")] if best is not None else rest
+
+
+def _better_inside(axis: Axis, loads: Sequence[Index], outside: tuple[int, int, int]) -> bool:
+    """Whether vectors go along a range of a reduction rather than along a free axis of this fitness.
+
+    A range shorter than a vector is worth it only where the free axis would be gone through lane by lane.
+    """
+    inside = _fitness(axis, loads)
+    short = (axis.extent.constant or WIDEST) < WIDEST
+    return inside[:1] > outside[:1] if short else inside[:2] > outside[:2]

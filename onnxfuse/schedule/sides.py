@@ -9,11 +9,12 @@ from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import coefficient, product
+from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.contract import Contraction, panel_layout
 from onnxfuse.schedule.memory import Nest, Place
-from onnxfuse.schedule.nest import NEAR, walks_as_one
+from onnxfuse.schedule.nest import walks_as_one
 from onnxfuse.schedule.tiled import Tiled, balanced
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from math import gcd
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
@@ -58,8 +59,8 @@ def _spelled(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
     Where there are too many taps, less the longest; none where they share no inputs at all.
     """
     indices = [e for b in reduce.body for e in indices_of(b)]
-    shared = {r for r in reduce.ranges for e in indices if {r, x} <= axes_of(e)}
-    if not any(_overlap(e, r, x) for r in shared for e in indices):
+    shared = {r for r in reduce.ranges for e in indices if _shares(e, r, x)}
+    if not shared:
         return ()
     looped = next((r for r in reduce.ranges if r not in shared), reduce.ranges[0])
     made = tuple(r for r in reduce.ranges if r != looped)
@@ -69,14 +70,16 @@ def _spelled(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
     return made
 
 
-def _overlap(e: Index, r: Axis, x: Axis) -> bool:
-    """Whether outputs that are less than a body of them apart read the same element at different taps of a range."""
-    found = [coefficient(e, a) for a in (x, r)]
-    step, tap = (c.constant if c is not None else None for c in found)
-    if step is None or tap is None:
+def _shares(e: Index, r: Axis, x: Axis) -> bool:
+    """Whether outputs that are near to each other along x meet at an index, each at another step of the range."""
+    if not {r, x} <= axes_of(e):
+        return False
+    along, step, extent = coefficient(e, x), coefficient(e, r), r.extent.constant
+    if along is None or step is None or extent is None or along.terms[0][0] != step.terms[0][0]:
         return True
-    taps = (n * step // tap for n in range(1, MOST_OUTPUTS) if tap and n * step % tap == 0)
-    return any(0 < abs(t) < (r.extent.constant or MOST_TAPS) for t in taps)
+    one, other = along.terms[0][1], step.terms[0][1]
+    both = gcd(one, other)
+    return abs(one) // both < extent and abs(other) // both < MOST_OUTPUTS
 
 
 def _outputs(width: int, most: int) -> int:

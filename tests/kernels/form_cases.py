@@ -9,7 +9,7 @@ from tests.kernels.compiled import Case
 from tests.kernels.window_cases import conv, pads
 
 Shape = tuple[int | str, ...]
-EXCHANGED, PADDED, TURNED = -1, -2, -1  # of the forms, where a group has them
+EXCHANGED, MASKED, PADDED, TURNED = -1, 0, -2, -1  # of the forms, where a group has them
 UNEXCHANGED = ("one_filter", "one_pixel", "line_strided", "spectrum")  # a lone filter or place, or places far apart
 IMAGES = ({"N": 2, "H": 5, "W": 7}, {"N": 1, "H": 1, "W": 90})
 
@@ -34,6 +34,11 @@ WINDOWS: Mapping[str, tuple[Shape, tuple[int, ...], dict[str, Any]]] = {
     "deep5_strided": ((1, 16, 15, 33), (16, 1, 5, 5), {"group": 16, "pads": pads(2), "strides": (2, 2)}),
     "deep_dilated": ((1, 18, 20, 20), (18, 1, 3, 3), {"group": 18, "pads": pads(2), "dilations": (2, 2)}),
     "deep_widens": ((1, 16, 9, 10), (32, 1, 3, 3), {"group": 16, "pads": pads(1)}),
+    "deep_narrow": ((2, 5, 7, 3), (5, 1, 5, 5), {"group": 5, "pads": pads(2)}),
+    "deep_strided_edge": ((1, 11, 34, 33), (11, 1, 3, 3), {"group": 11, "pads": (0, 0, 1, 1), "strides": (2, 2)}),
+    "deep_thirds": ((1, 7, 31, 50), (7, 1, 5, 5), {"group": 7, "pads": pads(2), "strides": (3, 3), "after": "clip"}),
+    "deep_fourths": ((1, 3, 20, 70), (3, 1, 5, 5), {"group": 3, "pads": (2, 3, 1, 4), "strides": (1, 4)}),
+    "one_filter": ((2, 13, 19, 23), (1, 13, 3, 3), {"pads": pads(1), "after": "residual"}),
     "deep_bare": ((1, 17, 12, 40), (17, 1, 3, 3), {"group": 17, "after": ""}),
     "deep_line": ((2, 21, 67), (21, 1, 9), {"group": 21, "pads": (4, 4)}),
     "deep_line_long": ((1, 16, 80), (16, 1, 31), {"group": 16, "pads": (15, 15)}),
@@ -48,6 +53,7 @@ CASES = [
         if name not in UNEXCHANGED
     ),
     *(conv(f"plain_{name}", x, w, last="", form=0, **how) for name, (x, w, how) in SUMS.items()),
+    *(conv(f"masked_{name}", x, w, last="", form=MASKED, **how) for name, (x, w, how) in WINDOWS.items()),
     *(
         conv(f"padded_{name}", x, w, last="", form=PADDED, **how)
         for name, (x, w, how) in WINDOWS.items()

@@ -7,10 +7,12 @@ import pytest
 from onnxfuse.config import TARGETS
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ZERO
-from onnxfuse.ir.kernel import Fold, Kernel, Let, Tile, statements
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.kernel import Fold, Kernel, Let, Loop, Store, Tile, statements
+from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
-from tests.kernels.form_cases import CASES
+from tests.kernels.form_cases import CASES, EXCHANGED
 from tests.kernels.pool_host import compiler
 from tests.kernels.window_cases import conv, pads
 
@@ -45,18 +47,56 @@ def test_sides_are_exchanged(case: Case) -> None:
     assert exchanged(kernel(case))
 
 
-def test_a_lone_depthwise_convolution_is_not_summed_lane_by_lane() -> None:
-    made = kernel(conv("lone", (1, 64, 40, 40), (64, 1, 7, 7), group=64, pads=pads(3), last=""))
-    *_, summed = [phase for phase in made.phases if any(isinstance(s, Fold) for s in statements(phase.body))]
-    reads = [n for s in statements(summed.body) if isinstance(s, Let) for n in walk(s.value) if isinstance(n, Load)]
-    assert len(made.phases) > 1  # a copy of the image first
-    assert not any(n.guards for n in reads)
+def test_panels_of_places_are_stored_in_whole_vectors() -> None:
+    """Lanes behind the last place would hold what memory held: subnormal numbers are multiplied 50 times as slowly."""
+    for strides in ((1, 1), (1, 2)):
+        how = {"pads": pads(1), "strides": strides, "form": EXCHANGED}
+        made = kernel(conv("panel", (1, 16, 14, 14), (16, 16, 3, 3), **how, last=""))
+        assert exchanged(made)
+        loops = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Loop)]
+        found = [s for s in loops if s.kind == "vector" and any(_stores(x, "places") for x in s.body)]
+        assert found
+        for loop in found:
+            (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]
+            assert masked(read, loop.axis) == strides[1]
+            lanes = TARGETS["x86-64-v4"].lanes
+            assert all(evaluate(loop.end, lambda _, n=n: n) % lanes == 0 for n in (1, 14, 16, 32))
 
 
-def test_small_windows_go_over_lines_with_their_padding_written_out() -> None:
-    made = kernel(conv("small", (1, 37, 23, 23), (37, 1, 3, 3), group=37, pads=pads(1), last=""))
-    assert [p.name for p in made.scratch] == ["out0%pad0"]
-    assert len(made.phases) == 2
+def _stores(s: object, buffer: str) -> bool:
+    return isinstance(s, Store) and s.buffer == buffer
+
+
+LONE = {
+    "seven": ((64, 40, 40), 7, 1),
+    "three": ((37, 23, 23), 3, 1),
+    "every_second": ((24, 56, 56), 3, 2),
+    "small": ((576, 7, 7), 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", LONE)
+def test_a_lone_depthwise_convolution_goes_over_lines_as_they_lie(name: str) -> None:
+    """No copy, no lane loaded by itself: what padding cuts is loaded under masks, several lines at a time."""
+    (channels, *image), taps, stride = LONE[name]
+    how = {"group": channels, "pads": pads(taps // 2), "strides": (stride, stride)}
+    made = kernel(conv(name, (1, channels, *image), (channels, 1, taps, taps), **how, last=""))
+    assert len(made.phases) == 1
+    assert not made.scratch
+    (body,) = [phase.body for phase in made.phases]
+    lanes = [s.axis for s in statements(body) if isinstance(s, Loop) and s.kind == "vector"]
+    reads = [n for s in statements(body) if isinstance(s, Let) for n in walk(s.value) if isinstance(n, Load)]
+    cut = [n for n in reads for axis in lanes if cutting(n, axis)]
+    assert cut
+    assert all(any(masked(n, axis) is not None for axis in lanes) for n in cut)
+    assert any(len(s.targets) > 1 for s in statements(body) if isinstance(s, Fold))
+
+
+def test_one_filter_goes_over_lines_as_they_lie() -> None:
+    made = kernel(conv("one", (1, 32, 28, 28), (1, 32, 3, 3), pads=pads(1), last=""))
+    folds = [s for s in statements(made.phases[0].body) if isinstance(s, Fold)]
+    assert not tiles(made)
+    assert max(len(s.targets) for s in folds) == 7  # lines at a time, of 28
 
 
 def test_few_filters_have_their_sides_exchanged() -> None:

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from onnxfuse.config import TARGETS, runs_here
+from onnxfuse.config import TARGETS, Target, runs_here
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Buffer, Kernel
 from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule import _scheduled, convolution, schedule
+from onnxfuse.schedule.tiled import Tiled
 from onnxfuse.schedule.toom import FOUR, TAPS, TWO, Transform, combined
+from onnxfuse.schedule.ways import Judge, Way
+from onnxfuse.schedule.winograd import Division, Windows
 from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.window_cases import conv, pads
@@ -97,6 +101,54 @@ def test_it_is_taken_where_it_is_predicted_to_pay(name: str) -> None:
     case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
     assert by_winograd(case) is pays
     assert not by_winograd(case, winograd=False)
+
+
+BOUNDS = {
+    **{name: (x, filters) for name, (x, filters, _) in SHAPES.items()},
+    "prime": ((2, 37, 29, 31), (41, 37, 3, 3)),
+    "narrow": ((1, 8, 80, 80), (8, 8, 3, 3)),
+    "several panels": (("N", 96, 20, 20), (200, 96, 3, 3)),
+    "many channels": ((1, 512, 7, 7), (512, 512, 3, 3)),
+}
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "aarch64"])
+@pytest.mark.parametrize("name", BOUNDS)
+def test_what_is_not_scheduled_would_not_have_been_taken(
+    name: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is below what is predicted, and without it kernels are the same, for more work."""
+    x, filters = BOUNDS[name]
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), last="", sizes=())
+    pairs: list[tuple[float, float]] = []
+    waiting: list[float] = []
+    least, time = convolution.least_seconds, Judge.time
+
+    def kernel() -> Kernel | Decision:
+        group = group_of_all(case.graph)
+        lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+        assert not isinstance(lowered, Decision)
+        _scheduled.cache_clear()
+        return schedule(lowered, case.layouts, case.graph.constants, TARGETS[target], winograd=True)
+
+    made = kernel()
+
+    def none(t: Tiled, w: Windows, d: Division, machine: Target, sizes: Mapping[str, int]) -> float:
+        if machine.cores == TARGETS[target].cores:
+            waiting.append(least(t, w, d, machine, sizes))
+        return 0.0
+
+    def noted(judge: Judge, way: Way, beside: Sequence[Buffer], sizes: Mapping[str, int], times: int = 1) -> float:
+        found = time(judge, way, beside, sizes, times)
+        if way.name.startswith("Winograd") and times == 1:
+            pairs.append((waiting.pop(0), found))
+        return found
+
+    monkeypatch.setattr(convolution, "least_seconds", none)
+    monkeypatch.setattr(Judge, "time", noted)
+    assert kernel() == made
+    assert all(0 < bound < found for bound, found in pairs), pairs
+    assert bool(pairs) == (filters[2:] == (3, 3) and filters[0] > 1)
 
 
 def test_other_convolutions_are_direct() -> None:

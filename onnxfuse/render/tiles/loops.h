@@ -88,6 +88,22 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T*
   }
   return every<S>(part);
 }
+// The number of x among 0, .., LANES.
+ONNXFUSE_INLINE int lane_of(i64 x) { return x < 0 ? 0 : x > LANES ? LANES : (int)x; }
+// Lane i is p[S * i] where first <= S * i < last, `otherwise` elsewhere; memory elsewhere is not touched.
+template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* p, L lanes, i64 first, i64 last, compute<T> otherwise) {
+  vec<T> part[S];
+#pragma GCC unroll 4
+  for (int k = 0; k < S; k++) {
+    const int most = (int)lane_of((lanes.n - 1) * S + 1 - k * LANES), end = lane_of(last - k * LANES);
+    const int from = lane_of(first - k * LANES), to = end < most ? end : most;
+    part[k] = load_between(p + k * LANES, from, to);
+    if (!__builtin_constant_p(otherwise) || otherwise != 0)
+      part[k] = select(mask_first_n<compute<T>>(to) & ~mask_first_n<compute<T>>(from), part[k], splat<T>(otherwise));
+  }
+  if constexpr (S == 1) return part[0];
+  else return every<S>(part);
+}
 // Past the caches, where the lanes are a line of memory. What was streamed is there for others after `streamed`.
 template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   if constexpr (L::all) {

@@ -235,6 +235,27 @@ template <class T> ONNXFUSE_INLINE vec<T> load_n(const T* p, int n) {
   }
 }
 
+// The elements from the first to before the last of LANES, zero elsewhere; memory elsewhere is not touched.
+// 0 <= first, last <= LANES.
+template <class T> ONNXFUSE_INLINE vec<T> load_between(const T* p, int first, int last) {
+  if constexpr (is_same<T, f16>) return widen_f16(load_between(reinterpret_cast<const uint16_t*>(p), first, last));
+  else if constexpr (is_same<T, bf16>) return widen_bf16(load_between(reinterpret_cast<const uint16_t*>(p), first, last));
+  else {
+#if ONNXFUSE_AVX512
+    if constexpr (sizeof(T) == 4)
+      return (vec<T>)_mm512_maskz_loadu_epi32((__mmask16)(((1u << last) - 1) & (~0u << first)), p);
+#elif ONNXFUSE_AVX2
+    if constexpr (sizeof(T) == 4)
+      return (vec<T>)_mm256_maskload_epi32(
+          reinterpret_cast<const int*>(p), (__m256i)(mask_first_n<int32_t>(last) & ~mask_first_n<int32_t>(first)));
+#endif
+    if (first == 0 && last == LANES) return load(p);
+    T lanes[LANES] = {};
+    for (int i = first; i < last; i++) lanes[i] = p[i];
+    return load(lanes);
+  }
+}
+
 // Stores the first n lanes only.
 template <class T> ONNXFUSE_INLINE void store_n(T* p, vec<T> v, int n) {
   if constexpr (is_same<T, f16>) store_n(reinterpret_cast<uint16_t*>(p), narrow_f16(v), n);
