@@ -7,13 +7,12 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 
 from onnxfuse.errors import BudgetError, UsageError
+from onnxfuse.memory import held_by_tree
 
 _EVERY = 0.05  # seconds between looks at the memory
-_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")  # without clean pages of mapped files, as in `process`
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
@@ -74,23 +73,7 @@ class Meter:
             self._look()
 
     def _look(self) -> None:
-        self.peak = max(self.peak, sum(map(_bytes, _tree(os.getpid()))))
-
-
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
-                yield from _tree(int(child))
-
-
-def _bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+        self.peak = max(self.peak, held_by_tree(os.getpid()))
 
 
 def size_of(text: str) -> int:
