@@ -55,7 +55,10 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """For axis from begin up to end. Kinds: serial, vector (masked tails), unroll (all spelled out)."""
+    """For axis from begin up to end.
+
+    Kinds: serial, vector (masked tails), unroll (all spelled out), seldom (serial, and hardly ever run at all).
+    """
 
     axis: Axis
     begin: Index
