@@ -49,6 +49,7 @@ def measure(
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
     """
     bare = feed_limits.skeleton(Path(a))
+    feed_limits.load_proto(Path(b))  # raises where it is no model
     note("the original, no optimizations")
     try:
         first = original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
@@ -60,8 +61,6 @@ def measure(
         return {"problem": problem.message, "runs": runs}
     costs = [] if first.load is None else [first.load]
     runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first, costs))
-    if all(run["message"] for run in runs):
-        feed_limits.load_proto(Path(b))  # raises where it is no model
     return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
 
 
