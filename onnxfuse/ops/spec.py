@@ -287,8 +287,8 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         return Decision("E-OPAQUE", (node.name,), f"{node.key} belongs to another domain")
     if row is None:
         what = f"{node.op} of opset {view.opset}" if node.op in rows.rows else node.op
-        near = [op for op in rows.near(node.op) if op != node.op]
-        return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row", f"near: {', '.join(near)}" if near else "")
+        near = ", ".join(op for op in rows.near(node.op) if op != node.op)
+        return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row" + f" (near: {near})" * bool(near))
     try:
         view.demands.clear()
         return _settled(row.define(view), tuple(view.demands))
