@@ -17,11 +17,10 @@ import onnxruntime as ort
 
 from onnxfuse.config import ISA
 from onnxfuse.errors import DeviceError
+from onnxfuse.memory import trim
 
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = Mapping[str, Array]
-
-_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
 
 # Element types that NumPy has not: the runtime's name of each, its ONNX number, its bits and its values as seen here.
 _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
@@ -102,8 +101,7 @@ def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort
 
     What earlier sessions freed goes back to the system first: the C library would keep it.
     """
-    if _TRIM is not None:
-        _TRIM(0)
+    trim()
     try:
         return ort.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
     except Exception as problem:

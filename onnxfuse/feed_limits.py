@@ -24,6 +24,7 @@ from onnx import (
 
 from onnxfuse import inference
 from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.unfolded import bounded
 
 _SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
 
@@ -77,18 +78,20 @@ class Use:
 def load_proto(path: Path) -> ModelProto:
     """The model of a file, external data left where it is. Raises UsageError and ModelError.
 
-    The file is mapped: its weights are in memory once, not twice.
+    The file is mapped: its weights are in memory once, not twice. A model that is too large with its functions written
+    out is refused before anything writes them out.
     """
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
             model: ModelProto = ModelProto.FromString(memoryview(mapped))
             if not model.HasField("graph"):
                 raise ValueError
-            return model
     except OSError as problem:
         raise UsageError(f"inputs: {path} cannot be read: {problem.strerror or problem}") from None
     except (DecodeError, ValueError):
         raise ModelError(f"inputs: {path} is not an ONNX model") from None
+    bounded(model, "inputs")
+    return model
 
 
 def skeleton(path: Path) -> ModelProto:

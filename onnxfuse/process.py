@@ -27,13 +27,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from onnxfuse import errors
+from onnxfuse import errors, memory
 
 _FIRST_SAMPLE, _LAST_SAMPLE = (
     0.002,
     0.05,
 )  # seconds between looks at a command: short ones end soon, long ones cost little
-_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
 _GUARD = ("/bin/sh", "-c", 'read -r done || kill -s KILL -- "-$1"', "sh")  # its input ends when this process does
 _PACKAGE_ROOT = str(Path(__file__).resolve().parent.parent)
 
@@ -116,7 +115,7 @@ def _watch(
     """Return the peak memory of `pid` in bytes once it has ended (unreaped) or `stop` is set; raise at a limit."""
     peak, pause = 0, _FIRST_SAMPLE
     while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        peak = max(peak, sum(map(_process_bytes, _tree(pid))))
+        peak = max(peak, memory.held_by_tree(pid))
         _fits(name, peak, memory_limit)
         left = float("inf") if time_limit is None else time_limit - (time.monotonic() - start)
         if left <= 0:
@@ -197,7 +196,7 @@ class Companion:
     def _within(self, end: float, time_limit: float, memory_limit: int) -> None:
         if time.monotonic() > end:
             raise _too_long(self._name, time_limit)
-        _fits(self._name, sum(map(_process_bytes, _tree(self._child.pid))), memory_limit)
+        _fits(self._name, memory.held_by_tree(self._child.pid), memory_limit)
 
     def end(self) -> None:
         """Kill the program."""
@@ -224,24 +223,6 @@ def _write(stream: IO[bytes], data: bytes) -> None:
 def _text(stream: IO[bytes]) -> str:
     stream.seek(0)
     return stream.read().decode("utf-8", errors="replace")
-
-
-def _tree(pid: int) -> Iterator[int]:
-    """A process and its descendants; only the process itself where there is no /proc."""
-    yield pid
-    with contextlib.suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
-                yield from _tree(int(child))
-
-
-def _process_bytes(pid: int) -> int:
-    """Counted memory of one process, in bytes; 0 once it has ended."""
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
 
 
 def python_child(

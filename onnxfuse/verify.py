@@ -11,6 +11,7 @@ from typing import Any
 from onnxfuse import compare, process
 from onnxfuse.errors import DeviceError
 from onnxfuse.folders import work_folder
+from onnxfuse.memory import Load
 
 _CHILD = "onnxfuse.verify_child"
 _PROBE = "probe "  # what the note of a child begins with while it tries some kernels, whose names follow
@@ -45,6 +46,7 @@ class Verdict:
     inputs: int = 0  # how many sets of inputs were tried
     cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
+    loads: tuple[Load, ...] = ()  # the original, and the model under test in each way that was optimized
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON document."""
@@ -159,6 +161,7 @@ def judged(
     own = [max(each, default=0.0) for each in measured["own"]]
     steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
     common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
+    common["loads"] = tuple(Load(**each) for each in measured.get("loads", ()))
     if measured["coded"] and not measured["asked"]:
         return _told(measured, **common)
     runs = tuple(

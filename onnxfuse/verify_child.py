@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from onnxfuse import feed_limits, process, trial, verify_culprits, verify_nodes
 from onnxfuse.errors import DeviceError
+from onnxfuse.memory import Load
 from onnxfuse.verify_original import Original, loads, original
 from onnxfuse.verify_ways import Note, Way, compared, facts_of, loaded, ways
 
@@ -47,6 +49,7 @@ def measure(
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
     """
     bare = feed_limits.skeleton(Path(a))
+    feed_limits.load_proto(Path(b))  # raises where it is no model
     note("the original, no optimizations")
     try:
         first = original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
@@ -56,19 +59,19 @@ def measure(
             raise
         runs = [{"name": way.name, "message": loaded(note, b, way, custom)} for way in ways(library, isas, plain)]
         return {"problem": problem.message, "runs": runs}
-    runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first))
-    if all(run["message"] for run in runs):
-        feed_limits.load_proto(Path(b))  # raises where it is no model
-    return first.answer() | {"runs": runs}
+    costs = [] if first.load is None else [first.load]
+    runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first, costs))
+    return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
 
 
 def _runs(
-    note: Note, b: str, each_way: Iterator[Way], custom: Sequence[str], first: Original
+    note: Note, b: str, each_way: Iterator[Way], custom: Sequence[str], first: Original, costs: list[Load]
 ) -> Iterator[dict[str, Any]]:
-    """What became of the model under test, way by way."""
+    """What became of the model under test, way by way; what loading it takes is added to `costs`."""
     for way in each_way:
         found = compared(note, b, way, custom, first)
         note("the original, in float64, if need be")
+        costs += [found.load] if found.load is not None else []
         yield facts_of(way, found, first)
 
 

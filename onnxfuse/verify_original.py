@@ -15,8 +15,10 @@ from onnxruntime import InferenceSession
 from onnxfuse import compare, engine, feed_limits, feeds, trial, truth
 from onnxfuse.compare import Results
 from onnxfuse.errors import DeviceError
+from onnxfuse.memory import Load, Watch
 from onnxfuse.trial import Values
 
+ORIGINAL = "original"  # the way of its `load`
 BOUND = "a bound by types and depth"  # the evaluator where there is none
 SHAKE = 1e-6  # of themselves, how far weights and inputs of quantized models are moved
 _SHAKEN = 64  # elements of the smallest weight that is moved: smaller ones are scales
@@ -49,6 +51,7 @@ class Original:
     moved: list[float] = field(default_factory=list)  # by output: inputs moved by `rounding`
     shaken: list[float] = field(default_factory=list)  # by output, of a model of codes: weights and inputs moved
     known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # what float64 said, by set
+    load: Load | None = None  # what it takes to load it, with all optimizations
 
     @property
     def exact(self) -> list[bool]:
@@ -149,8 +152,12 @@ def _measure(o: Original) -> None:
     far = [feeds.nudged(each, o.seed, o.rounding) for each in o.sets] if o.rounding else []
     count = len(o.names)
     try:
-        session = _opened(o.path, o.custom)
-        found = [engine.run(session, each) for each in (*o.sets, *nudged, *far)]
+        with Watch() as watch:
+            session = _opened(o.path, o.custom)
+            watch.opened()
+            found = [engine.run(session, o.sets[0])]
+        o.load = watch.load(ORIGINAL)
+        found += [engine.run(session, each) for each in (*o.sets[1:], *nudged, *far)]
     except DeviceError:  # the reference ran: what is left is the floor
         o.own, o.moved = [[0.0] * count for _ in o.sets], [0.0] * count
         return

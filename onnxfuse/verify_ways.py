@@ -11,6 +11,7 @@ from onnxruntime import InferenceSession
 from onnxfuse import compare, engine
 from onnxfuse.compare import Results
 from onnxfuse.errors import DeviceError, OnnxFuseError
+from onnxfuse.memory import Load, Watch
 from onnxfuse.verify import WITH_LIBRARY
 from onnxfuse.verify_original import Original, words_of
 
@@ -33,6 +34,7 @@ class Found:
 
     message: str
     results: Results | None = None
+    load: Load | None = None  # what it takes to load it
 
 
 def ways(library: str | None, isas: Sequence[str], plain: bool) -> Iterator[Way]:
@@ -50,24 +52,32 @@ def compared(
 
     Kernels get memory from the arena, which was used before, so that they cannot count on zeros.
     """
-    found: Results = []
     note(way.name)
     try:
-        session = _opened(path, way, custom, disabled)
-        own = engine.output_names(session)
-        if len(own) != len(first.names):
-            raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(first.names)}")
-        matched = first.names if set(own) == set(first.names) else own
+        with Watch() as watch:
+            session = _opened(path, way, custom, disabled)
+            watch.opened()
+            own = engine.output_names(session)
+            if len(own) != len(first.names):
+                raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(first.names)}")
+            matched = first.names if set(own) == set(first.names) else own
+            found = [_ran(note, way, session, first.sets[0], matched, first.seed)]
+        found += [_ran(note, way, session, each, matched, first.seed) for each in first.sets[1:]]
     except OnnxFuseError as problem:
         return Found(problem.message)
-    for each in first.sets:
-        where = f"on {words_of(each)} (seed {first.seed})"
-        note(f"{way.name}: {where}")
-        try:
-            found.append(engine.run(session, each, matched))
-        except OnnxFuseError as problem:
-            return Found(f"{problem.message} {where}")
-    return Found("", found)
+    return Found("", found, watch.load(way.name.partition(",")[0]) if way.optimize else None)
+
+
+def _ran(
+    note: Note, way: Way, session: InferenceSession, feeds: engine.Feeds, names: Sequence[str], seed: int
+) -> list[engine.Array]:
+    """The outputs for one set of inputs. Raises DeviceError that says on which."""
+    where = f"on {words_of(feeds)} (seed {seed})"
+    note(f"{way.name}: {where}")
+    try:
+        return engine.run(session, feeds, names)
+    except OnnxFuseError as problem:
+        raise DeviceError(f"{problem.message} {where}") from None
 
 
 def facts_of(way: Way, found: Found, first: Original) -> dict[str, Any]:

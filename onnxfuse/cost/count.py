@@ -157,8 +157,8 @@ class Counter:
 
     def _statement(self, s: Stmt, block: _Block, ways: float) -> None:
         match s:
-            case Loop():
-                block.other += self._loop(s, ways)
+            case Loop():  # what hardly ever runs costs nothing
+                block.other += self._loop(s, ways) if s.kind != "seldom" else 0.0
             case Fold():
                 self._fold(s, block)
             case When():

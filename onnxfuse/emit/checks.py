@@ -10,7 +10,8 @@ from onnxfuse.emit.planned import Fused
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.layout import PLAIN, Layout
-from onnxfuse.load.inline import defined, free_names, graphs, subgraphs
+from onnxfuse.load.inline import defined, free_names, graphs
+from onnxfuse.unfolded import subgraphs
 
 DOMAIN = "onnxfuse."  # of fused nodes begins so
 

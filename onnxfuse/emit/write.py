@@ -51,6 +51,7 @@ def write_stream(emitted: Emitted, stream: BinaryIO) -> None:
     """Write a model with its weights inside to a stream. Raises OutputError when it is too large for that."""
     for chunk in _chunks(emitted):
         stream.write(chunk)
+        del chunk  # before the next one is made
     stream.flush()
 
 
@@ -64,7 +65,8 @@ def _chunks(emitted: Emitted) -> Iterator[Buffer]:
             f"write: the model has {emitted.weight_bytes} bytes of weights, more than one file can hold",
             hint="write it to a file with --save-as-external-data",
         )
-    return expand(frame, emitted.blob)
+    sizes = {w.key: w.bytes for w in emitted.weights}
+    return expand(frame, emitted.blob, lambda key: sizes.get(key) or memoryview(emitted.blob(key)).nbytes)
 
 
 def _write_file(temporary: Path, path: Path, chunks: Iterator[Buffer]) -> None:
@@ -72,6 +74,7 @@ def _write_file(temporary: Path, path: Path, chunks: Iterator[Buffer]) -> None:
         with temporary.open("wb") as file:
             for chunk in chunks:
                 file.write(chunk)
+                del chunk  # before the next one is made
     except OSError as e:
         raise OutputError(f"write: {path} cannot be written: {e.strerror or e}", hint="is the disk full?") from None
 
@@ -90,6 +93,7 @@ def _write_data(emitted: Emitted, temporary: Path, path: Path) -> onnx.ModelProt
                 payload = memoryview(weight.payload()).cast("B")
                 assert len(payload) == weight.bytes, f"emit: {weight.key} has {len(payload)} bytes"
                 file.write(payload)
+                del payload  # before the next one is made
                 at = begin + weight.bytes
                 _place(stubs[weight.key], path.name, begin, weight.bytes)
     except OSError as e:

@@ -316,3 +316,11 @@ def _lone(e: Index) -> Symbol | None:
     """The symbol that e is."""
     mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
     return mono[0] if c == 1 and len(mono) == 1 and isinstance(mono[0], Symbol) else None
+
+
+def sizing(extents: Iterable[Index]) -> str:
+    """What a user can do so that extents are numbers: give those symbols a value that have names; empty without any."""
+    names = sorted({s.name for e in extents for s in symbols_of(expanded(e))})
+    given = not any(name.startswith("?") for name in names)  # the loader's own begin so
+    flags = [f"--dim {name}=N" for name in names] if given else ["--input-shape"]
+    return f"give {' '.join(flags)}" if names else ""

@@ -18,7 +18,7 @@ from onnxfuse.ir.products import SINGLE, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 Space = Literal["scratch", "local", "pointers"]  # pointers are local too: a table of addresses
-LoopKind = Literal["serial", "vector", "unroll"]
+LoopKind = Literal["serial", "vector", "unroll", "seldom"]
 TileKind = Literal["rows", "even", "packed", "codes"]
 
 
@@ -60,7 +60,10 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """For axis from begin up to end. Kinds: serial, vector (masked tails), unroll (all spelled out)."""
+    """For axis from begin up to end.
+
+    Kinds: serial, vector (masked tails), unroll (all spelled out), seldom (serial, and hardly ever run at all).
+    """
 
     axis: Axis
     begin: Index

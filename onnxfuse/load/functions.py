@@ -17,10 +17,10 @@ from onnxfuse.ir.graph import Constant, Graph, Node, TensorType
 from onnxfuse.load.convert import convert
 from onnxfuse.load.dims import Names
 from onnxfuse.load.infer import NodeInference, type_proto
-from onnxfuse.load.inline import subgraphs
 from onnxfuse.load.shapes import Setting, propagate
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.unfolded import subgraphs
 
 _DEEPEST = 3  # bodies within bodies
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import onnx
+
+from onnxfuse.unfolded import subgraphs
 
 
 def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -34,41 +36,12 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     return None if _shadows(result.graph) > _shadows(proto.graph) else result
 
 
-def written_out(proto: onnx.ModelProto) -> int:
-    """How many nodes a model has once every call of its own functions is written out; a function of itself counts 1."""
-    functions = {(f.domain, f.name): f for f in proto.functions}
-    sizes: dict[tuple[str, str], int] = {}
-
-    def size(nodes: Iterable[onnx.NodeProto]) -> int:
-        return sum(of(n) + sum(size(g.node) for g in subgraphs(n)) for n in nodes)
-
-    def of(node: onnx.NodeProto) -> int:
-        key = (node.domain, node.op_type)
-        if key not in functions:
-            return 1
-        if key not in sizes:
-            sizes[key] = 1
-            sizes[key] = size(functions[key].node)
-        return sizes[key]
-
-    return size(proto.graph.node)
-
-
 def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
     """A graph and all graphs inside its nodes."""
     yield graph
     for node in graph.node:
         for inner in subgraphs(node):
             yield from graphs(inner)
-
-
-def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that are attributes of a node."""
-    for a in node.attribute:
-        if a.type == onnx.AttributeProto.GRAPH:
-            yield a.g
-        elif a.type == onnx.AttributeProto.GRAPHS:
-            yield from a.graphs
 
 
 def defined(graph: onnx.GraphProto) -> set[str]:

@@ -11,14 +11,13 @@ import onnx
 
 from onnxfuse import inference
 from onnxfuse.config import Options
-from onnxfuse.errors import ModelError
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.bodies import bodies_of
 from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
-from onnxfuse.load.inline import graphs, inlined, written_out
+from onnxfuse.load.inline import graphs, inlined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled
 from onnxfuse.load.read import File, read
@@ -27,8 +26,8 @@ from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.typed import declared, typed
+from onnxfuse.unfolded import bounded
 
-MOST_NODES = 100_000  # of a model whose functions are written out
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
 UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18
 FUSED_DOMAIN = "onnxfuse."  # of the kernels that emit writes
@@ -103,12 +102,7 @@ def _graph(
 
 
 def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
-    count = written_out(proto)
-    if count > MOST_NODES:
-        raise ModelError(
-            f"load: the functions of the model call each other to {count} nodes, more than {MOST_NODES}",
-            hint="export it without functions that double",
-        )
+    bounded(proto, "load")
     done = inlined(proto)
     left = proto.functions if done is None else done.functions
     if left:

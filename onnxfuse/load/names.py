@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import helper
 
-from onnxfuse.load.inline import graphs, subgraphs
+from onnxfuse.load.inline import graphs
+from onnxfuse.unfolded import subgraphs
 
 _TENSOR = onnx.TensorProto
 _LISTS = {

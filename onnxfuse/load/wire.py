@@ -43,11 +43,16 @@ def slim(data: memoryview) -> bytes:
     return bytes(out)
 
 
-def expand(data: bytes, blob: Callable[[str], Buffer]) -> Iterator[Buffer]:
-    """The chunks of a serialized ModelProto with every stub replaced by the bytes that `blob` gives for its key."""
-    chunks: list[Buffer] = []
-    _expand_message(onnx.ModelProto.DESCRIPTOR, memoryview(data), 0, len(data), _marks(data), blob, chunks)
-    return iter(chunks)
+def expand(data: bytes, blob: Callable[[str], Buffer], size: Callable[[str], int] | None = None) -> Iterator[Buffer]:
+    """The chunks of a serialized ModelProto with every stub replaced by the bytes that `blob` gives for its key.
+
+    They are asked for one by one, when it is their turn; `size` tells beforehand how many bytes that will be.
+    """
+    sizes = size or (lambda key: memoryview(blob(key)).nbytes)
+    chunks: list[Buffer | str] = []
+    _expand_message(onnx.ModelProto.DESCRIPTOR, memoryview(data), 0, len(data), _marks(data), sizes, chunks)
+    for chunk in chunks:
+        yield memoryview(blob(chunk)).cast("B") if isinstance(chunk, str) else chunk
 
 
 def key_of(tensor: onnx.TensorProto) -> str | None:
@@ -180,18 +185,21 @@ def _expand_message(
     start: int,
     end: int,
     marks: list[int],
-    blob: Callable[[str], Buffer],
-    out: list[Buffer],
+    size: Callable[[str], int],
+    out: list[Buffer | str],
 ) -> int:
-    """Append the chunks of one message and return their length; messages without a mark are one slice."""
+    """Append the chunks of one message, or the keys of blobs, and return their length.
+
+    Messages without a mark are one slice.
+    """
     if descriptor is _TENSOR:
-        return _expand_tensor(data[start:end], blob, out)
+        return _expand_tensor(data[start:end], size, out)
     children, keep, total = _children(descriptor), start, 0
     for number, kind, begin, at, stop in _fields(data, start, end):
         if kind != _BYTES or number not in children or bisect_left(marks, at) == bisect_left(marks, stop):
             continue
-        body: list[Buffer] = []
-        length = _expand_message(children[number], data, at, stop, marks, blob, body)
+        body: list[Buffer | str] = []
+        length = _expand_message(children[number], data, at, stop, marks, size, body)
         head = _tag(number, length)
         out += [data[keep:begin], head, *body]
         total += begin - keep + len(head) + length
@@ -200,7 +208,7 @@ def _expand_message(
     return total + end - keep
 
 
-def _expand_tensor(data: memoryview, blob: Callable[[str], Buffer], out: list[Buffer]) -> int:
+def _expand_tensor(data: memoryview, size: Callable[[str], int], out: list[Buffer | str]) -> int:
     tensor = onnx.TensorProto.FromString(bytes(data))
     key = key_of(tensor)
     if key is None:
@@ -208,7 +216,7 @@ def _expand_tensor(data: memoryview, blob: Callable[[str], Buffer], out: list[Bu
         return len(data)
     tensor.ClearField("external_data")
     tensor.ClearField("data_location")
-    payload = memoryview(blob(key)).cast("B")
-    chunks = [tensor.SerializeToString(), _tag(_FIELD["raw_data"], len(payload)), payload]
-    out += chunks
-    return sum(map(len, chunks))
+    length = size(key)
+    head = tensor.SerializeToString() + _tag(_FIELD["raw_data"], length)
+    out += [head, key]
+    return len(head) + length

@@ -52,7 +52,7 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
     for name in (*read, *group.outputs):
         known = graph.types.get(name)
         if known is None:
-            return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known")
+            return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known", "give --input-shape")
         types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
     inputs = tuple(i for i in group.inputs if i in read)
     lowered = Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)

@@ -121,7 +121,7 @@ def convolved(
     x, w = view.shape(0), view.shape(weights)
     kernel = tuple(e.constant or 0 for e in w[2:])
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
-        raise view.refuse("E-SHAPE-UNKNOWN", "the kernel's shape is not static")
+        raise view.unsized("the kernel's shape is not static", w[2:])
     spots = windows(view, kernel)
     groups = Index.of(view.attr("group", 1))
     axes = view.axes((x[0], w[0], *(s.extent for s in spots)))

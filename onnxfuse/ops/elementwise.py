@@ -166,8 +166,10 @@ def cast_to(view: View, x: Scalar) -> Scalar:
 def dropout(view: View) -> tuple[Definition, ...]:
     """Dropout at inference: the identity; the mask has no kernel."""
     training = view.array(2) if view.has(2) else None
-    if (view.has(2) and (training is None or bool(training.reshape(-1)[0]))) or any(view.node.outputs[1:]):
-        raise view.refuse("E-RANDOM", "training mode or a wanted mask")
+    if view.has(2) and (training is None or bool(training.reshape(-1)[0])):
+        raise view.refuse("E-RANDOM", "training mode", f"make {view.node.inputs[2]} a constant, false")
+    if any(view.node.outputs[1:]):
+        raise view.refuse("E-RANDOM", "a wanted mask", f"leave out its output {view.node.outputs[1]}")
     axes = view.axes(view.shape(0))
     return (Definition(view.out(), axes, view.load(0, tuple(map(Index.of, axes)))),)
 
@@ -175,14 +177,15 @@ def dropout(view: View) -> tuple[Definition, ...]:
 def batch_normalization(view: View) -> tuple[Definition, ...]:
     """(x - mean) / sqrt(var + epsilon) * scale + bias, per channel."""
     if view.attr("training_mode", 0) or any(view.node.outputs[1:]):
-        raise view.refuse("E-NO-KERNEL", "training mode")
+        raise view.refuse("E-NO-KERNEL", "training mode", "export the model for inference: one output, training_mode 0")
     if not view.attr("spatial", 1):
         raise view.refuse("E-NO-KERNEL", "statistics per element")
     axes = view.axes(view.shape(0))
     x = view.load(0, tuple(map(Index.of, axes)))
     channels = axes[1].extent if len(axes) > 1 else ONE
+    have = (channels, *(e for i in (1, 2, 3, 4) for e in view.shape(i)))
     if any(view.shape(i) != (channels,) for i in (1, 2, 3, 4)):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"statistics of another length than {channels!r} channels")
+        raise view.unsized(f"statistics of another length than {channels!r} channels", have)
     channel = (Index.of(axes[1]) if len(axes) > 1 else ZERO,)
     scale, bias, mu, var = (cast(view.load(i, channel), x.dtype) for i in (1, 2, 3, 4))
     deviation = apply("sqrt", apply("add", var, const(view.attr("epsilon", 1e-5), x.dtype)))

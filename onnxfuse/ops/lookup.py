@@ -46,7 +46,7 @@ def gather_nd(view: View) -> tuple[Definition, ...]:
     batch = view.attr("batch_dims", 0)
     width = indices[-1].constant
     if width is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", "the length of the index tuples is a symbol")
+        raise view.unsized("the length of the index tuples is a symbol", indices[-1:])
     axes = view.axes((*indices[:-1], *data[batch + width :]))
     outer = unit_at(axes[: len(indices) - 1])
     picked = tuple(Index.of(Loaded(view.node.inputs[1], (*outer, Index.of(k)), data[batch + k])) for k in range(width))
@@ -107,7 +107,7 @@ def range_node(view: View) -> tuple[Definition, ...]:
     step = delta.constant
     span = (limit - start).constant
     if not step or (span is None and (step != 1 or not nonnegative(limit - start))):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{start!r} to {limit!r} by {delta!r}")
+        raise view.unsized(f"{start!r} to {limit!r} by {delta!r}", (start, limit, delta))
     length = limit - start if span is None else Index.of(max(0, -(-span // step)))
     axes = view.axes((length,))
     return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), dtype)),)

@@ -25,7 +25,7 @@ def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
     one, two = apart(product(have), product(shape))
     values = equated(one, two) if one != two else {}
     if one != two and not values:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{have!r} does not reshape to {shape!r} for every size")
+        raise view.unsized(f"{have!r} does not reshape to {shape!r} for every size", (*have, *shape))
     view.demand(one, "equals", two)
     have, shape = (tuple(over_flat(e, values) for e in s) for s in (have, shape))
     index = unflatten(flatten(unit_at(axes), shape), have)
@@ -45,7 +45,7 @@ def reshape_target(view: View) -> tuple[Index, ...]:
         known = product([e for at, e in enumerate(asked) if at not in inferred])
         rest = divides(known, product(have)) if known != ZERO else None
         if rest is None:
-            raise view.refuse("E-SHAPE-UNKNOWN", f"{product(have)!r} elements over {known!r} is not an extent")
+            raise view.unsized(f"{product(have)!r} elements over {known!r} is not an extent", (*have, known))
         asked[inferred[0]] = rest
     return tuple(asked)
 
@@ -176,7 +176,7 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     given = view.types.get(view.out())
     if step == 1 and given is not None and len(given.shape) > at and _sure(start):
         return start, given.shape[at]
-    raise view.refuse("E-SHAPE-UNKNOWN", f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}")
+    raise view.unsized(f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}", (start, end, extent))
 
 
 def _sure(e: Index) -> bool:
@@ -234,7 +234,7 @@ def _equal_parts(view: View, whole: Index, count: int) -> tuple[Index, ...]:
         size = -(-n // count)
         return tuple(Index.of(min(size, max(0, n - k * size))) for k in range(count))
     if part is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{count} equal parts of the symbolic extent {whole!r}")
+        raise view.unsized(f"{count} equal parts of the symbolic extent {whole!r}", (whole,))
     return (part,) * count
 
 

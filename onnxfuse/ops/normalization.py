@@ -187,7 +187,7 @@ def group_normalization(view: View) -> tuple[Definition, ...]:
     groups = view.attr("num_groups", 1)
     width = divides(Index.of(groups), have[1])
     if width is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{have[1]!r} channels do not make {groups} groups")
+        raise view.unsized(f"{have[1]!r} channels do not make {groups} groups", have[1:2])
     grouped = (have[0], Index.of(groups), width, *have[2:])
     over = range(2, len(grouped))
     normal = s.normalized(

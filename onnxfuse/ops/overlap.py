@@ -123,7 +123,7 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
     x, w = view.shape(0), view.shape(1)
     kernel = tuple(e.constant or 0 for e in w[2:])
     if len(x) != len(w) or len(x) < 3 or not all(kernel):
-        raise view.refuse("E-SHAPE-UNKNOWN", "the kernel's shape is not static")
+        raise view.unsized("the kernel's shape is not static", w[2:])
     spots = landings(view, kernel)
     stages = Stages(view)
     value: Element = partial(_by_tap, view, spots)

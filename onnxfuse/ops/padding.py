@@ -122,7 +122,7 @@ def center_crop_pad(view: View) -> tuple[Definition, ...]:
     for a, n, e in zip(axes, have, wanted, strict=True):
         more = (e - n).constant
         if more is None:
-            raise view.refuse("E-SHAPE-UNKNOWN", f"{n!r} centred in {e!r}")
+            raise view.unsized(f"{n!r} centred in {e!r}", (n, e))
         index.append(Index.of(a) - more // 2 if more > 0 else Index.of(a) + -more // 2)
         if more > 0:
             guards.append(Guard(index[-1], n))

@@ -21,7 +21,7 @@ def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, 
 
     def define(view: View) -> tuple[Definition, ...]:
         if any(view.node.outputs[1:]):
-            raise view.refuse("E-NO-KERNEL", "indices are wanted")
+            raise view.refuse("E-NO-KERNEL", "indices are wanted", f"leave out its output {view.node.outputs[1]}")
         have, dtype = view.shape(0), view.dtype(0)
         kernel = tuple(view.attr("kernel_shape", ()))
         spots = windows(view, kernel, pooled=True)

@@ -24,7 +24,7 @@ def _places(view: View) -> Array:
     if view.attr("reduction", "none") != "none":
         raise view.refuse("E-NO-KERNEL", f"reduction {view.attr('reduction', '')}")
     if found is None:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{view.node.inputs[1]} is only known when the model runs")
+        raise view.computed(1)
     return found
 
 
@@ -32,7 +32,7 @@ def _static(view: View, extents: tuple[Index, ...]) -> tuple[int, ...]:
     """Extents as numbers."""
     sizes = [e.constant for e in extents]
     if any(n is None for n in sizes):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"extents {extents!r}, into which a table of places points, are symbols")
+        raise view.unsized(f"extents {extents!r}, into which a table of places points, are symbols", extents)
     return tuple(n or 0 for n in sizes)
 
 

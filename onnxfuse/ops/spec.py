@@ -15,9 +15,9 @@ import numpy as np
 
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.extents import expanded, named
+from onnxfuse.ir.extents import named, sizing
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
-from onnxfuse.ir.index import Axis, Index, symbols_of
+from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
 
@@ -123,7 +123,7 @@ class View:
         """Elements of integer input i, known before the model runs or as extents; refused otherwise."""
         found = self.known.get(self.node.inputs[i])
         if found is None:
-            raise self.refuse("E-SHAPE-UNKNOWN", f"{self.node.inputs[i]} is only known when the model runs")
+            raise self.computed(i)
         return found
 
     def static_ints(self, i: int) -> tuple[int, ...]:
@@ -142,7 +142,7 @@ class View:
         """Elements of input i, which must be a constant; refused otherwise."""
         found = self.array(i)
         if found is None:
-            raise self.refuse("E-SHAPE-UNKNOWN", f"{self.node.inputs[i]} is only known when the model runs")
+            raise self.computed(i)
         return tuple(found.reshape(-1).tolist())
 
     def attr(self, name: str, default: Any) -> Any:
@@ -181,12 +181,14 @@ class View:
         """A refusal about this node, to be raised."""
         return Refused(Decision(code, (self.node.name,), f"{self.node.op}: {reason}", unlock))
 
+    def computed(self, i: int) -> Refused:
+        """A refusal about an input that has to be known beforehand, to be raised."""
+        name = self.node.inputs[i]
+        return self.refuse("E-SHAPE-UNKNOWN", f"{name} is only known when the model runs", f"make {name} a constant")
+
     def unsized(self, reason: str, extents: Iterable[Index]) -> Refused:
         """A refusal about extents that have to be numbers, to be raised: users can give those that have names."""
-        names = sorted({s.name for e in extents for s in symbols_of(expanded(e))})
-        given = not any(name.startswith("?") for name in names)  # the loader's own begin so
-        flags = [f"--dim {name}=N" for name in names] if given else ["--input-shape"]
-        return self.refuse("E-SHAPE-UNKNOWN", reason, f"give {' '.join(flags)}")
+        return self.refuse("E-SHAPE-UNKNOWN", reason, sizing(extents))
 
 
 class Speller(Protocol):
@@ -285,8 +287,8 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
         return Decision("E-OPAQUE", (node.name,), f"{node.key} belongs to another domain")
     if row is None:
         what = f"{node.op} of opset {view.opset}" if node.op in rows.rows else node.op
-        near = [op for op in rows.near(node.op) if op != node.op]
-        return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row", f"near: {', '.join(near)}" if near else "")
+        near = ", ".join(op for op in rows.near(node.op) if op != node.op)
+        return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row" + f" (near: {near})" * bool(near))
     try:
         view.demands.clear()
         return _settled(row.define(view), tuple(view.demands))

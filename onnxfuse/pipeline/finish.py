@@ -21,6 +21,7 @@ from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, features_of, forbidden, names_of, predicted
 from onnxfuse.pipeline.guided import lock_of
+from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.pipeline.worth import runtime_times
@@ -181,6 +182,7 @@ def write_manifest(context: Context, b: Build) -> None:
         b.domain or None,
         b.groups,
         how,
+        {way: asdict(each) for way, each in loading(b, b.loads).items()},
         asdict(b.gain) if b.gain is not None else None,
         [asdict(each) for each in (*(b.choices or ()), *b.tried)],
     )

@@ -21,6 +21,7 @@ from onnxfuse.load.dims import is_extent
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import cache_of
 from onnxfuse.pipeline.guided import dropped
+from onnxfuse.pipeline.loading import remembered
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import key_of_bytes
 from onnxfuse.pipeline.state import Build, Context, have
@@ -59,10 +60,11 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
     ran = context.options.verify is False or (b.verdict is not None and b.verdict.ok is not None)
     if not wanted(context) or b.copy or not ran or not context.here or find_spec("onnxruntime") is None:
         return b
+    sizes, cache = sizes_of(context, b), cache_of(context)
+    key = "" if cache is None else key_of_bytes("gain", context, b, _PROGRAM, {"sizes": sizes})
+    b = replace(b, loads=remembered(cache, key, b.verdict.loads if b.verdict is not None else ()))
     try:
-        found, cached = _found(context, calls, b)
-    except UsageError:
-        raise
+        found, cached = _found(context, calls, b, sizes, cache, key)
     except OnnxFuseError as problem:  # whatever it is, it costs the measurement only
         return replace(b, notes=(*b.notes, f"the gain was not measured: {problem.message}"))
     choices = tuple(_choices(b, found)) if context.options.lock is None or context.options.profile_guided else ()
@@ -144,10 +146,11 @@ def _gain(found: Gained) -> Gain:
 # what is measured, and what is remembered of it ----------------------------------------------------------------------
 
 
-def _found(context: Context, calls: Calls, b: Build) -> tuple[Gained, bool]:
+def _found(
+    context: Context, calls: Calls, b: Build, sizes: list[dict[str, int]], cache: Cache | None, key: str
+) -> tuple[Gained, bool]:
     """What is gained, and whether that was known before."""
-    options, sizes, cache = context.options, sizes_of(context, b), cache_of(context)
-    key = "" if cache is None else key_of_bytes("gain", context, b, _PROGRAM, {"sizes": sizes})
+    options = context.options
     known = _recalled(cache, key)
     if known is not None:
         return known, True

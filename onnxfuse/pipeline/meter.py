@@ -1,26 +1,37 @@
-"""What a build costs while it runs: seconds per step and the largest memory of the process with its children."""
+"""What a build costs while it runs: seconds per step and the largest memory of the process with its children.
+
+Where a budget is used up the step that runs is ended, whatever it is at: the thread that looks at the memory raises
+`Over` in the thread of the build, at its next line of Python.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
+from typing import NoReturn
 
 from onnxfuse.errors import BudgetError, UsageError
+from onnxfuse.memory import held_by_tree
 
 _EVERY = 0.05  # seconds between looks at the memory
-_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")  # without clean pages of mapped files, as in `process`
+_GRACE = 0.2  # seconds that those who wait themselves have to say what they waited for
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+class Over(BaseException):
+    """A budget is used up. No `except Exception` takes it for a bug; the meter makes a BudgetError of it."""
 
 
 class Meter:
     """Measures from its making on; as a context it ends the thread that looks at the memory.
 
-    `check` raises BudgetError when `seconds` or `memory` (bytes) are used up; `left` is for those who wait themselves.
+    A `step` ends with BudgetError when `seconds` or `memory` (bytes) are used up, and so does `check`; `left` is for
+    those who wait themselves.
     """
 
     def __init__(self, seconds: float | None = None, memory: int | None = None) -> None:
@@ -28,6 +39,8 @@ class Meter:
         self.seconds: dict[str, float] = {}
         self.peak = 0
         self._start = time.monotonic()
+        self._lock = threading.Lock()
+        self._builder: int | None = None  # the thread of the step that runs
         self._end = threading.Event()
         self._watch = threading.Thread(target=self._sample, daemon=True, name="onnxfuse-meter")
 
@@ -35,9 +48,11 @@ class Meter:
         self._watch.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end.set()
         self._watch.join()
+        if kind is Over:  # it was raised on the way out of a step
+            self._raise("the last step")
 
     @property
     def elapsed(self) -> float:
@@ -53,9 +68,14 @@ class Meter:
     def step(self, name: str) -> Iterator[None]:
         """Counts the time of a step; a step that runs again adds to its time."""
         begin = time.monotonic()
+        self._builder = threading.get_ident()
         try:
             yield
+        except Over:
+            self._raise(name)
         finally:
+            with self._lock:
+                self._builder = None
             self.seconds[name] = self.seconds.get(name, 0.0) + time.monotonic() - begin
             self._look()
         self.check(name)
@@ -69,28 +89,26 @@ class Meter:
             took = f"{step}: {self.peak / 1e6:.0f} MB were taken, more than the {self.memory / 1e6:.0f} MB allowed"
             raise BudgetError(took, hint="raise --memory-budget")
 
+    def _raise(self, step: str) -> NoReturn:
+        self.check(step)
+        raise BudgetError(f"{step}: a budget was exceeded", hint="raise --time-budget or --memory-budget")
+
     def _sample(self) -> None:
         while not self._end.wait(_EVERY):
             self._look()
+            self._enforce()
+
+    def _enforce(self) -> None:
+        """Raise `Over` in the thread of the build, once, where it is in a step and a budget is used up."""
+        late = self.limit is not None and self.elapsed > self.limit + _GRACE
+        large = self.memory is not None and self.peak > self.memory
+        with self._lock:
+            if self._builder is not None and (late or large):
+                builder, self._builder = ctypes.c_ulong(self._builder), None
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(builder, ctypes.py_object(Over))
 
     def _look(self) -> None:
-        self.peak = max(self.peak, sum(map(_bytes, _tree(os.getpid()))))
-
-
-def _tree(pid: int) -> Iterator[int]:
-    yield pid
-    with suppress(OSError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
-                yield from _tree(int(child))
-
-
-def _bytes(pid: int) -> int:
-    try:
-        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return 0
-    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+        self.peak = max(self.peak, held_by_tree(os.getpid()))
 
 
 def size_of(text: str) -> int:

@@ -15,6 +15,7 @@ from typing import Any
 
 from onnxfuse.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
+from onnxfuse.memory import Load
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.document import envelope
 from onnxfuse.verify import Run, Verdict
@@ -51,7 +52,8 @@ class Memory:
         with suppress(OSError, ValueError, TypeError, KeyError):
             held = json.loads(path.read_text(encoding="utf-8"))
             runs = tuple(Run(**each) for each in held["runs"])
-            return Verdict(**held | {"runs": runs, "unsteady": tuple(held["unsteady"]), "cached": True})
+            loads = tuple(Load(**each) for each in held["loads"])
+            return Verdict(**held | {"runs": runs, "unsteady": tuple(held["unsteady"]), "loads": loads, "cached": True})
         return None
 
     def keep(self, verdict: Verdict) -> None:

@@ -19,6 +19,7 @@ from onnxfuse.pipeline import finish, gained, guided, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, phase_bytes, predicted
+from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
 from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
@@ -211,6 +212,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
         verify=_verified(context, b),
+        loading=loading(b, b.loads or (b.verdict.loads if b.verdict is not None else ())),
         gain=b.gain,
         choices=(*(b.choices or ()), *b.tried),
         target=context.targets[0].name,

@@ -16,6 +16,7 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
+from onnxfuse.memory import Load
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.profile_machine import Machine
@@ -102,6 +103,7 @@ class Build:
     groups: tuple[GroupResult, ...] = ()
     nodes_after: int = 0
     verdict: Verdict | None = None
+    loads: tuple[Load, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
     gain: Gain | None = None
     choices: tuple[Choice, ...] | None = None  # by measurement or a lock file; None: none were asked for yet
     tried: tuple[Choice, ...] = ()  # while the gain was measured

@@ -36,7 +36,7 @@ from onnxfuse.plan.kinds import (
     kind_of,
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
-from onnxfuse.plan.left import about, known_beforehand, too_few, unworthy
+from onnxfuse.plan.left import BEST, about, cut, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.ties import coded_functions
 from onnxfuse.plan.units import Units
@@ -115,6 +115,7 @@ class _Grower:
         self.units = units
         self.kinds = kinds
         self.strategy = options.strategy
+        self.skip = [re.compile(r) for r in options.skip_node]
         self.target = targets_of(options.arch)[0]  # the best: others do as it does
         self.single = options.precision == "fp32"
         self.taken: set[int] = set()
@@ -156,7 +157,8 @@ class _Grower:
         if reason is None and len(self.units.members[group]) >= MOST_NODES:
             reason = ("E-RESOURCE", f"a group holds at most {MOST_NODES} operators")
         if reason is None and self.units.closes_cycle(group, node):
-            reason = ("E-CYCLE", "the group would depend on itself through nodes outside")
+            between = [self.units.nodes[m].name for m in self.units.between(group, node)]
+            reason = ("E-CYCLE", "the group would depend on itself through nodes outside", cut(between, self.skip))
         if reason is None:
             self.units.join(group, node)
             self.taken.add(node)
@@ -179,11 +181,11 @@ class _Grower:
                     break
         return grown
 
-    def _forward_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+    def _forward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
         mine, kind = self._kinds(group), self.kinds[node]
         op = self.units.nodes[node].op
         if self.strategy == "nnvm" and kind.name != ELEMENTWISE:
-            return ("E-TYPE", f"{op} is not elementwise")
+            return ("E-TYPE", f"{op} is not elementwise", BEST)
         if kind.name == WEIGHTS:
             members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
             return chain_refusal(self.units.graph, members, op, kind, self.target, self.single)
@@ -296,7 +298,7 @@ class _Grower:
         if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
         if self.strategy == "nnvm":
-            return ("E-TYPE", "only producers are joined to")
+            return ("E-TYPE", "only producers are joined to", BEST)
         if not self._stored_on_the_way(group, node):
             if any(self.units.group[a] != group for a in self.units.after[node]):
                 return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")

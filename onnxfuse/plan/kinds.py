@@ -72,7 +72,7 @@ def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ())
 def _types_refused(graph: Graph, node: Node) -> Decision | None:
     for v in (*node.inputs, *node.outputs):
         if v and graph.types.get(v) is None:
-            return Decision("E-SHAPE-UNKNOWN", (node.name,), f"the type of {v} is not known")
+            return Decision("E-SHAPE-UNKNOWN", (node.name,), f"the type of {v} is not known", "give --input-shape")
     return None
 
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.plan.alone import is_small_product, left_alone
 from onnxfuse.plan.kinds import Kind
+
+BEST = "--strategy best joins them"
+_MOST_BETWEEN = 3  # nodes that somebody could take out
+
+
+def cut(between: Sequence[str], skipped: Sequence[re.Pattern[str]]) -> str:
+    """What would unlock a group that nodes `between` its own stand in the way of: --skip-node has `skipped`."""
+    if not 0 < len(between) <= _MOST_BETWEEN:
+        return ""
+    if all(any(r.search(name) for r in skipped) for name in between):
+        return f"leave out the --skip-node of {', '.join(between)}"
+    return f"take {', '.join(between)} out from between"
 
 
 def unworthy(nodes: Sequence[Node]) -> Decision:

@@ -76,6 +76,27 @@ class Units:
                         stack.append(a)
         return False
 
+    def between(self, group: int, node: int, most: int = 64) -> list[int]:
+        """Nodes through which a group with a node would depend on itself; none where they are many or in groups."""
+        inside = {*self.members[group], *self.members[self.group[node]]}
+        latest = max(inside)
+        behind: set[int] = set()
+        pending = [a for m in inside for a in self.after[m]]
+        while pending and len(behind) <= most:
+            at = pending.pop()
+            if at not in inside and at not in behind and at <= latest:
+                behind.add(at)
+                pending += self.after[at]
+        found: set[int] = set()
+        pending = [b for m in inside for b in self.before[m]]
+        while pending:
+            at = pending.pop()
+            if at in behind and at not in found:
+                found.add(at)
+                pending += self.before[at]
+        alone = len(behind) <= most and all(len(self.members[self.group[m]]) == 1 for m in found)
+        return sorted(found) if alone else []
+
     def ordered(self, groups: Iterable[int]) -> list[int]:
         """Groups in an order in which each comes after those it reads from."""
         wanted = set(groups)

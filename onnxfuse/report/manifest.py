@@ -18,10 +18,13 @@ def manifest(
     domain: str | None,
     groups: Sequence[GroupResult],
     build: dict[str, Any],
+    loading: Mapping[str, Any],
     gain: Mapping[str, Any] | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The text of a manifest. `library` is the library's path as seen from the model; `build` says how it was made.
+
+    `loading` says what it takes to load original and model.
 
     Where it was measured, `gain` and `choices` say what that brought; a build that measures nothing has neither.
     """
@@ -35,6 +38,7 @@ def manifest(
         "domain": domain,
         "build": build,
         "kernels": [{"name": g.name, "kernel": g.kernel, "ops": list(g.ops), "nodes": list(g.nodes)} for g in groups],
+        "loading": plain(loading),
         "load": loaders(model_name, library),
     }
     document |= {"gain": plain(gain)} if gain is not None else {}

@@ -81,6 +81,17 @@ class Verified:
 
 
 @dataclass(frozen=True, slots=True)
+class Loading:
+    """What loading takes in one way; None where it was not measured."""
+
+    bytes: int  # of all files, external data and the library included
+    seconds: float | None = None
+    peak_bytes: int | None = (
+        None  # memory of a process that loads it and runs it once, clean pages of files not counted
+    )
+
+
+@dataclass(frozen=True, slots=True)
 class GainAt:
     """Both models at one set of sizes."""
 
@@ -126,6 +137,7 @@ class Result:
     rewrites: tuple[tuple[str, int], ...]  # rule, count
     refusals: tuple[Refusal, ...]
     verify: Verified | None
+    loading: Mapping[str, Loading]  # of original, with_library and without_library, as far as there are files
     gain: Gain | None
     choices: tuple[Choice, ...]  # measured, or those of a lock file
     target: str  # the best of `targets`

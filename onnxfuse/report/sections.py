@@ -50,6 +50,7 @@ def _optimize(d: Document) -> Page:
         ("phases", f"{d['phases']}, {_bytes(d['phase_bytes'])} between them"),
         *_verdict(d["verify"]),
         *_gain(d["gain"]),
+        *_loading(d.get("loading", {})),
         ("built for", f"{', '.join(d.get('targets') or [d['target']])}; {d['compiler'] or 'no compiler was needed'}"),
         ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in d["seconds"].items())),
         ("memory", _bytes(d["peak_memory_bytes"])),
@@ -68,6 +69,14 @@ def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
         word = "ok" if verdict["ok"] else "FAILED"
         limit = "-" if verdict["limit"] is None else f"{verdict['limit']:.1e}"
         yield "verified", f"{word}: largest relative error {verdict['max_error']:.1e}, limit {limit}"
+
+
+def _loading(ways: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for way, each in ways.items():
+        text = f"files of {_bytes(each['bytes'])}"
+        if each["seconds"] is not None:
+            text += f", {each['seconds']:.3g} s until it can run, {_bytes(each['peak_bytes'])} of memory"
+        yield f"load {way.replace('_', ' ')}", text
 
 
 def _gain(gain: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.compose import walk
+from onnxfuse.ir.extents import sizing
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import (
     ZERO,
@@ -47,7 +48,8 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
                     continue
                 low, high = lower(e), upper(e)
                 if low is None or high is None or not nonnegative(low):
-                    return Decision("E-SHAPE-UNKNOWN", (d.name,), f"whether {e!r} lies within {extent!r} is not known")
+                    said = f"whether {e!r} lies within {extent!r} is not known"
+                    return Decision("E-SHAPE-UNKNOWN", (d.name,), said, sizing((e, extent)))
                 if ((extent - 1 - high).constant or 0) < 0:
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
                 found[extent - 1 - high] = None

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from onnxfuse.config import Target
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import substitute_axes
-from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Tile
 from onnxfuse.ir.products import SINGLE
-from onnxfuse.ir.scalar import Guard, Load, Scalar, const
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.schedule.frame import Frame
 from onnxfuse.schedule.jobs import Job
 from onnxfuse.schedule.memory import Place, flat
@@ -28,7 +28,7 @@ from onnxfuse.schedule.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_w
 from onnxfuse.schedule.toom import TAPS, Transform, combined
 from onnxfuse.schedule.writer import written
 
-LEFT, RIGHT, SUMS, HALF, LINES = "image", "filters", "products", "half", "lines"
+LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
 PAD = 16  # elements between one product's matrix and the next, so that they do not meet in one set of a cache
 PAGE = 1024  # elements: rows at such a distance do
 STEP = 10  # picoseconds of a step of a sum
@@ -167,6 +167,7 @@ class _Winograd:
         }
         return [
             *(Buffer(name, F32, size, "local") for name, size in sizes.items()),
+            Buffer(ODD, I64, ONE, "local"),
             Buffer(TABLE, F32, Index.of(EVEN), "pointers"),
         ]
 
@@ -296,7 +297,38 @@ class _Winograd:
             Goal(C, (Index.of(j) + i * m) * self.width + column, x)
             for i, x in enumerate(combined(self.transform.results, down))
         ]
-        return self._each_row([*self._written(goals, [Level(chunk), Level(j), Level(lane, "vector")]), *self._stored()])
+        made = self._written(goals, [Level(chunk), Level(j), Level(lane, "vector")])
+        return self._each_row([*made, *self._once_more(), *self._stored()])
+
+    def _once_more(self) -> tuple[Stmt, ...]:
+        """The results of a tile as direct sums, where one of them is no finite number.
+
+        A NaN or an infinity of the image reaches every result of the tile, and large numbers overflow on the way; in a
+        direct sum each of them is where it belongs.
+        """
+        m, w = self.outputs, self.w
+        e, line, spot = (Axis(name, Index.of(n)) for name, n in (("z", m * m * self.width), ("da", m), ("db", m)))
+        zeros = apply("mul", Load(C, (Index.of(e),), F32), const(0.0, F32))
+        found = cast(apply("isnan", Reduce("sum", (e,), (zeros,), F32)), I64)
+        times, again = Axis("times", Index.of(2)), Axis("again", Index.of(2))
+        chunk, lane, _ = self._columns()
+        column = Index.of(chunk) * self.lanes + lane
+        width = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_j"))
+        values = dict(zip(w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
+        values |= {**self.image, width: column}
+        both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
+        total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
+        goal = Goal(
+            C,
+            (Index.of(line) * m + spot) * self.width + column,
+            flat(simplify(substitute_axes(total, values)), self.places),
+        )
+        loops = [Level(line), Level(spot), Level(chunk), Level(lane, "vector")]
+        return (
+            *self._written([Goal(ODD, ZERO, found)], []),
+            Bind(times, Index.of(Loaded(ODD, (ZERO,), times.extent))),
+            Loop(again, ZERO, Index.of(times), "seldom", self._written([goal], loops)),
+        )
 
     def _stored(self) -> tuple[Stmt, ...]:
         """What is done with the results of one tile, as far as the image goes."""

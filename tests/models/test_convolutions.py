@@ -11,7 +11,9 @@ import pytest
 
 import onnxfuse
 from models.convolutions import models
+from tests.kernels.compiled import by
 from tests.kernels.pool_host import compiler
+from tests.kernels.winograd_cases import WAYS
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 SMALLEST = {name: min(sizes) for name, (_, sizes) in models().items()}
@@ -40,3 +42,37 @@ def test_a_class_has_kernels_that_are_right(name: str, tmp_path: Path) -> None:
     finite = np.isfinite(there)
     steps = int(np.prod(onnx.numpy_helper.to_array(model.graph.initializer[0]).shape[1:]))
     assert np.allclose(there[finite], here[finite], rtol=0, atol=20 * np.finfo(np.float32).eps * steps**0.5)
+
+
+def padded(channels: int, height: int, width: int, pads: list[int]) -> onnx.ModelProto:
+    """Two images through 3x3 taps."""
+    rng = np.random.default_rng(0)
+    w = (rng.standard_normal((20, channels, 3, 3)) / 12).astype(np.float32)
+    ends = [onnx.helper.make_tensor_value_info("x", 1, [2, channels, height, width])]
+    ends.append(onnx.helper.make_tensor_value_info("y", 1, None))
+    node = onnx.helper.make_node("Conv", ["x", "w"], ["y"], pads=pads)
+    graph = onnx.helper.make_graph([node], "g", ends[:1], ends[1:], [onnx.numpy_helper.from_array(w, "w")])
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8)
+
+
+@pytest.mark.parametrize("pads", [[1, 1, 1, 1], [0, 0, 0, 0], [2, 0, 1, 2]], ids=str)
+@pytest.mark.parametrize("way", WAYS)
+def test_a_pixel_that_is_no_number_reaches_no_farther_by_winograd(way: str, pads: list[int], tmp_path: Path) -> None:
+    """Every result is of the kind that the runtime says: finite, NaN or an infinity; large numbers do not overflow."""
+    onnx.save(padded(18, 13, 11, pads), tmp_path / "m.onnx")
+    with by(WAYS[way]):
+        result = onnxfuse.optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", min_group=1, verify=False, gain=False)
+    assert result.kernels == 1
+    fused = onnxfuse.session(tmp_path / "o.onnx")
+    runtime = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    for bad in (np.nan, np.inf, -np.inf, 1e38):
+        for line, column in ((0, 0), (6, 5), (12, 10), (3, 8)):
+            x = np.random.default_rng(1).standard_normal((2, 18, 13, 11)).astype(np.float32)
+            x[1, 7, line, column] = bad
+            (there,), (here,) = runtime.run(None, {"x": x}), fused.run(None, {"x": x})
+            assert np.array_equal(np.isnan(there), np.isnan(here)) and not np.isnan(there[0]).any()
+            known = ~np.isnan(there)
+            assert np.array_equal(there[known & np.isinf(there)], here[known & np.isinf(there)])
+            finite = np.isfinite(there)
+            scale = np.maximum(1.0, np.abs(there[finite]))
+            assert (np.abs(here[finite] - there[finite]) <= 1e-5 * scale).all()

@@ -42,6 +42,7 @@ MOST = {
     "tiny-segformer.decomposed": (24, 2),
     "tiny-segformer.dynamic": (24, 6),
 }
+GROWN, IN_MODEL, IN_LIBRARY = 1.1, 4096, 32768  # weights may grow by so much; a kernel may take so many bytes beside
 LONG = {name for name in MOST if ".dynamic" in name} - {"tiny-bert.dynamic", "tiny-gpt2.dynamic"}
 LONG |= {"tiny-swin.decomposed", "tiny-segformer.decomposed"}
 ALL = [pytest.param(name, marks=pytest.mark.slow if name in LONG else ()) for name in MOST]
@@ -69,3 +70,6 @@ def test_a_network_in_four_ways(name: str, tmp_path: Path) -> None:
     assert 0 < made.result.kernels <= kernels
     assert made.result.nodes_left <= left
     assert made.result.nodes_after == made.result.kernels + made.result.nodes_left
+    sizes = {way: each.bytes for way, each in made.result.loading.items()}
+    assert sizes["without_library"] <= GROWN * sizes["original"] + IN_MODEL * kernels, sizes
+    assert sizes["with_library"] - sizes["without_library"] <= IN_LIBRARY * made.result.distinct_kernels, sizes

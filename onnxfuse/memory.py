@@ -1,0 +1,97 @@
+"""How much memory processes hold of what a machine can run out of: anonymous, shared and swapped pages.
+
+Clean pages of mapped files are not counted: the system takes them back when it needs them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
+_EVERY = 0.004  # seconds between looks at what is watched
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+
+
+def tree(pid: int) -> Iterator[int]:
+    """A process and its descendants; only the process itself where there is no /proc."""
+    yield pid
+    with suppress(OSError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            for child in Path(f"/proc/{pid}/task/{task}/children").read_text(encoding="ascii").split():
+                yield from tree(int(child))
+
+
+def held(pid: int) -> int:
+    """Counted bytes of one process; 0 once it has ended."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) << 10 for line in lines if line.startswith(_COUNTED))
+
+
+def held_by_tree(pid: int) -> int:
+    """Counted bytes of a process and its descendants."""
+    return sum(map(held, tree(pid)))
+
+
+def trim() -> None:
+    """Give back to the system what was freed: the C library would keep it."""
+    if _TRIM is not None:
+        _TRIM(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What one way to load a model costs a process: seconds until it can run, and the most memory, one run included."""
+
+    way: str
+    seconds: float
+    peak_bytes: int  # above what the process held before
+
+
+class Watch:
+    """Measures, as a context, what loading a model and running it once costs this process.
+
+    `opened` says that it is loaded. Whatever is to be watched must let other threads run, as the runtime does.
+    """
+
+    def __init__(self) -> None:
+        self.seconds, self.peak = 0.0, 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._sample, daemon=True, name="onnxfuse-watch")
+
+    def __enter__(self) -> Watch:
+        trim()
+        self._before = held(os.getpid())
+        self._begin = time.monotonic()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+        self._look()
+
+    def opened(self) -> None:
+        """The model can run now."""
+        self.seconds = time.monotonic() - self._begin
+        self._look()
+
+    def load(self, way: str) -> Load:
+        """What was measured of one way."""
+        return Load(way, round(self.seconds, 4), self.peak)
+
+    def _sample(self) -> None:
+        while not self._end.wait(_EVERY):
+            self._look()
+
+    def _look(self) -> None:
+        self.peak = max(self.peak, held(os.getpid()) - self._before)

@@ -1,0 +1,63 @@
+"""What it takes to load the result beside the original: bytes of the files, seconds and memory.
+
+Bytes are known of every build. What was measured while the result was compared is remembered with the bytes that it was
+measured of, so that equal builds on one machine say the same.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from onnxfuse.cache import Cache, key_of
+from onnxfuse.errors import OutputError
+from onnxfuse.load import Source
+from onnxfuse.memory import Load
+from onnxfuse.pipeline.state import Build, have
+from onnxfuse.report.result import Loading
+from onnxfuse.verify import WITH_LIBRARY
+
+_ORIGINAL, _WITH, _WITHOUT = "original", "with_library", "without_library"
+
+
+def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
+    """By way, what loading takes; of the ways with a library, of which each instruction set has one, the costliest."""
+    if not b.files:
+        return {}
+    source: Source = have(b.loaded).source
+    made = _bytes(b.files)
+    sizes = {_ORIGINAL: source.bytes + _bytes(source.external)}
+    if b.library is not None and not b.copy:
+        sizes[_WITH] = made + _bytes([b.library.path])
+    sizes[_WITHOUT] = made
+    worst: dict[str, Load] = {}
+    for each in sorted(loads, key=lambda load: load.seconds):
+        worst[_WITH if each.way.startswith(WITH_LIBRARY) else each.way.replace(" ", "_")] = each
+    return {way: _of(size, worst.get(way)) for way, size in sizes.items()}
+
+
+def _of(size: int, load: Load | None) -> Loading:
+    return Loading(size) if load is None else Loading(size, load.seconds, load.peak_bytes)
+
+
+def _bytes(paths: Iterable[Path]) -> int:
+    return sum(path.stat().st_size for path in paths)
+
+
+def remembered(cache: Cache | None, key: str, loads: tuple[Load, ...]) -> tuple[Load, ...]:
+    """What was measured the first time that these bytes were; `key` is theirs."""
+    if cache is None or not key:
+        return loads
+    place = key_of("loads", key)
+    path = cache.get(place)
+    if path is not None:
+        with suppress(OSError, ValueError, TypeError):
+            known: list[Mapping[str, object]] = json.loads(path.read_text(encoding="utf-8"))
+            return tuple(Load(**each) for each in known)  # type: ignore[arg-type]  # as they were written
+    if loads:
+        with suppress(OutputError):
+            cache.put(place, json.dumps([asdict(each) for each in loads]).encode())
+    return loads

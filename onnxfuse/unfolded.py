@@ -1,0 +1,53 @@
+"""How large a model is once every call of its own functions is written out: it may double with each of them.
+
+The runtime and the tools of ONNX write them out whatever comes of it; a model of a few kilobytes takes them years.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import onnx
+
+from onnxfuse.errors import ModelError
+
+MOST_NODES = 100_000
+
+
+def bounded(proto: onnx.ModelProto, stage: str) -> None:
+    """Raise ModelError for a model that is too large once its functions are written out."""
+    count = written_out(proto) if proto.functions else 0
+    if count > MOST_NODES:
+        raise ModelError(
+            f"{stage}: the functions of the model call each other to {count} nodes, more than {MOST_NODES}",
+            hint="export it without functions that double",
+        )
+
+
+def written_out(proto: onnx.ModelProto) -> int:
+    """How many nodes a model has once every call of its own functions is written out; a function of itself counts 1."""
+    functions = {(f.domain, f.name): f for f in proto.functions}
+    sizes: dict[tuple[str, str], int] = {}
+
+    def size(nodes: Iterable[onnx.NodeProto]) -> int:
+        return sum(of(n) + sum(size(g.node) for g in subgraphs(n)) for n in nodes)
+
+    def of(node: onnx.NodeProto) -> int:
+        key = (node.domain, node.op_type)
+        if key not in functions:
+            return 1
+        if key not in sizes:
+            sizes[key] = 1
+            sizes[key] = size(functions[key].node)
+        return sizes[key]
+
+    return size(proto.graph.node)
+
+
+def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    """The graphs that are attributes of a node."""
+    for a in node.attribute:
+        if a.type == onnx.AttributeProto.GRAPH:
+            yield a.g
+        elif a.type == onnx.AttributeProto.GRAPHS:
+            yield from a.graphs

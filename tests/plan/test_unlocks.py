@@ -1,0 +1,174 @@
+"""What an unlock names does unlock: a flag that is given, or an edit that is made, fuses the nodes of the refusal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxfuse import optimize
+from onnxfuse.ir.graph import CODES
+from onnxfuse.report.result import Refusal, Result
+
+HEAD = '<ir_version: 8, opset_import: ["": 17]>'
+ROUND = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y)
+{{ a = Neg(x)\n b = Abs(a)\n c = Add(a, b)\n y = Relu(c) }}"""
+SORTED = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y) <int64[1] k = {{8}}>
+{{ a = Neg(x)\n b, i = TopK(a, k)\n c = Add(a, b)\n y = Relu(c) }}"""
+SOFTMAX = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y)
+{{ a = Neg(x)\n b = ReduceMax<axes = [1], keepdims = 1>(a)\n c = Sub(a, b)\n y = Exp(c) }}"""
+GIVEN = f"""{HEAD} g (float[4, 8] x, int64[2] s) => (float[8, 4] y)
+{{ a = Neg(x)\n b = Reshape(a, s)\n y = Relu(b) }}"""
+PARTS = f"""{HEAD} g (float[N, 6] x) => (float[P, 6] y, float[Q, 6] z)
+{{ a = Neg(x)\n b, c = Split<axis = 0>(a)\n y = Relu(b)\n z = Exp(c) }}"""
+FILTERS = f"""{HEAD} g (float[1, 3, 9, 9] x, float[4, 3, K, K] w) => (float[1, 4, P, Q] y)
+{{ a = Conv(x, w)\n y = Relu(a) }}"""
+PLACES = f"""{HEAD} g (float[1, 3, 8, 8] x) => (float[1, 3, 4, 4] y, int64[1, 3, 4, 4] i)
+{{ a, i = MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)\n y = Relu(a) }}"""
+TRAINED = f"""{HEAD} g (float[2, 3, 8] x, float[3] s, float[3] b, float[3] m, float[3] v) => (float[2, 3, 8] y)
+{{ a, n, o = BatchNormalization<training_mode = 1>(x, s, b, m, v)\n y = Relu(a) }}"""
+DROPPED = f"""{HEAD} g (float[4, 8] x) => (float[4, 8] y, bool[4, 8] k)
+{{ a = Neg(x)\n b, k = Dropout(a)\n y = Relu(b) }}"""
+TRAINING = f"""{HEAD} g (float[4, 8] x, bool t) => (float[4, 8] y) <float r = {{0.5}}>
+{{ a = Neg(x)\n b = Dropout(a, r, t)\n y = Relu(b) }}"""
+
+Edit = Callable[[onnx.ModelProto, Refusal], None]
+
+
+def named(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Every node has a name of its own."""
+    for number, node in enumerate(proto.graph.node):
+        node.name = f"{node.op_type}_{number}"
+    return proto
+
+
+def node_of(proto: onnx.ModelProto, op: str) -> onnx.NodeProto:
+    return next(n for n in proto.graph.node if n.op_type == op)
+
+
+def take_out(proto: onnx.ModelProto, told: Refusal) -> None:
+    """The nodes that the unlock names: who read their results reads what they read."""
+    (name,) = told.unlock.removeprefix("take ").removesuffix(" out from between").split(", ")
+    out = next(n for n in proto.graph.node if n.name == name)
+    for n in proto.graph.node:
+        n.input[:] = [out.input[0] if v == out.output[0] else v for v in n.input]
+    proto.graph.node.remove(out)
+
+
+def fixed(name: str, value: Any) -> Edit:
+    """An input of the model that is a constant now."""
+
+    def edit(proto: onnx.ModelProto, told: Refusal) -> None:
+        assert f"make {name} a constant" in told.unlock
+        proto.graph.input.remove(next(i for i in proto.graph.input if i.name == name))
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+
+    return edit
+
+
+def without_output(op: str) -> Edit:
+    """A node without its second output, which the model gave."""
+
+    def edit(proto: onnx.ModelProto, told: Refusal) -> None:
+        gone = node_of(proto, op).output.pop()
+        assert told.unlock == f"leave out its output {gone}"
+        del proto.graph.output[1]
+
+    return edit
+
+
+def for_inference(proto: onnx.ModelProto, told: Refusal) -> None:
+    assert "one output, training_mode 0" in told.unlock
+    node = node_of(proto, "BatchNormalization")
+    del node.output[1:]
+    del node.attribute[:]
+
+
+@dataclass(frozen=True)
+class Locked:
+    """A model in which something is refused, and what is said to unlock it: flags, or an edit."""
+
+    code: str
+    text: str
+    given: dict[str, Any] = field(default_factory=dict)  # to begin with
+    flags: dict[str, Any] = field(default_factory=dict)  # that the unlock names
+    edit: Edit | None = None
+    says: str = ""
+
+
+LOCKED = (
+    Locked("E-CYCLE", ROUND, {"skip_node": ("Abs",)}, {"skip_node": ()}, says="leave out the --skip-node of"),
+    Locked("E-CYCLE", SORTED, edit=take_out),
+    Locked("E-TYPE", SOFTMAX, {"strategy": "nnvm"}, {"strategy": "best"}, says="--strategy best"),
+    Locked("E-SHAPE-UNKNOWN", GIVEN, edit=fixed("s", np.array([8, 4], np.int64))),
+    Locked("E-SHAPE-UNKNOWN", PARTS, flags={"dim": ("N=4",)}, says="give --dim N=N"),
+    Locked("E-SHAPE-UNKNOWN", FILTERS, flags={"dim": ("K=3",)}, says="give --dim K=N"),
+    Locked("E-NO-KERNEL", PLACES, edit=without_output("MaxPool")),
+    Locked("E-NO-KERNEL", TRAINED, edit=for_inference),
+    Locked("E-RANDOM", DROPPED, edit=without_output("Dropout")),
+    Locked("E-RANDOM", TRAINING, edit=fixed("t", np.array(False))),
+    Locked("E-KEEP", ROUND, {"skip_node": ("Abs",)}, {"skip_node": ()}, says="leave out that --skip-node"),
+    Locked("E-COST", ROUND, {"min_group": 9}, {"min_group": 4}, says="--min-group 4"),
+)
+# Codes without an unlock, and why; those whose unlock other tests apply.
+NONE = {
+    "E-NUMEL": "values of other sizes have other loops",
+    "E-BROADCAST": "the model itself is at fault",
+    "E-INVALID": "the runtime refuses it too",
+    "E-INTERNAL": "it is to be reported",
+    "E-OFFSET": "nothing gives it",
+    "E-DTYPE": "there is no kernel of that type",
+    "E-RESOURCE": "a group holds as much as it can",
+    "E-SUBGRAPH": "what is inside is fused on its own",
+    "E-OPAQUE": "it belongs to somebody else",
+    "E-NUMERICS": "the kernel was wrong",
+    "E-LAYOUT": "of several --arch, one is to be named: tests/cli/test_archs.py builds for several",
+}
+ELSEWHERE = {"E-FANOUT": "tests/plan/test_left.py", "E-OPSET": "tests/emit/test_bodies.py"}
+
+
+def planned(proto: onnx.ModelProto, **options: Any) -> Result:
+    return optimize(proto.SerializeToString(), "unused.onnx", dry_run=True, strict=True, **options)
+
+
+@pytest.mark.parametrize("case", LOCKED, ids=lambda c: f"{c.code}-{c.says or c.edit.__name__}")
+def test_an_unlock_unlocks(case: Locked) -> None:
+    proto = named(onnx.parser.parse_model(case.text))
+    locked = [
+        r for r in planned(proto, **case.given).refusals if r.code == case.code and r.unlock and case.says in r.unlock
+    ]
+    assert locked, case
+    if case.edit is not None:
+        case.edit(proto, locked[0])
+    after = planned(proto, **case.given | case.flags)
+    groups = [set(g.nodes) for g in after.groups]
+    for told in locked if case.edit is None else locked[:1]:
+        there = set(told.nodes) & {n.name for n in proto.graph.node}
+        fused = there <= set().union(*groups) or after.nodes_left == 0  # what does nothing any more is gone
+        assert there and fused, (told, after.refusals)
+    whole = {"E-CYCLE", "E-TYPE", "E-KEEP", "E-COST"}
+    assert case.code not in whole or len(groups) == 1, groups
+    assert not any(r.code == case.code and r.unlock == locked[0].unlock for r in after.refusals), after.refusals
+
+
+def test_every_code_has_an_unlock_or_a_reason() -> None:
+    tested = {case.code for case in LOCKED}
+    assert tested | NONE.keys() | ELSEWHERE.keys() == set(CODES) and not tested & NONE.keys()
+
+
+def test_what_many_nodes_stand_between_has_no_unlock() -> None:
+    """Five sorts one behind the other: nobody takes them all out."""
+    nodes = [helper.make_node("Neg", ["x"], ["v0"])]
+    nodes += [helper.make_node("TopK", [f"v{i}", "k"], [f"v{i + 1}", f"i{i}"]) for i in range(5)]
+    nodes += [helper.make_node("Add", ["v0", "v5"], ["y"])]
+    ends = [helper.make_tensor_value_info(name, 1, [4, 8]) for name in ("x", "y")]
+    k = numpy_helper.from_array(np.array([8], np.int64), "k")
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], [k])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    (told,) = [r for r in planned(model).refusals if r.code == "E-CYCLE"]
+    assert told.unlock == ""

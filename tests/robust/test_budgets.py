@@ -1,0 +1,126 @@
+"""A budget of time or memory holds wherever they go: in every step, in one long call, and where bugs are caught."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxfuse import optimize
+from onnxfuse.errors import BudgetError
+from onnxfuse.memory import held, trim
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.rewrite import engine
+from tests.kernels.pool_host import compiler
+
+SECONDS, LATE = 3.0, 1.0  # that a build may take here, and how much later it may end
+ROOM, MORE = 300 << 20, 1.1  # bytes that it may take beside what is there, and how much more it may
+IN_OTHERS = {"build_library", "find_toolchain", "verify_groups", "verify_models", "verify_culprits"}
+IN_OTHERS |= {"profile_models", "measure_gain", "copied", "write_stream"}  # their time is that of other processes
+EACH = [f.name for f in fields(Calls) if f.name not in IN_OTHERS]
+
+
+def small() -> bytes:
+    proto = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["" : 17]>
+        m (float[4, 8] x) => (float[4, 8] y) { a = Add (x, x) b = Relu (a) c = Softmax (b) y = Neg (c) }""")
+    return bytes(proto.SerializeToString())
+
+
+def for_ever(*_: Any, **__: Any) -> Any:
+    """What ends by itself in a minute."""
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        sum(range(100))
+    raise AssertionError("nobody ended it")
+
+
+def growing(*_: Any, **__: Any) -> Any:
+    """Four gigabytes, bit by bit."""
+    held = []
+    for _number in range(400):
+        held.append(np.ones(10 << 20, np.uint8))
+        time.sleep(0.005)
+    raise AssertionError("nobody ended it")
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A cache that has the kernels: what they take is no matter here."""
+    folder = tmp_path_factory.mktemp("cache")
+    optimize(small(), folder / "o.onnx", verify=False, gain=False, cache_dir=str(folder))
+    return str(folder)
+
+
+def ends_in_time(tmp_path: Path, **changes: Any) -> str:
+    begin = time.monotonic()
+    with pytest.raises(BudgetError) as told:
+        optimize(small(), tmp_path / "o.onnx", time_budget=SECONDS, **changes)
+    assert time.monotonic() - begin < SECONDS + LATE
+    assert list(tmp_path.iterdir()) == [], "nothing is left behind"
+    return told.value.message
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("name", EACH)
+def test_a_step_that_takes_long_is_ended(name: str, compiled: str, tmp_path: Path) -> None:
+    verify = None if name == "memory_of" else False
+    changes: dict[str, Any] = {"verify": verify, "gain": False, "cache_dir": compiled}
+    said = ends_in_time(tmp_path, calls=replace(Calls(), **{name: for_ever}), **changes)
+    assert "more than the 3 s allowed" in said
+
+
+def test_a_rule_that_takes_long_is_no_bug(tmp_path: Path) -> None:
+    """What is raised where bugs are caught is not taken for one."""
+    with patch.object(engine, "propose", for_ever):
+        assert "more than the 3 s allowed" in ends_in_time(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["load", "rewrite", "plan", "schedule"])
+def test_a_step_that_takes_much_memory_is_ended(name: str, tmp_path: Path) -> None:
+    gc.collect()
+    trim()
+    here = held(os.getpid())
+    with pytest.raises(BudgetError, match=r"MB were taken, more than the \d+ MB allowed"):
+        optimize(
+            small(), tmp_path / "o.onnx", calls=replace(Calls(), **{name: growing}), memory_budget=str(here + ROOM)
+        )
+    assert held(os.getpid()) < MORE * (here + ROOM)
+
+
+def chain(count: int) -> bytes:
+    """A product and a sum, over and over: hours of work where budgets do not hold, half a minute where nothing does."""
+    rng = np.random.default_rng(0)
+    nodes, weights = [], []
+    for k in range(count):
+        weights.append(numpy_helper.from_array(rng.standard_normal((8, 8 + k % 5), np.float32), f"w{k}"))
+        weights.append(numpy_helper.from_array(rng.standard_normal((8 + k % 5, 8), np.float32), f"v{k}"))
+        value = f"x{k}" if k else "x"
+        nodes += [
+            helper.make_node("MatMul", [value, f"w{k}"], [f"a{k}"]),
+            helper.make_node("Tanh", [f"a{k}"], [f"b{k}"]),
+        ]
+        nodes += [helper.make_node("MatMul", [f"b{k}", f"v{k}"], [f"c{k}"])]
+        nodes += [helper.make_node("Add", [f"c{k}", value], [f"x{k + 1}"])]
+    ends = [helper.make_tensor_value_info(name, 1, [3, 8]) for name in ("x", f"x{count}")]
+    graph = helper.make_graph(nodes, "g", ends[:1], ends[1:], weights)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return bytes(model.SerializeToString())
+
+
+@pytest.mark.parametrize("seconds", [1.0, 3.0, 6.0])
+def test_a_large_model_is_ended_in_time(seconds: float, tmp_path: Path) -> None:
+    """With the real steps, whichever of them it is that takes the time."""
+    model = chain(2500)
+    begin = time.monotonic()
+    with pytest.raises(BudgetError):
+        optimize(model, tmp_path / "o.onnx", time_budget=seconds, no_cache=True)
+    assert time.monotonic() - begin < seconds + LATE
