@@ -13,7 +13,7 @@ import onnx
 
 from benchmarks.networks import optimize
 from models.convolutions import models
-from onnxfuse.profile import profile_models
+from onnxfuse.measure.profile import profile_models
 
 
 def measure(folder: Path, counts: Sequence[int], seconds: float, part: str = "") -> Iterator[dict[str, Any]]:

@@ -15,14 +15,15 @@ import numpy as np
 
 from benchmarks import networks
 from benchmarks.kernel_times import kernel_times
-from onnxfuse.config import Options, Target, targets_of
+from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.config import Options
 from onnxfuse.cost import Cost, cost_of, weight_bytes
+from onnxfuse.measure.machine import Machine, calibrate
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.state import Build, Context, have
-from onnxfuse.profile_machine import Machine, calibrate
-from onnxfuse.toolchain import find_toolchain
+from onnxfuse.target import Target, targets_of
 
 THREADS = 2
 

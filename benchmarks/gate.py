@@ -22,10 +22,11 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import process, ratios
 from onnxfuse.errors import OnnxFuseError
-from onnxfuse.folders import work_folder
-from onnxfuse.profile import profile_models
+from onnxfuse.measure import ratios
+from onnxfuse.measure.profile import profile_models
+from onnxfuse.runtime import process
+from onnxfuse.runtime.folders import work_folder
 
 LAYERS = 40
 _FOREVER = ("/bin/sh", "-c", "while :; do :; done")

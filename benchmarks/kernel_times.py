@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.twins.run import CACHE
-from onnxfuse import engine, process
+from onnxfuse.runtime import engine, process
 from tests.kernels.pool_host import compile_library
 
 HERE = Path(__file__).resolve().parent

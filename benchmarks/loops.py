@@ -17,7 +17,7 @@ import onnx
 from onnx import parser
 
 from benchmarks.networks import optimize
-from onnxfuse.profile import profile_models
+from onnxfuse.measure.profile import profile_models
 
 ROUNDS = 200
 _SCALARS = "float k = {0.5}, float z = {0.999}"

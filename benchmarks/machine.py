@@ -12,9 +12,9 @@ import numpy as np
 
 from benchmarks.rendered.run import race
 from benchmarks.twins.run import HERE, PEAK_FLOPS, library
-from onnxfuse.config import targets_of
+from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.report.document import envelope
-from onnxfuse.toolchain import find_toolchain
+from onnxfuse.target import targets_of
 from tests.kernels.pool_host import Pool, aligned
 
 MEGABYTES = (1, 4, 64, 512)  # read over and over: from the cores' own caches, the shared one, and memory

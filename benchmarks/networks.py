@@ -14,8 +14,8 @@ import numpy as np
 from benchmarks.floor import by_kernel, floors
 from benchmarks.machine import Limits
 from models.networks import Network, network
-from onnxfuse import process
-from onnxfuse.profile import ModelProfile, Profile, profile_models
+from onnxfuse.measure.profile import ModelProfile, Profile, profile_models
+from onnxfuse.runtime import process
 
 ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models" / "build"

@@ -11,12 +11,12 @@ from typing import Any
 
 from benchmarks.networks import Built, Effort
 from models.networks import NETWORKS
-from onnxfuse import turns
-from onnxfuse.profile import latency
+from onnxfuse.measure import turns
+from onnxfuse.measure.profile import latency
 
 _CHILD = "benchmarks.peers_child"
 _TORCH = "benchmarks.peers_torch"
-_OURS = "onnxfuse.profile_child"
+_OURS = "onnxfuse.measure.profile_child"
 OPENVINO = {"OpenVINO fp32": "f32", "OpenVINO bf16": "bf16"}
 COMPILED = "torch.compile"
 

@@ -8,7 +8,8 @@ import numpy as np
 import openvino
 
 from benchmarks.peers_error import error_of
-from onnxfuse import process, turns
+from onnxfuse.measure import turns
+from onnxfuse.runtime import process
 
 
 def main(request: dict[str, Any]) -> Any:

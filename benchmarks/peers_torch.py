@@ -12,7 +12,8 @@ from torch._inductor import config
 from benchmarks.peers_error import error_of
 from models.networks import network
 from models.weights import calibrate
-from onnxfuse import process, turns
+from onnxfuse.measure import turns
+from onnxfuse.runtime import process
 
 
 def main(request: dict[str, Any]) -> Any:

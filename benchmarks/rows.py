@@ -17,7 +17,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from benchmarks.networks import Built, optimize
-from onnxfuse.profile import profile_models
+from onnxfuse.measure.profile import profile_models
 
 Shape = tuple[int, int]
 Nodes = list[onnx.NodeProto]

@@ -27,9 +27,9 @@ import onnxruntime as ort
 from onnx import helper
 
 from benchmarks.runtime_cases import cases, random_values
-from onnxfuse.config import Target, targets_of
 from onnxfuse.cost.runtime import Call, Tensor, node_seconds, work_of
 from onnxfuse.ir.dtype import DType, dtype_of
+from onnxfuse.target import Target, targets_of
 
 QUANTILE = 0.0
 LEAST = 30.0  # microseconds of nodes that are compared: the profiler itself takes some around each

@@ -24,11 +24,12 @@ import numpy as np
 import onnxruntime as ort
 
 from benchmarks.networks import Built, inputs_of, model_of, optimize
-from onnxfuse import engine, turns
-from onnxfuse.profile import latency, profile_models
+from onnxfuse.measure import turns
+from onnxfuse.measure.profile import latency, profile_models
+from onnxfuse.runtime import engine
 
 ALONE = (8, 12, 14, 15, 16)  # numbers of threads near that of the cores
-_OURS = "onnxfuse.profile_child"
+_OURS = "onnxfuse.measure.profile_child"
 
 
 def processor() -> dict[str, Any]:

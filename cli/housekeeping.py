@@ -10,25 +10,16 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from onnxfuse import profile_machine
-from onnxfuse.cache import Cache, Info
-from onnxfuse.config import (
-    ARCHS,
-    ISA,
-    TARGETS,
-    default_cache_dir,
-    has_amx,
-    option_fields,
-    runs_here,
-    targets_of,
-    tiles_granted,
-)
+from onnxfuse.build.cache import Cache, Info, default_cache_dir
+from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.config import option_fields
 from onnxfuse.emit import Staged
 from onnxfuse.errors import OutputError, ToolchainError, UsageError
+from onnxfuse.measure import machine as calibration
+from onnxfuse.measure.machine import Machine
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.profile_machine import Machine
 from onnxfuse.report.document import host
-from onnxfuse.toolchain import find_toolchain
+from onnxfuse.target import ARCHS, ISA, TARGETS, has_amx, runs_here, targets_of, tiles_granted
 
 from .flags import name_of
 from .results import Answer, document
@@ -55,8 +46,8 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
         "gpu": Path("/dev/nvidia0").exists(),
         "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
     }
-    measured = profile_machine.calibrate(target, find_toolchain(), Cache(root)) if calibrate else None
-    known = measured or profile_machine.calibrated(target, Cache(root))
+    measured = calibration.calibrate(target, find_toolchain(), Cache(root)) if calibrate else None
+    known = measured or calibration.calibrated(target, Cache(root))
     facts["amx"] = {"here": has_amx(), "granted": has_amx() and tiles_granted()}
     facts["measured"] = {"now": calibrate, **asdict(known)} if known is not None else None
     machine = host()

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.cache import file_digest
-from onnxfuse.config import TARGETS, Options
+from onnxfuse.build.cache import file_digest
+from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import Source, everywhere, load, simplify_shapes
@@ -19,6 +19,7 @@ from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
+from onnxfuse.target import TARGETS
 
 from . import show
 from .results import Answer, document

@@ -7,18 +7,18 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse import ratios
-from onnxfuse.cache import file_digest
-from onnxfuse.config import unable
+from onnxfuse.build.cache import file_digest
 from onnxfuse.errors import UsageError
-from onnxfuse.folders import work_folder
 from onnxfuse.load.dims import MOST, is_extent
+from onnxfuse.measure import ratios
+from onnxfuse.measure.profile import ModelProfile, Profile, profile_models
+from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.outputs import STREAM
-from onnxfuse.profile import ModelProfile, Profile, profile_models
-from onnxfuse.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.report.document import parsed
-from onnxfuse.session import library_of, metadata
+from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.session import library_of, metadata
+from onnxfuse.target import unable
 from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
 
 from . import show

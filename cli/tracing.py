@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from onnxfuse.profile import ModelProfile, Profile
+from onnxfuse.measure.profile import ModelProfile, Profile
 
 
 def trace_of(found: Profile, names: Sequence[str]) -> dict[str, Any]:

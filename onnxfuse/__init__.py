@@ -8,7 +8,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from onnxfuse.config import Options, Target
+    from onnxfuse.config import Options
     from onnxfuse.errors import (
         AnsweredNo,
         BudgetError,
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
         ToolchainError,
         UsageError,
     )
+    from onnxfuse.measure.profile import profile_models as profile
     from onnxfuse.pipeline import optimize
-    from onnxfuse.profile import profile_models as profile
     from onnxfuse.report.result import Result
-    from onnxfuse.session import session
+    from onnxfuse.runtime.session import session
+    from onnxfuse.target import Target
     from onnxfuse.verify import verify_models as verify
 
 __version__ = "0.1.0"
@@ -45,33 +46,33 @@ __all__ = [
     "verify",
 ]
 
-# Where each name comes from.
+# Where each name comes from, and what it is called there.
 _FROM = {
-    "Options": "onnxfuse.config",
-    "Target": "onnxfuse.config",
-    "Result": "onnxfuse.report.result",
-    "optimize": "onnxfuse.pipeline",
-    **{name: "onnxfuse.errors" for name in __all__ if name.endswith("Error") or name == "AnsweredNo"},
+    "Options": ("onnxfuse.config", "Options"),
+    "Target": ("onnxfuse.target", "Target"),
+    "Result": ("onnxfuse.report.result", "Result"),
+    "optimize": ("onnxfuse.pipeline", "optimize"),
+    "profile": ("onnxfuse.measure.profile", "profile_models"),
+    "session": ("onnxfuse.runtime.session", "session"),
+    **{name: ("onnxfuse.errors", name) for name in __all__ if name.endswith("Error") or name == "AnsweredNo"},
 }
-# Files that are functions too, and the function that each of them is.
-_CALLED = {"profile": "profile_models", "session": "session", "verify": "verify_models"}
 
 
-class _Called(ModuleType):
-    """A file that is called as one of its functions: `onnxfuse.session(path)` is `onnxfuse.session.session(path)`."""
+class _Verify(ModuleType):
+    """A package that is called as a function: `onnxfuse.verify(a, b)` is `onnxfuse.verify.verify_models(a, b)`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """What the function gives."""
-        return getattr(self, _CALLED[self.__name__.rpartition(".")[2]])(*args, **kwargs)
+        """The verdict."""
+        return self.verify_models(*args, **kwargs)
 
 
 class _Front(ModuleType):
-    """This package. Python sets each file on it as it is imported; those of `_CALLED` become functions then."""
+    """This package. Python sets each package on it as it is imported; `verify` becomes a function then."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set an attribute."""
-        if name in _CALLED and isinstance(value, ModuleType):
-            value.__class__ = _Called
+        if name == "verify" and isinstance(value, ModuleType):
+            value.__class__ = _Verify
         super().__setattr__(name, value)
 
 
@@ -80,11 +81,12 @@ sys.modules[__name__].__class__ = _Front
 
 def __getattr__(name: str) -> Any:
     """The names of `__all__`, from the files that define them."""
-    if name in _CALLED:
-        return importlib.import_module(f"onnxfuse.{name}")
+    if name == "verify":
+        return importlib.import_module("onnxfuse.verify")
     if name not in _FROM:
         raise AttributeError(f"module 'onnxfuse' has no attribute {name!r}")
-    return getattr(importlib.import_module(_FROM[name]), name)
+    module, called = _FROM[name]
+    return getattr(importlib.import_module(module), called)
 
 
 def __dir__() -> list[str]:

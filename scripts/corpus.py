@@ -21,9 +21,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse import process
 from onnxfuse.errors import BudgetError, ModelError
 from onnxfuse.pipeline.groups import BUG
+from onnxfuse.runtime import process
 
 COMMAND = (sys.executable, "-m", "onnxfuse_cli", "optimize", "-j", "1")
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from onnxfuse_cli import results, show
 
 import onnxfuse
-from onnxfuse import process, ratios
+from onnxfuse.measure import ratios
+from onnxfuse.runtime import process
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = Path("models", "build")

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from onnx.defs import get_all_schemas_with_history
 
-from onnxfuse.classify import NodeFacts, node_facts
 from onnxfuse.ir.dtype import BOOL, F32, I64, U8, U32, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ops import own, reduction
+from onnxfuse.ops.classify import NodeFacts, node_facts
 from onnxfuse.ops.rows import FAMILIES, ROWS
 from onnxfuse.ops.spec import Row, define, view_of
 

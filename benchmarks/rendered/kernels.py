@@ -9,8 +9,9 @@ from pathlib import Path
 from benchmarks.rendered.models import Twin
 from benchmarks.twins.cases import Array
 from onnxfuse.build import EXPORTED, build_library
-from onnxfuse.cache import Cache
-from onnxfuse.config import Options, targets_of
+from onnxfuse.build.cache import Cache
+from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel, Param
@@ -22,8 +23,8 @@ from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.render.source import Source
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
-from onnxfuse.schedule.ways import Best, Judge
-from onnxfuse.toolchain import find_toolchain
+from onnxfuse.schedule.cpu.ways import Best, Judge
+from onnxfuse.target import targets_of
 from tests.kernels.pool_host import aligned
 
 FOLDER = Path(__file__).resolve().parents[2] / ".cache" / "rendered"

@@ -10,12 +10,12 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
-from onnxfuse.config import Target
 from onnxfuse.cost.count import Counter, SymbolUnknown
 from onnxfuse.cost.traffic import Fetched, fetched
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Computed, Kernel, Phase
+from onnxfuse.target import Target
 
 COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task

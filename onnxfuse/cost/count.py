@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
-from onnxfuse.config import Target
 from onnxfuse.cost.traffic import Access, Run
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
@@ -32,6 +31,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.target import Target
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself

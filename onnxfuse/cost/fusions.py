@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from onnxfuse.config import Target
 from onnxfuse.cost.runtime import Call, Tensor, node_seconds
 from onnxfuse.ir.graph import Node
+from onnxfuse.target import Target
 
 # Operators that the runtime has for chains, longer ones first: names of a step with | between them, ? for one that may
 # be missing. Every step reads what one before it has made.

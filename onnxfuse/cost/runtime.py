@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from onnxfuse.config import Target
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Attribute
+from onnxfuse.target import Target
 
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 GRAIN = 15e-6  # seconds of work for which a second thread is woken

@@ -11,7 +11,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.layout import PLAIN, Layout
 from onnxfuse.load.inline import defined, free_names, graphs
-from onnxfuse.unfolded import subgraphs
+from onnxfuse.runtime.unfolded import subgraphs
 
 DOMAIN = "onnxfuse."  # of fused nodes begins so
 

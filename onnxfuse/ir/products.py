@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 
-from onnxfuse.config import AMX_FEATURES
 from onnxfuse.ir.dtype import BF16, F16, F32, I8, I32, U8, DType
+from onnxfuse.target import AMX_FEATURES
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from onnxfuse import inference
 from onnxfuse.ir.dtype import dtype_of
 from onnxfuse.ir.graph import Constant, Node, TensorType
 from onnxfuse.ir.index import Index
 from onnxfuse.load.dims import Dim, declared_dims
+from onnxfuse.runtime import inference
 
 Claim = tuple[int, tuple[Dim, ...]]  # element type number and dimensions; names mean what the claimant means by them
 

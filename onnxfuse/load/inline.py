@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import onnx
 
-from onnxfuse.unfolded import subgraphs
+from onnxfuse.runtime.unfolded import subgraphs
 
 
 def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:

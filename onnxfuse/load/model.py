@@ -9,7 +9,6 @@ from functools import partial
 
 import onnx
 
-from onnxfuse import inference
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load.bodies import bodies_of
@@ -26,7 +25,8 @@ from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.typed import declared, typed
-from onnxfuse.unfolded import bounded
+from onnxfuse.runtime import inference
+from onnxfuse.runtime.unfolded import bounded
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
 UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18

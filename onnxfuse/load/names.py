@@ -9,7 +9,7 @@ import onnx
 from onnx import helper
 
 from onnxfuse.load.inline import graphs
-from onnxfuse.unfolded import subgraphs
+from onnxfuse.runtime.unfolded import subgraphs
 
 _TENSOR = onnx.TensorProto
 _LISTS = {

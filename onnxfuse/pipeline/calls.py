@@ -7,18 +7,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from onnxfuse.build import build_library
+from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.emit import body, copied, emit, identity, write, write_stream
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
+from onnxfuse.measure.gain import measure_gain
+from onnxfuse.measure.profile import profile_models
 from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
-from onnxfuse.profile import profile_models
-from onnxfuse.profile_gain import measure_gain
 from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
-from onnxfuse.toolchain import find_toolchain
 from onnxfuse.verify import verify_culprits, verify_groups, verify_models
 
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.build import CompileError
-from onnxfuse.cache import Cache
-from onnxfuse.config import Target, default_cache_dir
+from onnxfuse.build.cache import Cache, default_cache_dir
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.ir.graph import Decision
@@ -28,6 +27,7 @@ from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import GroupResult, Model
+from onnxfuse.target import Target
 
 
 def build(context: Context, calls: Calls, b: Build) -> Build:

@@ -14,10 +14,11 @@ from importlib.util import find_spec
 from itertools import islice, product
 from typing import Any
 
-from onnxfuse import ratios
-from onnxfuse.cache import Cache
+from onnxfuse.build.cache import Cache
 from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
 from onnxfuse.load.dims import is_extent
+from onnxfuse.measure import ratios
+from onnxfuse.measure.gain import Gained, Tried, gained_of
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import cache_of
 from onnxfuse.pipeline.guided import dropped
@@ -25,7 +26,6 @@ from onnxfuse.pipeline.loading import remembered
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import key_of_bytes
 from onnxfuse.pipeline.state import Build, Context, have
-from onnxfuse.profile_gain import Gained, Tried, gained_of
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt
 
@@ -35,15 +35,15 @@ _MOST_SIZES = 6
 _NAMED = 3  # kernels of one line
 _UNLOCK = "--no-gain builds it all the same"
 _PROGRAM = (
-    "engine",
-    "feed_sizes",
-    "feeds",
-    "profile_child",
-    "profile_gain",
-    "profile_gain_child",
-    "ratios",
-    "trial",
-    "turns",
+    "measure/gain",
+    "measure/gain_child",
+    "measure/profile_child",
+    "measure/ratios",
+    "measure/turns",
+    "runtime/engine",
+    "runtime/feed_sizes",
+    "runtime/feeds",
+    "verify/trial",
 )
 
 

@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from onnxfuse.classify import Facts, NodeFacts, group_facts, node_facts
-from onnxfuse.config import Options, Target
+from onnxfuse.config import Options
 from onnxfuse.cost import Cost, cost_of, weight_bytes
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
@@ -21,12 +20,14 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Choice, Kernel
 from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
+from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT, define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.render.cpp import products_of
 from onnxfuse.report.result import GroupResult, WayResult
+from onnxfuse.target import Target
 
 ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime

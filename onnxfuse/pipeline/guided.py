@@ -15,15 +15,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from onnxfuse import ratios
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
+from onnxfuse.measure import ratios
+from onnxfuse.measure.gain import limit_of
+from onnxfuse.measure.profile import Profile
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import forbidden, predicted
 from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.profile import Profile
-from onnxfuse.profile_gain import limit_of
 from onnxfuse.report.document import host
 from onnxfuse.report.lock import Choice, Lock, deciding, lock_text, read_lock
 

@@ -12,12 +12,12 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
-from onnxfuse.cache import Cache, key_of
+from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.errors import OutputError
 from onnxfuse.load import Source
-from onnxfuse.memory import Load
 from onnxfuse.pipeline.state import Build, have
 from onnxfuse.report.result import Loading
+from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import WITH_LIBRARY
 
 _ORIGINAL, _WITH, _WITHOUT = "original", "with_library", "without_library"

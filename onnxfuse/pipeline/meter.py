@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from typing import NoReturn
 
 from onnxfuse.errors import BudgetError, UsageError
-from onnxfuse.memory import held_by_tree
+from onnxfuse.runtime.memory import held_by_tree
 
 _EVERY = 0.05  # seconds between looks at the memory
 _GRACE = 0.2  # seconds that those who wait themselves have to say what they waited for

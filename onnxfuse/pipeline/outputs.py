@@ -14,7 +14,7 @@ from typing import BinaryIO
 from onnxfuse.config import Options
 from onnxfuse.emit import Staged, data_path, refuse_existing
 from onnxfuse.errors import OutputError, UsageError
-from onnxfuse.folders import work_folder
+from onnxfuse.runtime.folders import work_folder
 
 STREAM = "-"  # as a path: standard input or output
 

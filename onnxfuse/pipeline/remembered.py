@@ -13,27 +13,27 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.cache import Cache, file_digest, key_of
+from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
-from onnxfuse.memory import Load
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.document import envelope
+from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import Run, Verdict
 
 _PROGRAM = (
-    "compare",
-    "engine",
-    "feed_limits",
-    "feed_sizes",
-    "feeds",
-    "trial",
-    "truth",
-    "verify",
-    "verify_child",
-    "verify_culprits",
-    "verify_nodes",
-    "verify_original",
-    "verify_ways",
+    "runtime/engine",
+    "runtime/feed_limits",
+    "runtime/feed_sizes",
+    "runtime/feeds",
+    "verify/__init__",
+    "verify/child",
+    "verify/compare",
+    "verify/culprits",
+    "verify/nodes",
+    "verify/original",
+    "verify/trial",
+    "verify/truth",
+    "verify/ways",
 )  # modules that decide what is compared, and how
 
 

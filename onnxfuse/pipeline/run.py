@@ -11,10 +11,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from onnxfuse.config import Options, targets_of
+from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
+from onnxfuse.measure.machine import calibrated
 from onnxfuse.pipeline import finish, gained, guided, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
@@ -26,8 +27,8 @@ from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
-from onnxfuse.profile_machine import calibrated
 from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
+from onnxfuse.target import targets_of
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
 

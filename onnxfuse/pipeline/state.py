@@ -9,21 +9,22 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from onnxfuse.build import Library
-from onnxfuse.config import Options, Target, runs_here
+from onnxfuse.config import Options
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
-from onnxfuse.memory import Load
+from onnxfuse.measure.machine import Machine
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
-from onnxfuse.profile_machine import Machine
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
+from onnxfuse.runtime.memory import Load
+from onnxfuse.target import Target, runs_here
 from onnxfuse.verify import Verdict
 
 T = TypeVar("T")

@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from onnxfuse import feed_limits, feeds
 from onnxfuse.build import TILES
 from onnxfuse.emit import domain
 from onnxfuse.errors import DeviceError, ModelError
@@ -39,6 +38,7 @@ from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.left import unnamed
 from onnxfuse.render.source import Source
+from onnxfuse.runtime import feed_limits, feeds
 
 
 def load(context: Context, calls: Calls, b: Build) -> Build:

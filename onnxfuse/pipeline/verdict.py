@@ -9,7 +9,6 @@ from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any
 
-from onnxfuse.config import unable
 from onnxfuse.errors import AnsweredNo, DeviceError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline import finish
@@ -20,6 +19,7 @@ from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_s
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.target import unable
 from onnxfuse.verify import WITH_LIBRARY, Verdict, bisected
 from onnxfuse.verify import GroupResult as Compared
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.config import Target
 from onnxfuse.cost import cost_of, number, symbols_at, weight_bytes
 from onnxfuse.cost.count import SymbolUnknown
 from onnxfuse.cost.fusions import group_seconds, taken_in
@@ -17,6 +16,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, kind_of
+from onnxfuse.target import Target
 
 FACTOR = 5.0  # by which a kernel may be predicted slower; of both predictions one in ten is off by more than about 1.6,
 # and single ones by 4

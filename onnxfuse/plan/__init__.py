@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from onnxfuse.config import Options, targets_of
+from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.index import Index, symbols_of
@@ -40,6 +40,7 @@ from onnxfuse.plan.left import BEST, about, cut, known_beforehand, too_few, unwo
 from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.ties import coded_functions
 from onnxfuse.plan.units import Units
+from onnxfuse.target import targets_of
 
 MOST_NODES = 64
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from onnxfuse.config import Target
 from onnxfuse.cost import OVERLAP, ROUND
 from onnxfuse.ir.compose import free_axes, walk
 from onnxfuse.ir.dtype import F32
@@ -20,6 +19,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Load, Reduce
 from onnxfuse.plan.kinds import WEIGHTS, Kind
+from onnxfuse.target import Target
 
 FEWEST = 64  # rows that keep several cores at work
 BLOCK = 1, 4  # of a core's second cache, that what lies between two contractions may take of it

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from onnxfuse.config import Options, Target
+from onnxfuse.config import Options
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.products import HALVES, rounds_to
+from onnxfuse.target import Target
 
 
 def held_in(graph: Graph, groups: Sequence[Group], options: Options, targets: Sequence[Target]) -> dict[str, DType]:

@@ -6,7 +6,6 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
-from onnxfuse.config import Target
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.extents import solved
 from onnxfuse.ir.graph import Decision
@@ -16,20 +15,21 @@ from onnxfuse.ir.kernel import Buffer, Choice, Computed, ExtentBind, Kernel, Par
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
-from onnxfuse.schedule.align import Together, chained, partition
-from onnxfuse.schedule.bounds import conditions
-from onnxfuse.schedule.canonical import Canonical, canonical
-from onnxfuse.schedule.chain import chain_phase
-from onnxfuse.schedule.convolution import Algorithms
-from onnxfuse.schedule.exchange import exchanged_phase
-from onnxfuse.schedule.forms import forms_of
-from onnxfuse.schedule.gemm import gemm_ways
-from onnxfuse.schedule.jobs import Job, Prepared, is_output, prepare
-from onnxfuse.schedule.memory import dense
-from onnxfuse.schedule.rows import row_phase
-from onnxfuse.schedule.shares import with_shares
-from onnxfuse.schedule.stream import streamed, too_large
-from onnxfuse.schedule.ways import Best, Judge, Way
+from onnxfuse.schedule.analysis.bounds import conditions
+from onnxfuse.schedule.analysis.canonical import Canonical, canonical
+from onnxfuse.schedule.analysis.forms import forms_of
+from onnxfuse.schedule.analysis.memory import dense
+from onnxfuse.schedule.analysis.shares import with_shares
+from onnxfuse.schedule.cpu.chain import chain_phase
+from onnxfuse.schedule.cpu.convolution import Algorithms
+from onnxfuse.schedule.cpu.exchange import exchanged_phase
+from onnxfuse.schedule.cpu.gemm import gemm_ways
+from onnxfuse.schedule.cpu.rows import row_phase
+from onnxfuse.schedule.cpu.ways import Best, Judge, Way
+from onnxfuse.schedule.nests.align import Together, chained, partition
+from onnxfuse.schedule.nests.jobs import Job, Prepared, is_output, prepare
+from onnxfuse.schedule.passes.stream import streamed, too_large
+from onnxfuse.target import Target
 
 
 def schedule(

@@ -11,8 +11,8 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from onnxfuse.engine import open_session, options
 from onnxfuse.pipeline import optimize
+from onnxfuse.runtime.engine import open_session, options
 from tests.backend.suite import Array, NodeTest
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -6,7 +6,7 @@ import sys
 from typing import Any
 
 from onnxfuse.errors import ModelError
-from onnxfuse.process import serve
+from onnxfuse.runtime.process import serve
 
 
 def obey(payload: Any) -> Any:

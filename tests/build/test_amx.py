@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import process
 from onnxfuse.build import TILES
-from onnxfuse.config import TARGETS
+from onnxfuse.build.toolchain import compile_flags, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.products import AMX_BF16
-from onnxfuse.toolchain import compile_flags, find_toolchain
+from onnxfuse.runtime import process
+from onnxfuse.target import TARGETS
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86 instruction sets")
 

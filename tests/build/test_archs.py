@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import config, process
+from onnxfuse import target as rows
 from onnxfuse.build import TILES
-from onnxfuse.config import ARCHS, TARGETS, Target, targets_of, unable
+from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain
 from onnxfuse.errors import ToolchainError, UsageError
 from onnxfuse.ir.dtype import BF16
 from onnxfuse.ir.kernel import Kernel
@@ -21,14 +21,15 @@ from onnxfuse.pipeline.groups import features_of
 from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source
-from onnxfuse.toolchain import Toolchain, compile_flags, find_toolchain
+from onnxfuse.runtime import process
+from onnxfuse.target import ARCHS, TARGETS, Target, targets_of, unable
 from tests.kernels.compiled import kernel_of
 from tests.kernels.contraction_cases import CASES
 
 BOTH = ("x86-64-v4", "x86-64-v3")
 needs_x86 = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86 instruction sets")
 
-EXTRAS = {"sapphirerapids": config.AMX_FEATURES, "x86-64-v4": config.EXTRAS}
+EXTRAS = {"sapphirerapids": rows.AMX_FEATURES, "x86-64-v4": rows.EXTRAS}
 BEST = {
     "": "sapphirerapids",
     "amx-int8": "x86-64-v4",
@@ -56,23 +57,23 @@ def test_several_share_the_panels_of_the_widest():
 
 def test_native_is_the_best_that_runs_here(monkeypatch: pytest.MonkeyPatch):
     for missing, best in BEST.items():
-        monkeypatch.setattr(config, "machine", lambda: "x86_64")
-        monkeypatch.setattr(config, "has_features", lambda names, missing=missing: missing not in names)
+        monkeypatch.setattr(rows, "machine", lambda: "x86_64")
+        monkeypatch.setattr(rows, "has_features", lambda names, missing=missing: missing not in names)
         assert [t.name for t in targets_of([])] == [t.name for t in targets_of(["native"])] == [best]
         assert set(targets_of([])[0].extras) == set(EXTRAS.get(best, ()))
-    monkeypatch.setattr(config, "machine", lambda: "aarch64")
+    monkeypatch.setattr(rows, "machine", lambda: "aarch64")
     assert [t.name for t in targets_of([])] == ["aarch64"]
     assert unable(["x86-64-v4", "aarch64"]) == "this machine cannot run kernels for x86-64-v4"
-    monkeypatch.setattr(config, "machine", lambda: "riscv64")
+    monkeypatch.setattr(rows, "machine", lambda: "riscv64")
     assert [t.name for t in targets_of([])] == ["generic"]
 
 
 @pytest.mark.parametrize("granted", [True, False])
 def test_amx_counts_where_linux_grants_it(granted: bool, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(config, "cpu_flags", lambda: frozenset({"amx_tile", "amx_bf16", "avx512_bf16"}))
-    monkeypatch.setattr(config, "tiles_granted", lambda: granted)
-    assert config.has_features(["amx-tile", "amx-bf16"]) == granted
-    assert config.has_features(["avx512bf16"]) and not config.has_features(["amx-tile", "amx-int8"])
+    monkeypatch.setattr(rows, "cpu_flags", lambda: frozenset({"amx_tile", "amx_bf16", "avx512_bf16"}))
+    monkeypatch.setattr(rows, "tiles_granted", lambda: granted)
+    assert rows.has_features(["amx-tile", "amx-bf16"]) == granted
+    assert rows.has_features(["avx512bf16"]) and not rows.has_features(["amx-tile", "amx-int8"])
 
 
 def test_only_a_library_with_such_tiles_asks_for_the_matrix_unit():
@@ -81,7 +82,7 @@ def test_only_a_library_with_such_tiles_asks_for_the_matrix_unit():
     plain, tiled = (kernel_of(each, target) for each in (case, replace(case, half=BF16)))
     assert isinstance(plain, Kernel) and isinstance(tiled, Kernel)
     assert features_of(target, [plain]) == TARGETS["x86-64-v4"].features
-    assert set(features_of(target, [plain, tiled])) == {*target.features, *config.AMX_FEATURES}
+    assert set(features_of(target, [plain, tiled])) == {*target.features, *rows.AMX_FEATURES}
 
 
 def test_no_library_is_for_two_architectures():

@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import build, process
-from onnxfuse import toolchain as compilers
+from onnxfuse import build
 from onnxfuse.build import CompileError, Library, build_library
-from onnxfuse.cache import Cache
-from onnxfuse.config import TARGETS, default_cache_dir
+from onnxfuse.build import toolchain as compilers
+from onnxfuse.build.cache import Cache, default_cache_dir
+from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain, sanitizer_env
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.render.source import Source
-from onnxfuse.toolchain import Toolchain, compile_flags, find_toolchain, sanitizer_env
+from onnxfuse.runtime import process
+from onnxfuse.target import TARGETS
 
 HEAD = '#include "host.h"\n#include <cmath>\n'
 EXPORT = 'extern "C" __attribute__((visibility("default")))'

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cache import Cache, key_of
+from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.errors import OutputError
-from onnxfuse.process import run
+from onnxfuse.runtime.process import run
 
 KEY = key_of("a kernel")
 
@@ -86,7 +86,7 @@ def test_a_root_that_cannot_be_written_says_what_to_do(tmp_path: Path):
 WORKER = """
 import sys
 from pathlib import Path
-from onnxfuse.cache import Cache, key_of
+from onnxfuse.build.cache import Cache, key_of
 cache = Cache(Path(sys.argv[1]))
 for round in range(40):
     for n in range(5):

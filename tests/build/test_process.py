@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.errors import BudgetError, DeviceError, ModelError, OnnxFuseError
-from onnxfuse.process import Companion, Finished, python_child, run
+from onnxfuse.runtime.process import Companion, Finished, python_child, run
 
 CHILD = "tests.build.child"
 

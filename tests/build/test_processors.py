@@ -2,8 +2,8 @@
 
 import pytest
 
-from onnxfuse.config import TARGETS, targets_of
-from onnxfuse.processors import PROCESSORS, processor_of
+from onnxfuse.target import TARGETS, targets_of
+from onnxfuse.target.processors import PROCESSORS, processor_of
 
 INTEL, AMD = {"vendor_id": "GenuineIntel"}, {"vendor_id": "AuthenticAMD"}
 
@@ -48,10 +48,10 @@ def test_narrow_vectors_use_a_part_of_wide_units():
 
 def test_only_native_has_the_numbers_of_this_machine(monkeypatch: pytest.MonkeyPatch):
     """A named instruction set gives the same kernels wherever it is compiled."""
-    monkeypatch.setattr("onnxfuse.config.cpu_facts", lambda: AMD | {"cpu family": "26", "flags": ""})
+    monkeypatch.setattr("onnxfuse.target.cpu_facts", lambda: AMD | {"cpu family": "26", "flags": ""})
     (native,) = targets_of(["native"])
     assert native.processor == "zen5"
     assert targets_of([native.name]) == (TARGETS[native.name],)
-    monkeypatch.setattr("onnxfuse.config.cpu_facts", dict)
+    monkeypatch.setattr("onnxfuse.target.cpu_facts", dict)
     (native,) = targets_of(["native"])
     assert native.processor == "" and native.gflops == TARGETS[native.name].gflops

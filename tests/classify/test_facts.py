@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.classify import Facts, MapType, NodeFacts, facts, group_facts
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.graph import Constant, Graph, Node, TensorType
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import Index, Symbol
+from onnxfuse.ops.classify import Facts, MapType, NodeFacts, facts, group_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
 

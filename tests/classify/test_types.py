@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.classify import MapType, combine, edge_types, node_facts
 from onnxfuse.ir.compose import children, inline
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.index import ONE, Axis, Div, Entry, Index, Least, Loaded, Symbol, atoms
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ops.classify import MapType, combine, edge_types, node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
 from tests.ops.case import Case, data, definitions, ints, view

@@ -14,12 +14,12 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse.config import TARGETS, runs_here
-from onnxfuse.engine import open_session, options, run
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
+from onnxfuse.runtime.engine import open_session, options, run
+from onnxfuse.target import TARGETS, runs_here
 from tests.cli.conftest import Onnxfuse
 from tests.models.planted import wrong
 
@@ -103,7 +103,7 @@ def test_what_could_not_be_run_is_said(onnxfuse: Onnxfuse, layers: Path):
 def test_a_machine_without_the_best_verifies_the_others(
     onnxfuse: Onnxfuse, layers: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("onnxfuse.config.has_features", lambda names: "avx512f" not in names)
+    monkeypatch.setattr("onnxfuse.target.has_features", lambda names: "avx512f" not in names)
     said = onnxfuse("optimize", layers, "--arch", "x86-64-v3", "--arch", "x86-64-v4", "--json")
     assert said.code == 0 and said.json["verify"]["targets"] == ["x86-64-v3"]
     assert "not verified: this machine cannot run kernels for x86-64-v4" in said.json["notes"]

@@ -11,8 +11,8 @@ import pytest
 from onnxfuse_cli.flags import name_of
 from onnxfuse_cli.verbs import onnxfuse as program
 
-from onnxfuse import process
 from onnxfuse.config import Options
+from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse
 
 VERBS = list(program.commands)

@@ -12,11 +12,11 @@ import pytest
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, BudgetError, DeviceError, UsageError
+from onnxfuse.measure.gain import AtSize, Gained, Tried, limit_of
+from onnxfuse.measure.gain_child import seem_slow
+from onnxfuse.measure.ratios import Ratio
 from onnxfuse.pipeline import gained, optimize
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.profile_gain import AtSize, Gained, Tried, limit_of
-from onnxfuse.profile_gain_child import seem_slow
-from onnxfuse.ratios import Ratio
 from onnxfuse.report.result import Result
 from tests.cli.conftest import FIRST, SECOND, Onnxfuse, refused, two_chains
 from tests.cli.schema import problems

@@ -14,10 +14,10 @@ import pytest
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, DeviceError, UsageError
+from onnxfuse.measure.profile import Latency, ModelProfile, Profile
+from onnxfuse.measure.ratios import Ratio
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.profile import Latency, ModelProfile, Profile
-from onnxfuse.ratios import Ratio
 from onnxfuse.report.lock import Choice, Lock, lock_text, read_lock
 from onnxfuse.report.result import Result
 from tests.cli.conftest import FIRST, SECOND, Onnxfuse, files, refused, two_chains

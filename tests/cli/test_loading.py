@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse.memory import Watch
+from onnxfuse.runtime.memory import Watch
 from tests.cli.conftest import Onnxfuse
 
 WEIGHTS = 48 << 20  # bytes: more than a session takes without any

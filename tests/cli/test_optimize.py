@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxfuse as front
-from onnxfuse import process
+from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse, chain, files, lonely
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse import process
+from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse, Said, files
 
 PROGRAM = (sys.executable, "-m", "onnxfuse_cli")

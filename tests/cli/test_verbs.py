@@ -10,7 +10,7 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfuse import process
+from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse, Said, chain, lonely
 from tests.cli.schema import problems
 from tests.craft.sources import ROOT

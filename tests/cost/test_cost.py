@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, few_parts_of, parts_of, weight_bytes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Axis, Index
@@ -13,6 +12,7 @@ from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store, Tile
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
 from onnxfuse.ir.scalar import Load
+from onnxfuse.target import TARGETS
 from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
 
 V4 = TARGETS["x86-64-v4"]

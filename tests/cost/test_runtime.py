@@ -7,12 +7,12 @@ import pytest
 
 from benchmarks.runtime_cases import Case
 from benchmarks.runtime_nodes import profiled
-from onnxfuse.config import TARGETS, targets_of
 from onnxfuse.cost.fusions import calls_of, group_seconds
 from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, work_of
 from onnxfuse.ir.dtype import F32, I8, I64, U8
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.target import TARGETS, targets_of
 
 V4 = TARGETS["x86-64-v4"]
 

@@ -45,5 +45,11 @@ def test_no_file_names_where_it_was_written(path: Path):
 def test_the_files_are_found():
     """The lists above are not empty by mistake."""
     named = {name_of(path) for path in WRITTEN}
-    assert {"Makefile", "pyproject.toml", ".ci/run", "onnxfuse/build.py", "onnxfuse/render/tiles/host.h"} <= named
+    assert {
+        "Makefile",
+        "pyproject.toml",
+        ".ci/run",
+        "onnxfuse/errors.py",
+        "onnxfuse/render/tiles/host.h",
+    } <= named
     assert "tests/craft/test_files.py" in named

@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, Phase, event, given, note, reject, settings
 
 from onnxfuse.build import Library, build_library
 from onnxfuse.config import Options
-from onnxfuse.engine import open_session, options, run
 from onnxfuse.errors import DeviceError
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.source import Source
+from onnxfuse.runtime.engine import open_session, options, run
 from tests.fuzz.graphs import Made
 from tests.fuzz.models import models
 from tests.fuzz.models import settings as build_settings

@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from onnxfuse.config import TARGETS, Options
+from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.kernel import Kernel
@@ -31,6 +31,7 @@ from onnxfuse.plan import plan
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
+from onnxfuse.target import TARGETS
 
 FOLDER = Path(__file__).resolve().parent
 SECTIONS = ("plan", "kernel", "cpp")

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 from onnxfuse import schedule as scheduling
-from onnxfuse.config import TARGETS, Target, has_features, machine, targets_of
 from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
@@ -33,9 +32,11 @@ from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render, tiles_sources
-from onnxfuse.schedule import convolution, schedule
-from onnxfuse.schedule.ways import Judge, Way
-from onnxfuse.schedule.winograd import Division
+from onnxfuse.schedule import schedule
+from onnxfuse.schedule.cpu import convolution
+from onnxfuse.schedule.cpu.ways import Judge, Way
+from onnxfuse.schedule.cpu.winograd import Division
+from onnxfuse.target import TARGETS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
 from tests.kernels.rounding import check, reference

@@ -19,8 +19,8 @@ from typing import Any
 
 import numpy as np
 
+from onnxfuse.build.toolchain import Toolchain, find_toolchain, meaning
 from onnxfuse.errors import ToolchainError
-from onnxfuse.toolchain import Toolchain, find_toolchain, meaning
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.kernel import Kernel, Pack, Tile, statements
+from onnxfuse.target import TARGETS
 from tests.kernels.border_cases import CASES
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.target import TARGETS
 from tests.kernels.chain_cases import CASES
 from tests.kernels.compiled import Case, scheduled, verified
 from tests.kernels.pool_host import compiler

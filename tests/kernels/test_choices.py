@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Kernel, Loop, Tile, Touch, statements
-from onnxfuse.schedule.pieces import cut_at
+from onnxfuse.schedule.nests.pieces import cut_at
+from onnxfuse.target import TARGETS
 from tests.kernels.compiled import Case, kernel_of
 from tests.kernels.contraction_cases import CASES as CONTRACTIONS
 from tests.kernels.window_cases import CASES as WINDOWS

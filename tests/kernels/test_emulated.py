@@ -11,10 +11,11 @@ import numpy as np
 import pytest
 
 from onnxfuse.build import TILES
-from onnxfuse.config import TARGETS, default_cache_dir
+from onnxfuse.build.cache import default_cache_dir
+from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.toolchain import Toolchain, compile_flags, find_toolchain
+from onnxfuse.target import TARGETS
 from tests.kernels import contraction_cases, elementwise_cases, function_cases, movement_cases, row_cases, window_cases
 from tests.kernels.compiled import Array, Case, expected, fed, packed, scheduled, unit_of
 from tests.kernels.pool_host import DTYPES

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.kernel import Fold, Kernel, Let, Loop, Store, Tile, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
+from onnxfuse.target import TARGETS
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.form_cases import CASES, EXCHANGED
 from tests.kernels.pool_host import compiler

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from onnxfuse.config import TARGETS
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.kernel import Bind, Fold, Kernel, Store, statements
-from onnxfuse.schedule.visible import END
+from onnxfuse.schedule.cpu.visible import END
+from onnxfuse.target import TARGETS
 from tests.kernels.compiled import Array, Case, kernel_of, verified
 from tests.kernels.function_cases import CASES as FUNCTIONS
 from tests.kernels.pool_host import compiler

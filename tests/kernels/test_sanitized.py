@@ -14,14 +14,14 @@ from types import ModuleType
 import pytest
 
 from onnxfuse.build import Library, build_library
-from onnxfuse.cache import Cache
-from onnxfuse.config import TARGETS, Target
+from onnxfuse.build.cache import Cache
+from onnxfuse.build.toolchain import Toolchain, find_toolchain, sanitizer_env
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.products import AMX
 from onnxfuse.render.cpp import products_of
 from onnxfuse.render.source import Source
-from onnxfuse.toolchain import Toolchain, find_toolchain, sanitizer_env
+from onnxfuse.target import TARGETS, Target
 from tests.kernels import (
     code_cases,
     contraction_cases,

@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from onnxfuse.config import TARGETS, Target, runs_here
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
@@ -16,11 +15,13 @@ from onnxfuse.ir.kernel import Buffer, Kernel
 from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.schedule import _scheduled, convolution, schedule
-from onnxfuse.schedule.tiled import Tiled
-from onnxfuse.schedule.toom import FOUR, TAPS, TWO, Transform, combined
-from onnxfuse.schedule.ways import Judge, Way
-from onnxfuse.schedule.winograd import Division, Windows
+from onnxfuse.schedule import _scheduled, schedule
+from onnxfuse.schedule.cpu import convolution
+from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
+from onnxfuse.schedule.cpu.ways import Judge, Way
+from onnxfuse.schedule.cpu.winograd import Division, Windows
+from onnxfuse.schedule.nests.tiled import Tiled
+from onnxfuse.target import TARGETS, Target, runs_here
 from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.window_cases import conv, pads

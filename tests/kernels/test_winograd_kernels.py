@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.schedule.winograd import HALF
+from onnxfuse.schedule.cpu.winograd import HALF
 from tests.kernels.compiled import HERE, Case, scheduled, verified
 from tests.kernels.pool_host import compiler
 from tests.kernels.winograd_cases import CASES

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from onnxfuse.schedule.toom import FOUR, TWO
-from onnxfuse.schedule.winograd import Division
+from onnxfuse.schedule.cpu.toom import FOUR, TWO
+from onnxfuse.schedule.cpu.winograd import Division
 from tests.kernels.compiled import Case
 from tests.kernels.window_cases import conv, pads
 

@@ -11,10 +11,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper, shape_inference
 
-from onnxfuse import inference, optimize, process
+from onnxfuse import optimize
 from onnxfuse.config import Options
 from onnxfuse.errors import ModelError
 from onnxfuse.load import load
+from onnxfuse.runtime import inference, process
 from tests.build.test_process import gone
 from tests.load.models import parse
 

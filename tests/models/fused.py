@@ -13,10 +13,10 @@ import numpy as np
 import onnxruntime as ort
 
 from models.networks import Network, network
-from onnxfuse.compare import distance
-from onnxfuse.engine import open_session, options, output_names, run
 from onnxfuse.pipeline import optimize
 from onnxfuse.report.result import Result
+from onnxfuse.runtime.engine import open_session, options, output_names, run
+from onnxfuse.verify.compare import distance
 
 Array = np.ndarray[Any, Any]
 Feeds = dict[str, Array]

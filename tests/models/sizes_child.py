@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import onnxruntime as ort
 
-from onnxfuse.compare import distance
-from onnxfuse.engine import open_session, options
+from onnxfuse.runtime.engine import open_session, options
+from onnxfuse.verify.compare import distance
 
 Feeds = dict[str, np.ndarray[Any, Any]]
 Outputs = list[np.ndarray[Any, Any]] | str  # the words of a runtime that refuses

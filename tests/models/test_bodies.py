@@ -11,12 +11,12 @@ import onnx
 import pytest
 
 from models.networks import network
-from onnxfuse.compare import FLOORS, distance
-from onnxfuse.engine import open_session, options, output_names, run
+from onnxfuse.measure.profile_child import node_origins
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.profile_child import node_origins
 from onnxfuse.report.result import Result
+from onnxfuse.runtime.engine import open_session, options, output_names, run
+from onnxfuse.verify.compare import FLOORS, distance
 from tests.models import bodies
 from tests.models.fused import CACHE, Feeds
 from tests.models.planted import Planted

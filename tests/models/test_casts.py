@@ -12,8 +12,8 @@ import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfuse.engine import open_session, options
 from onnxfuse.pipeline import optimize
+from onnxfuse.runtime.engine import open_session, options
 from tests.models.fused import CACHE
 from tests.models.test_networks import needs_compiler
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 
 from models.networks import network
-from onnxfuse.engine import open_session, options, output_names, run
 from onnxfuse.pipeline import optimize
+from onnxfuse.runtime.engine import open_session, options, output_names, run
 from tests.models.fused import CACHE, model_bytes
 from tests.models.test_networks import needs_compiler
 

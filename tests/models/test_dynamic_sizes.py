@@ -8,7 +8,7 @@ import pytest
 
 from models.dynamic import SMALL_SIZES
 from models.networks import network
-from onnxfuse.compare import FLOORS
+from onnxfuse.verify.compare import FLOORS
 from tests.models.fused import Feeds
 from tests.models.sizes import built, left, wrong
 from tests.models.test_networks import needs_compiler

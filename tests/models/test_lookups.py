@@ -10,8 +10,8 @@ import onnxruntime as ort
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse.engine import open_session, options
 from onnxfuse.report.result import Result
+from onnxfuse.runtime.engine import open_session, options
 from tests.models.fused import Array, Feeds
 from tests.models.test_bodies import built, worst
 from tests.models.test_networks import needs_compiler

@@ -3,8 +3,8 @@
 import pytest
 
 from models.networks import NETWORKS
-from onnxfuse.config import ARCHS
 from onnxfuse.pipeline import optimize
+from onnxfuse.target import ARCHS
 
 OPEN = {row.name: row for row in NETWORKS if row.name.startswith("tiny") and ".dynamic" in row.name}
 OTHERS = [arch for arch in ARCHS if arch != "native"]

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.compare import FLOORS
+from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.errors import ToolchainError
-from onnxfuse.toolchain import find_toolchain
+from onnxfuse.verify.compare import FLOORS
 from tests.models.fused import built, errors
 
 # Kernels, and nodes that stay with the runtime: fewer are better, more need a reason.

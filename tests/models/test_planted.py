@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.compare import FLOORS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.verify import verify_models
+from onnxfuse.verify.compare import FLOORS
 from tests.models.fused import built, errors
 from tests.models.planted import Planted
 from tests.models.test_networks import needs_compiler

@@ -10,8 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
 
-from onnxfuse.compare import ROUNDINGS, rounded
-from onnxfuse.config import Options, has_features
+from onnxfuse.config import Options
 from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.products import DOT_BF16
@@ -19,7 +18,9 @@ from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import half_for
 from onnxfuse.report.result import Result
+from onnxfuse.target import has_features
 from onnxfuse.verify import verify_models
+from onnxfuse.verify.compare import ROUNDINGS, rounded
 from tests.models.fused import CACHE
 from tests.models.planted import Planted
 from tests.models.test_networks import needs_compiler

@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import parser
 
-from onnxfuse.engine import open_session, options
+from onnxfuse.runtime.engine import open_session, options
 from tests.models.sizes import built
 from tests.models.test_networks import needs_compiler
 

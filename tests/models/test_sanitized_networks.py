@@ -13,15 +13,15 @@ import numpy as np
 import pytest
 
 from onnxfuse.build import Library, build_library
-from onnxfuse.compare import FLOORS, distance
-from onnxfuse.config import TARGETS, Target
-from onnxfuse.engine import open_session, options, run
+from onnxfuse.build.toolchain import Toolchain, find_toolchain, sanitizer_env
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.runtime.engine import open_session, options, run
 from onnxfuse.schedule import schedule
-from onnxfuse.toolchain import Toolchain, find_toolchain, sanitizer_env
+from onnxfuse.target import TARGETS, Target
+from onnxfuse.verify.compare import FLOORS, distance
 from tests.models.fused import ROOT, built, feeds_of
 
 CHILD = Path(__file__).resolve().with_name("sanitized_child.py")

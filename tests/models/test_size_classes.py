@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.compare import FLOORS
+from onnxfuse.verify.compare import FLOORS
 from tests.models.size_cases import CASES, FAILS, UNFUSED, Case
 from tests.models.sizes import built, wrong
 from tests.models.test_networks import needs_compiler

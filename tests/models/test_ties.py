@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import engine
 from onnxfuse.pipeline import optimize
+from onnxfuse.runtime import engine
 from tests.models.fused import CACHE
 from tests.models.test_networks import needs_compiler
 

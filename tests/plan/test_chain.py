@@ -10,10 +10,11 @@ import pytest
 from onnx import numpy_helper
 
 import onnxfuse.plan as planning
-from onnxfuse.config import TARGETS, Options
+from onnxfuse.config import Options
 from onnxfuse.ir.group import Plan
 from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.target import TARGETS
 
 MLP = """<ir_version: 8, opset_import: ["" : 17]>
 mlp (float[{rows}, {k}] x) => (float[{rows}, {n}] y) {{

@@ -10,13 +10,14 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse import plan as planning
-from onnxfuse.config import TARGETS, Options
+from onnxfuse.config import Options
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.group import Plan
 from onnxfuse.load import load
 from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.target import TARGETS
 
 TEXT = """
 <ir_version: 9, opset_import: ["" : 17]>

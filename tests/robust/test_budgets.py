@@ -17,9 +17,9 @@ from onnx import helper, numpy_helper
 
 from onnxfuse import optimize
 from onnxfuse.errors import BudgetError
-from onnxfuse.memory import held, trim
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.rewrite import engine
+from onnxfuse.runtime.memory import held, trim
 from tests.kernels.pool_host import compiler
 
 SECONDS, LATE = 3.0, 1.0  # that a build may take here, and how much later it may end

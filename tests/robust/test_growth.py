@@ -16,7 +16,7 @@ from onnxfuse.ir.compose import folded, free_axes, inline, rebuild, size, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.scalar import Load, Scalar, apply, const
-from onnxfuse.profile import profile_models
+from onnxfuse.measure.profile import profile_models
 from onnxfuse.verify import verify_models
 
 SECONDS = 20.0  # for what takes less than one on an idle machine, and minutes or years where it grows fast

@@ -6,8 +6,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from onnxfuse import compare
-from onnxfuse.engine import Array
+from onnxfuse.runtime.engine import Array
+from onnxfuse.verify import compare
 
 INF, NAN = np.inf, np.nan
 

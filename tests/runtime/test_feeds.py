@@ -12,8 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import engine, feed_limits, feeds, trial
 from onnxfuse.errors import DeviceError, ModelError, UsageError
+from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.verify import trial
 
 FLOAT, INT64, INT32 = TensorProto.FLOAT, TensorProto.INT64, TensorProto.INT32
 

@@ -13,12 +13,12 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 
-from onnxfuse import engine, process
-from onnxfuse.config import cpu_flags, has_features
-from onnxfuse.engine import Array
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.render import ort_glue
 from onnxfuse.render.source import Source
+from onnxfuse.runtime import engine, process
+from onnxfuse.runtime.engine import Array
+from onnxfuse.target import cpu_flags, has_features
 from tests.runtime import twice
 
 NEVER = (0x7FFFFFFF, 0, 0, 0, 0)  # a feature that no processor has

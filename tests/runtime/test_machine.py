@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cache import Cache
-from onnxfuse.config import TARGETS, targets_of
+from onnxfuse.build.cache import Cache
+from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.errors import OutputError
-from onnxfuse.profile_machine import Machine, cache_sizes, calibrate, calibrated
-from onnxfuse.toolchain import find_toolchain
+from onnxfuse.measure.machine import Machine, cache_sizes, calibrate, calibrated
+from onnxfuse.target import TARGETS, targets_of
 
 NATIVE = targets_of(())[0]
 
@@ -65,7 +65,7 @@ def test_numbers_go_into_the_row_and_nothing_else(kept: tuple[Cache, Machine]):
 
 
 def test_sizes_are_those_of_the_class_where_the_system_does_not_tell(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.setattr("onnxfuse.profile_machine._CPUS", tmp_path)
+    monkeypatch.setattr("onnxfuse.measure.machine._CPUS", tmp_path)
     assert cache_sizes(NATIVE) == {
         "l1_bytes": NATIVE.l1_bytes, "l2_bytes": NATIVE.l2_bytes, "l3_bytes": NATIVE.l3_bytes
     }  # fmt: skip

@@ -12,10 +12,11 @@ import numpy as np
 import onnx
 import pytest
 
-from onnxfuse import feed_limits, turns
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.profile import profile_models
-from onnxfuse.profile_child import node_origins
+from onnxfuse.measure import turns
+from onnxfuse.measure.profile import profile_models
+from onnxfuse.measure.profile_child import node_origins
+from onnxfuse.runtime import feed_limits
 from tests.runtime import twice
 
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from onnxfuse import ratios
-from onnxfuse.ratios import INCONCLUSIVE, NOT_SLOWER, SLOWER, Ratio, level, quotient, ratio, verdict
+from onnxfuse.measure import ratios
+from onnxfuse.measure.ratios import INCONCLUSIVE, NOT_SLOWER, SLOWER, Ratio, level, quotient, ratio, verdict
 
 RUNS = 200
 

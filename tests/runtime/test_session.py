@@ -12,7 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxfuse.errors import DeviceError, ModelError, UsageError
-from onnxfuse.session import library_of, metadata, session
+from onnxfuse.runtime.session import library_of, metadata, session
 from tests.runtime import twice
 
 X = np.ones((2, 2), np.float32)

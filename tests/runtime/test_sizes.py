@@ -11,8 +11,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import engine, feed_limits, feeds, trial
-from onnxfuse.feed_sizes import fixed_sizes
+from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime.feed_sizes import fixed_sizes
+from onnxfuse.verify import trial
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
 

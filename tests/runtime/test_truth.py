@@ -10,9 +10,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from onnxfuse import compare, engine, truth
 from onnxfuse.errors import DeviceError
-from onnxfuse.verify import verify_models
+from onnxfuse.runtime import engine
+from onnxfuse.verify import compare, truth, verify_models
 
 FLOAT = TensorProto.FLOAT
 

@@ -12,9 +12,9 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from onnxfuse import compare, verify, verify_nodes
+from onnxfuse import verify
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.verify import Verdict, judged, verify_culprits, verify_groups, verify_models
+from onnxfuse.verify import Verdict, compare, judged, nodes, verify_culprits, verify_groups, verify_models
 from tests.runtime import twice
 
 WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]
@@ -306,14 +306,14 @@ def test_values_that_do_not_fit_at_once_are_captured_in_turns(
 ):
     def found(limit: int) -> tuple[int, list[tuple[str, float]]]:
         opened = []
-        monkeypatch.setattr(verify_nodes, "_CAPTURED_BYTES", limit)
-        monkeypatch.setattr(verify_nodes, "_tapped", lambda *a: (opened.append(a), tapped(*a))[1])
-        made = verify_nodes.measure(
+        monkeypatch.setattr(nodes, "_CAPTURED_BYTES", limit)
+        monkeypatch.setattr(nodes, "_tapped", lambda *a: (opened.append(a), tapped(*a))[1])
+        made = nodes.measure(
             lambda _: None, str(files / "fused.onnx"), str(wrong), [""], (), None, 0, {}, {}, {}, [], []
         )
         return len(opened), [(each["name"], each["error"]) for each in made]
 
-    tapped = verify_nodes._tapped
+    tapped = nodes._tapped
     monkeypatch.chdir(files)
     once, thrice = found(1 << 20), found(1)
     assert (once[0], thrice[0]) == (1, 3)
@@ -336,8 +336,8 @@ def test_a_kernel_is_not_at_fault_where_its_body_does_not_run(
 
     onnx.save(twice.model(), tmp_path / "m.onnx")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(verify_nodes, "_run", refusing)
-    (result,) = verify_nodes.measure(lambda _: None, "m.onnx", str(good), [""], (), None, 0, {}, {}, {}, [], [])
+    monkeypatch.setattr(nodes, "_run", refusing)
+    (result,) = nodes.measure(lambda _: None, "m.onnx", str(good), [""], (), None, 0, {}, {}, {}, [], [])
     assert result["ok"] is None and "the body does not run" in result["message"]
 
 

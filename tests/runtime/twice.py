@@ -9,9 +9,9 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse import build
+from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.render import ort_glue
 from onnxfuse.render.source import Source
-from onnxfuse.toolchain import find_toolchain
 
 DOMAIN = "onnxfuse.0123456789ab"
 

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from models.networks import NETWORKS
-from onnxfuse.compare import FLOORS, distance
-from onnxfuse.engine import open_session, options, run
+from onnxfuse.runtime.engine import open_session, options, run
+from onnxfuse.verify.compare import FLOORS, distance
 from scripts.runtimes import OLDEST, interpreter, made
 from tests.models.fused import Built, built, feeds_of
 from tests.models.test_networks import needs_compiler

@@ -1,0 +1,1 @@
+"""How long models take: in turns, with confidence intervals, node by node."""

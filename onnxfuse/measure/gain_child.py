@@ -1,0 +1,269 @@
+"""The half of the measurement of a gain that runs models: original and build in one process, run by run in turns.
+
+One process is there sooner than three. So that sessions do not disturb each other, their threads do not spin between
+runs.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import onnxruntime as ort
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.measure import ratios, turns
+from onnxfuse.measure.gain import LOST, AtSize, Gained, Tried
+from onnxfuse.measure.profile_child import DOMAIN, KERNEL_TIME, typical_inputs
+from onnxfuse.runtime import engine, feed_limits, process
+from onnxfuse.runtime.folders import work_folder
+
+PROFILED = 3  # runs of each model at each size, node by node
+SURE = 0.005  # half the width of an interval that is narrow enough
+FEWEST, MOST = 6, 400  # rounds of a race
+LONG = 0.03  # seconds: what caches hold of a run before is nothing to such a run
+ROUNDS_OF_A_TRIAL = 8  # without which kernels are not run as bodies
+MOST_TRIED = 6
+NOTABLE = 0.005  # the share of a model's time that kernels seem to lose, below which nobody looks
+
+Call = Callable[[], Any]
+Nodes = list[tuple[str, float]]  # of one run, in the order in which they ran: names and microseconds
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A session, a call for each set of inputs, and the seconds that opening it took."""
+
+    session: ort.InferenceSession
+    seconds: float
+
+    def calls(self, feeds: Sequence[engine.Feeds]) -> list[Call]:
+        """What is to be timed, by sizes."""
+        return [engine.prepared(self.session, each) for each in feeds]
+
+
+def main(request: dict[str, Any]) -> dict[str, Any]:
+    """Answer a request of `profile_gain.py`."""
+    begin = time.monotonic()
+    wish = {key: request[key] for key in ("inputs", "seed")}
+    with work_folder() as folder:
+        before = _opened(request, "original", folder)
+        feeds = [typical_inputs(before.session, request["original"], **wish, dims=dims) for dims in request["sizes"]]
+        runs = _in_time(before.calls(feeds), begin + request["seconds"])
+        after = _opened(request, "made", folder)
+        own, others = (_profiled(each, feeds, runs) for each in (after, before))
+    suspects, shares = seem_slow(own, others, request["kernels"], _kernel_ops(request["made"]))
+    until = begin + request["seconds"]
+    half = (time.monotonic() + until) / 2 if suspects else until
+    times = _raced([before.calls(feeds), after.calls(feeds)], half)
+    tried = _tried(request, after, feeds, suspects, shares, until)
+    return asdict(_gained(times, feeds, tried, suspects, request["threads"]))
+
+
+def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", disabled: Sequence[str] = ()) -> Opened:
+    """A session of one of the two models, with the runtime's profiler where there is a folder for what it finds."""
+    libraries = [*(request["libraries"] if which == "made" else ()), *request["custom"]]
+    options = engine.options(libraries=libraries, threads=request["threads"], disabled=disabled)
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    if folder:
+        options.enable_profiling = True
+        options.profile_file_prefix = os.path.join(folder, which)
+    begin = time.monotonic()
+    session = engine.open_session(request[which], options)
+    return Opened(session, time.monotonic() - begin)
+
+
+def _in_time(calls: Sequence[Call], until: float) -> int:
+    """How often each model may be run node by node. Raises DeviceError where so few runs fit that nothing is known."""
+    begin = time.monotonic()
+    for call in calls:
+        call()
+    seconds = time.monotonic() - begin
+    profiled = PROFILED if seconds < LONG * len(calls) else 1
+    if 2 * seconds * (profiled + FEWEST) > until - time.monotonic():
+        raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for what the measurement may take")
+    return profiled
+
+
+# node by node ---------------------------------------------------------------------------------------------------------
+
+
+def _profiled(opened: Opened, feeds: Sequence[engine.Feeds], runs: int) -> list[Nodes]:
+    """The nodes of some runs at each size; the profiler ends with it, the session goes on without."""
+    for call in opened.calls(feeds):
+        for _ in range(runs):
+            call()
+    events = json.loads(Path(opened.session.end_profiling()).read_text(encoding="utf-8"))
+    starts = sorted(each["ts"] for each in events if each.get("name") == "model_run")
+    found: list[Nodes] = [[] for _ in starts]
+    for each in sorted((e for e in events if e.get("cat") == "Node"), key=lambda e: float(e["ts"])):
+        if each["name"].endswith(KERNEL_TIME):
+            at = bisect_right(starts, each["ts"]) - 1
+            found[at].append((each["name"].removesuffix(KERNEL_TIME), float(each["dur"])))
+    return found[-runs * len(feeds) :]
+
+
+def seem_slow(
+    made: Sequence[Nodes], original: Sequence[Nodes], kernels: Mapping[str, Sequence[str]], ops: Mapping[str, str]
+) -> tuple[list[str], dict[str, float]]:
+    """Kernels that take longer than what they stand for, those first that lose most, and the share of each kernel.
+
+    `kernels` has, by node of the build, the names of nodes and values of the original that it stands for, `ops` has the
+    kernel of each node. Only what stands out is named: which kernels lose is found by running the model without them.
+    """
+    stands = {name: ops[node] for node, names in kernels.items() if node in ops for name in names}
+    mine = _by_owner(made, ops)
+    theirs = _by_owner(original, stands)
+    total = sum(mine.values()) or 1.0
+    lost = {op: mine[op] - theirs.get(op, 0.0) for op in dict.fromkeys(ops.values()) if op in mine}
+    slow = [op for op, us in lost.items() if us > NOTABLE * total and us > LOST * mine[op]]
+    return sorted(slow, key=lambda op: (-lost[op], op)), {op: us / total for op, us in mine.items()}
+
+
+def _by_owner(runs: Sequence[Nodes], owners: Mapping[str, str]) -> dict[str, float]:
+    """Microseconds of each owner's nodes: of the least of all runs, summed. "" owns what nobody else does.
+
+    The runtime names what it makes itself for the node or value that it made it of, with more behind; what it puts
+    between two nodes to turn a layout has no such name, and is counted to the one that it prepares or follows.
+    """
+    least: dict[tuple[str, int], float] = {}
+    owned: dict[tuple[str, int], str] = {}
+    for run in runs:
+        count: defaultdict[str, int] = defaultdict(int)
+        names = [_owner(name, owners) for name, _ in run]
+        for at, (name, us) in enumerate(run):
+            key = (name, count[name])
+            count[name] += 1
+            least[key] = min(us, least.get(key, math.inf))
+            owned[key] = _filled(names, at, ahead="nput" in name)
+    found: defaultdict[str, float] = defaultdict(float)
+    for key, us in least.items():
+        found[owned[key]] += us
+    return dict(found)
+
+
+def _owner(name: str, owners: Mapping[str, str]) -> str | None:
+    """Who owns a node: by its name, or by what the runtime made that of. None: it has no name of anything."""
+    if name in owners:
+        return owners[name]
+    for cut in ("_nchwc", "/"):
+        head = name.rpartition(cut)[0]
+        while head:
+            if head in owners:
+                return owners[head]
+            head = head.rpartition(cut)[0]
+    return None if name.startswith(_HELPERS) else ""
+
+
+_HELPERS = ("Reorder", "Transpose", "gemm_input_reshape", "gemm_output_reshape")
+
+
+def _filled(names: Sequence[str | None], at: int, *, ahead: bool) -> str:
+    """The owner of a node or, where it has none, of the nearest that has one: ahead of it, or before it."""
+    places = range(at, len(names)) if ahead else range(at, -1, -1)
+    return next((found for i in places if (found := names[i]) is not None), "")
+
+
+def _kernel_ops(model: str) -> dict[str, str]:
+    """By name of each node that calls a kernel of ours, its operator type."""
+    proto = feed_limits.load_proto(Path(model))
+    nodes = (node for graph in feed_limits.graphs(proto.graph) for node in graph.node)
+    return {node.name: node.op_type for node in nodes if node.domain.startswith(DOMAIN)}
+
+
+# in turns -------------------------------------------------------------------------------------------------------------
+
+
+def _raced(sides: Sequence[Sequence[Call]], until: float, rounds: int = MOST) -> list[list[list[float]]]:
+    """Least times of turns by side and size: until there is no more time, or the last side is known well enough."""
+    counts = [_runs(ms) for ms in ([_once(call) for call in calls] for calls in zip(*sides, strict=True))]
+    times: list[list[list[float]]] = [[[] for _ in side] for side in sides]
+    for number in range(rounds):
+        if number >= FEWEST and (time.monotonic() > until or (number % 8 == 0 and _sure(times))):
+            break
+        for size, count in enumerate(counts):
+            order = range(len(sides)) if number % 2 == 0 else reversed(range(len(sides)))
+            for side in order:
+                times[side][size].append(_least(sides[side][size], count))
+    return times
+
+
+def _once(call: Call) -> float:
+    begin = time.perf_counter()
+    call()
+    return (time.perf_counter() - begin) * 1e3
+
+
+def _runs(ms: Sequence[float]) -> int:
+    """Runs of a turn; 0 where a run is so long that none has to bring the caches back first."""
+    return 0 if max(ms) > LONG * 1e3 else turns.runs_of_a_turn(max(ms))
+
+
+def _least(call: Call, count: int) -> float:
+    return min(turns.times(call, count)) if count else _once(call)
+
+
+def _sure(times: Sequence[Sequence[Sequence[float]]]) -> bool:
+    """Whether each side is known, against the first, better than anybody asks."""
+    first, *others = (_mean(side) for side in times)
+    found = [ratios.ratio(first, other) for other in others]
+    return all(math.log(each.high / max(each.low, 1e-9)) < 2 * SURE for each in found)
+
+
+def _mean(side: Sequence[Sequence[float]]) -> list[float]:
+    """The geometric mean over the sizes, turn by turn."""
+    return [math.exp(sum(map(math.log, turn)) / len(turn)) for turn in zip(*side, strict=True)]
+
+
+def _tried(
+    request: Mapping[str, Any],
+    after: Opened,
+    feeds: Sequence[engine.Feeds],
+    suspects: Sequence[str],
+    shares: Mapping[str, float],
+    until: float,
+) -> list[Tried]:
+    """The build beside itself without the suspects, all of them and, as far as there is time, each of them alone."""
+    sets = [tuple(suspects), *((op,) for op in suspects[: MOST_TRIED - 1] if len(suspects) > 1)]
+    opened: list[Opened] = []
+    for each in sets if suspects else []:
+        left = until - time.monotonic() - (opened[-1].seconds if opened else 0.0)
+        if opened and left < ROUNDS_OF_A_TRIAL * 2e-3 * (len(opened) + 2) * sum(_once(c) for c in after.calls(feeds)):
+            break
+        opened.append(_opened(request, "made", disabled=each))
+    if not opened:
+        return []
+    times = [_mean(side) for side in _raced([after.calls(feeds), *(each.calls(feeds) for each in opened)], until)]
+    return [
+        Tried(names, ratios.ratio(times[0], other), sum(shares.get(op, 0.0) for op in names), min(times[0]), min(other))
+        for names, other in zip(sets, times[1:], strict=False)
+    ]
+
+
+def _gained(
+    times: Sequence[Sequence[Sequence[float]]],
+    feeds: Sequence[engine.Feeds],
+    tried: Sequence[Tried],
+    suspects: Sequence[str],
+    threads: int,
+) -> Gained:
+    before, after = (_mean(side) for side in times)
+    again = ratios.ratio(before[::2], before[1::2]).value
+    sizes = tuple(
+        AtSize({name: tuple(value.shape) for name, value in each.items()}, min(times[0][at]), min(times[1][at]))
+        for at, each in enumerate(feeds)
+    )
+    found = ratios.ratio(before, after)
+    return Gained(found, max(again, 1.0 / again) - 1.0, threads, sizes, tuple(tried), tuple(suspects))
+
+
+if __name__ == "__main__":
+    process.serve(main)

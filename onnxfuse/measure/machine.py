@@ -1,0 +1,128 @@
+"""What this machine can do, measured on the runtime's own threads by a kernel: the numbers of a `Target` row."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.build import build_library
+from onnxfuse.build.cache import Cache, key_of
+from onnxfuse.build.toolchain import Toolchain
+from onnxfuse.errors import OutputError
+from onnxfuse.render.ort_glue import Variant, registration
+from onnxfuse.render.source import Source
+from onnxfuse.runtime import process
+from onnxfuse.runtime.folders import work_folder
+from onnxfuse.target import Target
+
+_CHILD = "onnxfuse.measure.machine_child"
+DOMAIN, KERNEL = "onnxfuse.machine", "Measure"
+_TEXT = f"""\
+#include "machine.h"
+
+namespace {{
+const int input_types[] = {{7}}, output_types[] = {{11}};
+}}
+
+extern "C" const onnxfuse::Kernel onnxfuse_{KERNEL} = {{
+    "{KERNEL}", 1, 1, input_types, output_types, onnxfuse::run_measure}};
+"""
+_LEVELS = {"1": "l1_bytes", "2": "l2_bytes", "3": "l3_bytes"}
+_CPUS = Path("/sys/devices/system/cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Measured values of the fields of `Target` that predictions are made of; see there for their meaning."""
+
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    l3_bytes: int
+    gflops: float
+    l2_gbps: float
+    l3_gbps: float
+    bandwidth: float
+    memory_gbps: float
+    dispatch_us: float
+    barrier_us: float
+
+    def target(self, row: Target) -> Target:
+        """The machine class with these numbers: for predictions. Kernels are still made for the class."""
+        return replace(row, **asdict(self))
+
+
+def calibrate(
+    target: Target,
+    toolchain: Toolchain,
+    cache: Cache | None,
+    *,
+    seconds: float = 0.7,
+    time_limit: float | None = None,
+) -> Machine:
+    """Measure each number for so many seconds, and keep all in the cache for this machine and machine class.
+
+    Raises DeviceError without a runtime that loads the library, and what building raises.
+    """
+    cores, sizes = len(os.sched_getaffinity(0)), cache_sizes(target)
+    with work_folder() as folder:
+        library = Path(folder, "libmachine.so")
+        glue = registration(DOMAIN, [Variant(target.name, (KERNEL,), target.features)])
+        build_library((Source(KERNEL, _TEXT, target.compiled),), glue, toolchain, cache, 0, library, time_limit)
+        asked = {"library": str(library), "cores": cores, "seconds": seconds, **sizes}
+        found = process.python_child(_CHILD, asked, stage="calibrate", time_limit=time_limit)
+    rounded: dict[str, Any] = {name: float(f"{value:.4g}") for name, value in found.items()}
+    machine = Machine(cores=cores, **sizes, **rounded)
+    if cache is not None:
+        _keep(machine, _place(target, cache))
+    return machine
+
+
+def calibrated(target: Target, cache: Cache | None) -> Machine | None:
+    """What was measured last on this machine for a machine class; None where nothing was."""
+    try:
+        text = _place(target, cache).read_text(encoding="utf-8") if cache is not None else "{}"
+        values: dict[str, Any] = json.loads(text)
+    except (OSError, ValueError):
+        return None
+    return Machine(**values) if set(values) == {f.name for f in fields(Machine)} else None
+
+
+def _keep(machine: Machine, path: Path) -> None:
+    """Write a file in one step. Raises OutputError."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.new")
+        partial.write_text(json.dumps(asdict(machine), indent=1) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError as problem:
+        raise OutputError(f"calibrate: {path} cannot be written: {problem.strerror}", hint="see --cache-dir") from None
+
+
+def _place(target: Target, cache: Cache) -> Path:
+    """The file for this machine, as far as it can be told from others, and a machine class."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace") if _CPUS.exists() else ""
+    same = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags", "Features")
+    about = sorted({line for line in lines.splitlines() if line.partition(":")[0].strip() in same})
+    cores = str(len(os.sched_getaffinity(0)))
+    key = key_of("machine", "1", target.name, *target.flags, platform.machine(), cores, *about)
+    return cache.root / "machines" / f"{key[:32]}.json"
+
+
+def cache_sizes(target: Target) -> dict[str, int]:
+    """Bytes of the first core's data caches as Linux tells them, else those of the machine class."""
+    found = {name: int(getattr(target, name)) for name in _LEVELS.values()}
+    for place in sorted(_CPUS.glob("cpu0/cache/index*")):
+        try:
+            kind, level, size = (
+                (place / name).read_text(encoding="ascii").strip() for name in ("type", "level", "size")
+            )
+        except OSError:
+            continue
+        if kind != "Instruction" and level in _LEVELS and size.endswith("K"):
+            found[_LEVELS[level]] = int(size[:-1]) << 10
+    return found

@@ -1,0 +1,289 @@
+"""Latency of models side by side: one process per engine, run in turns, with the spread of an engine against itself."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.measure import ratios, turns
+from onnxfuse.measure.ratios import Ratio
+from onnxfuse.runtime import process
+from onnxfuse.runtime.folders import work_folder
+
+_CHILD = "onnxfuse.measure.profile_child"
+LOOKS = 3  # at a question that is not decided, each after twice as many turns as the one before
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Milliseconds of one run."""
+
+    min: float
+    median: float
+    p90: float
+    p99: float
+
+
+@dataclass(frozen=True, slots=True)
+class OpTime:
+    """Median time of one node as the runtime's profiler saw it; `origin` are the original nodes that it stands for."""
+
+    name: str
+    op_type: str
+    origin: tuple[str, ...]
+    time_ms: float
+    share: float  # of the sum over all nodes
+    kernel: bool = False  # whether it ran in a library of ours
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTime:
+    """All nodes that share one kernel of a library."""
+
+    kernel: str
+    nodes: int
+    time_ms: float  # of all of them
+    share: float  # of the sum over all nodes of the model
+    origin: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One node of one run, as it went by: microseconds from the start of that run."""
+
+    name: str
+    op_type: str
+    origin: tuple[str, ...]
+    start_us: float
+    duration_us: float
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """What was measured of one model."""
+
+    path: str
+    library: str | None
+    latency_ms: Latency
+    load_ms: float
+    runs: int
+    turns: tuple[float, ...] = ()  # the least milliseconds of each turn
+    ops: tuple[OpTime, ...] = ()
+    events: tuple[Event, ...] = ()  # of one run, for a trace
+    note: str = ""  # why its kernels did not run, where they did not
+    level: Ratio | None = None  # milliseconds of a run that nothing disturbed
+
+    @property
+    def kernels(self) -> tuple[KernelTime, ...]:
+        """The kernels of the library that ran, slowest first."""
+        found: dict[str, list[OpTime]] = {}
+        for op in self.ops:
+            if op.kernel:
+                found.setdefault(op.op_type, []).append(op)
+        made = [
+            KernelTime(
+                name, len(ops), sum(o.time_ms for o in ops), sum(o.share for o in ops),
+                tuple(node for o in ops for node in o.origin),
+            )
+            for name, ops in found.items()
+        ]  # fmt: skip
+        return tuple(sorted(made, key=lambda k: (-k.time_ms, k.kernel)))
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All that was measured; for what ratios are of see `ratios`."""
+
+    models: tuple[ModelProfile, ...]
+    ratio: Ratio | None  # of the first model's time to the last one's; None for one model
+    spread: float | None  # how far the first model against itself is from a ratio of 1; None when not asked for
+    threads: int
+    inputs: dict[str, tuple[int, ...]]  # shapes
+    host: dict[str, Any]
+    slower: Ratio | None = None  # how many times as long as the first model, or as a baseline, the last one takes
+
+    @property
+    def speedup(self) -> float | None:
+        """How many times as long as the last model the first one takes; None for one model."""
+        return None if self.ratio is None else self.ratio.value
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON document; single turns and the events of a trace are not in it."""
+        fields = asdict(self)
+        for each, model in zip(fields["models"], self.models, strict=True):
+            del each["events"], each["turns"], each["level"]
+            each["level_ms"] = model.level and {"value": model.level.value, **_interval(model.level)}
+            each["kernels"] = [asdict(kernel) for kernel in model.kernels]
+        del fields["ratio"], fields["slower"]
+        fields["speedup"] = self.speedup
+        fields["interval"] = None if self.ratio is None else _interval(self.ratio)
+        fields["statistic"] = ratios.STATISTIC
+        fields["busy"] = self.busy
+        return fields
+
+    @property
+    def busy(self) -> bool:
+        """Whether the machine did other work while it was measured."""
+        return any(model.level is not None and model.level.busy for model in self.models)
+
+
+def _interval(found: Ratio) -> dict[str, float]:
+    return {"low": found.low, "high": found.high}
+
+
+def profile_models(
+    paths: Sequence[str | Path],
+    *,
+    libraries: Sequence[str | Path | None] = (),
+    custom_libraries: Sequence[str | Path] = (),
+    disabled: Sequence[Sequence[str]] = (),
+    threads: int = 0,
+    warmup: int = 3,
+    duration: float = 3.0,
+    repeats: int | None = None,
+    inputs: str | Path | None = None,
+    seed: int = 0,
+    dims: Mapping[str, int] | None = None,
+    a_a: bool = True,
+    per_op: bool = False,
+    time_limit: float | None = None,
+    limit: float | None = None,
+    baseline: Ratio | None = None,
+) -> Profile:
+    """Measure the models in turns (A B B A ...), each for `duration` seconds or, if given, for `repeats` runs.
+
+    With a `limit` they go on, up to four times as long, until it is clear whether the last model is slower by more than
+    that share than the first, or than the level of a `baseline`.
+
+    `libraries` are those of the models, in their order, and `disabled` the kernels of each that are run as function
+    bodies; `custom_libraries` are for all. `threads` 0 is one per core.
+    All run on the same inputs, which the first model must be able to take; symbols that `dims` leaves open are 1 (the
+    first), 128, and 224 for images. `a_a` measures the first model twice, which gives the spread.
+
+    Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
+    """
+    used = threads or len(os.sched_getaffinity(0))
+    whole = [_whole(path) for path in paths]
+    owned = [None if own is None else _whole(own) for own in (*libraries, *[None] * (len(paths) - len(libraries)))]
+    without = [list(names) for names in (*disabled, *[()] * (len(paths) - len(disabled)))]
+    custom = [_whole(each) for each in custom_libraries]
+    loads: list[dict[str, Any]] = [
+        {"model": path, "libraries": [*([own] if own else []), *custom], "disabled": names}
+        for path, own, names in zip(whole, owned, without, strict=True)
+    ]
+    question = _Question(len(paths), a_a, limit, baseline)
+    with work_folder() as folder:
+        values = str(Path(folder, "inputs.npz"))
+        wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
+        first = {key: loads[0][key] for key in ("model", "libraries")}
+        shapes = _ask({"do": "inputs", **first, **wish, "models": whole, "out": values}, time_limit)
+        run = {"do": "engine", "threads": used, "inputs": values}
+        engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
+        raced = turns.race(
+            engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit,
+            enough=question.answered, looks=question.looks,
+        )  # fmt: skip
+        seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
+    models = tuple(
+        ModelProfile(
+            path, own, latency(each.times), each.facts["load_ms"], len(each.times), each.least, *nodes,
+            each.facts["note"], question.level(each),
+        )
+        for path, own, each, nodes in zip(whole, owned, raced, seen, strict=False)
+    )  # fmt: skip
+    return Profile(
+        models=models,
+        ratio=question.ratio(raced),
+        spread=question.spread(raced),
+        threads=used,
+        inputs={name: tuple(shape) for name, shape in shapes.items()},
+        host=_host() | {"onnxruntime": raced[0].facts["runtime"]},
+        slower=question.slower(raced),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """What is asked of a race: of so many models, and of the first one again where `a_a` says so."""
+
+    models: int
+    a_a: bool
+    limit: float | None
+    baseline: Ratio | None
+
+    @property
+    def looks(self) -> int:
+        """How often it is asked, with twice as many turns each time."""
+        return LOOKS if self.limit is not None else 1
+
+    def answered(self, raced: Sequence[turns.Raced]) -> bool:
+        """Whether there is no more to be asked."""
+        found = self.slower(raced)
+        return self.limit is None or found is None or ratios.verdict(found, self.limit) != ratios.INCONCLUSIVE
+
+    def ratio(self, raced: Sequence[turns.Raced]) -> Ratio | None:
+        """Of the first model to the last one, as sure as the first one is of itself."""
+        if self.models < 2:
+            return None
+        found = ratios.ratio(raced[0].least, raced[self.models - 1].least, looks=self.looks)
+        return found.widened(1.0 + (self.spread(raced) or 0.0))
+
+    def spread(self, raced: Sequence[turns.Raced]) -> float | None:
+        """How far the first model is from itself."""
+        if not self.a_a:
+            return None
+        value = ratios.ratio(raced[0].least, raced[-1].least).value
+        return max(value, 1.0 / value) - 1.0
+
+    def level(self, raced: turns.Raced) -> Ratio:
+        """Milliseconds of one model."""
+        return ratios.level(raced.least, looks=self.looks)
+
+    def slower(self, raced: Sequence[turns.Raced]) -> Ratio | None:
+        """Of the last model to what it is compared with: the baseline, else the first model."""
+        if self.baseline is not None:
+            level = self.level(raced[self.models - 1])
+            return ratios.quotient(level, self.baseline).widened(1.0 + (self.spread(raced) or 0.0))
+        found = self.ratio(raced)
+        return None if found is None else found.inverse
+
+
+def _whole(path: str | Path) -> str:
+    return str(Path(path).absolute())
+
+
+def _ask(request: dict[str, Any], time_limit: float | None) -> Any:
+    return process.python_child(_CHILD, request, stage="profile", time_limit=time_limit)
+
+
+def _ops(
+    load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None
+) -> tuple[tuple[OpTime, ...], tuple[Event, ...]]:
+    request = {"do": "ops", **load, "threads": threads, "inputs": values, "warmup": warmup, "repeats": 10}
+    found = _ask(request, time_limit)
+    ops = tuple(OpTime(**each | {"origin": tuple(each["origin"])}) for each in found["ops"])
+    return ops, tuple(Event(**each | {"origin": tuple(each["origin"])}) for each in found["events"])
+
+
+def latency(times: Sequence[float]) -> Latency:
+    """The figures of these runs."""
+    ordered = sorted(times)
+    p90, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.9, 0.99))
+    return Latency(ordered[0], statistics.median(ordered), p90, p99)
+
+
+def _host() -> dict[str, Any]:
+    """What a reader needs to know of the machine."""
+    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return {
+        "cpu": next(names, platform.processor()),
+        "cores": len(os.sched_getaffinity(0)),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+    }

@@ -1,0 +1,1 @@
+"""ONNX Runtime, other processes, work folders, and inputs for models."""

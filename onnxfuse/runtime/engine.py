@@ -1,0 +1,176 @@
+"""Opens ONNX Runtime sessions in one way for verification and profiling, and runs them on NumPy arrays of any type."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.runtime.memory import trim
+from onnxfuse.target import ISA
+
+Array: TypeAlias = npt.NDArray[Any]
+Feeds: TypeAlias = Mapping[str, Array]
+
+# Element types that NumPy has not: the runtime's name of each, its ONNX number, its bits and its values as seen here.
+_FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
+    "tensor(bfloat16)": (16, np.uint16, ml_dtypes.bfloat16),
+    "tensor(float8e4m3fn)": (17, np.uint8, ml_dtypes.float8_e4m3fn),
+    "tensor(float8e4m3fnuz)": (18, np.uint8, ml_dtypes.float8_e4m3fnuz),
+    "tensor(float8e5m2)": (19, np.uint8, ml_dtypes.float8_e5m2),
+    "tensor(float8e5m2fnuz)": (20, np.uint8, ml_dtypes.float8_e5m2fnuz),
+}
+
+
+def options(
+    *,
+    libraries: Sequence[str] = (),
+    disabled: Sequence[str] = (),
+    optimize: bool = True,
+    threads: int = 0,
+    lean: bool = False,
+    arena: bool = True,
+    isa: str = "",
+) -> ort.SessionOptions:
+    """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
+
+    Kernels of the libraries that `disabled` names are run as function bodies. `isa` names the one instruction set whose
+    kernels a library of ours may register; without it the library chooses.
+
+    A `lean` session is for few runs: the runtime makes no second copy of the weights and keeps them out of its arena.
+    Without `arena` it gives back what it does not need; kernels under test had better get memory that was used before.
+    Raises DeviceError when a library cannot be registered.
+    """
+    made = ort.SessionOptions()
+    made.log_severity_level = 4
+    made.intra_op_num_threads = threads
+    made.enable_cpu_mem_arena = arena
+    for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
+        made.add_session_config_entry(entry, "1" if lean else "0")
+    if disabled:
+        made.add_session_config_entry("onnxfuse.disable", ",".join(disabled))
+    levels = ort.GraphOptimizationLevel
+    made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+    with _only(isa):
+        for library in libraries:
+            try:
+                made.register_custom_ops_library(os.path.abspath(library))
+            except Exception as problem:
+                raise DeviceError(f"runtime: {library} cannot be registered: {reason(problem)}") from None
+    return made
+
+
+REGISTERED = "kernels for "  # what a library says of itself, and its instruction set, where it is used
+
+
+def status(session_options: ort.SessionOptions, domain: str) -> str:
+    """What the library of a domain of ours said when it was registered; empty where there was none."""
+    try:
+        return str(session_options.get_session_config_entry(f"{domain}.status"))
+    except Exception:  # of the runtime: the entry is not there
+        return ""
+
+
+@contextmanager
+def _only(isa: str) -> Iterator[None]:
+    """Tells libraries of ours, which look while they are registered, what they may use; the user's word comes back."""
+    before = os.environ.get(ISA)
+    if isa:
+        os.environ[ISA] = isa
+    try:
+        yield
+    finally:
+        if isa and before is None:
+            del os.environ[ISA]
+        elif before is not None:
+            os.environ[ISA] = before
+
+
+def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort.InferenceSession:
+    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's own words.
+
+    What earlier sessions freed goes back to the system first: the C library would keep it.
+    """
+    trim()
+    try:
+        return ort.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
+    except Exception as problem:
+        what = Path(model).name if isinstance(model, str) else "the model"
+        raise DeviceError(f"runtime: {what} cannot be opened: {reason(problem)}") from None
+
+
+def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None = None) -> list[Array]:
+    """The outputs `names` (`output_names` by default). Entries of `feeds` that the model has no input for are left out.
+
+    Sequences and maps come as one flat array of what they hold. Raises DeviceError with the runtime's own words.
+    """
+    inputs = {each.name: each.type for each in session.get_inputs()}
+    outputs = {each.name: each.type for each in session.get_outputs()}
+    wanted = output_names(session) if names is None else list(names)
+    if not wanted:
+        return []  # the runtime takes an empty list for "all"
+    given = {name: value for name, value in feeds.items() if name in inputs}
+    try:
+        if not _FOREIGN.keys() & {*inputs.values(), *(outputs[name] for name in wanted)}:
+            return [_flat(value) for value in session.run(wanted, given)]
+        values = {name: _to_value(value, inputs[name]) for name, value in given.items()}
+        return [_to_array(value) for value in session.run_with_ort_values(wanted, values)]
+    except Exception as problem:
+        raise DeviceError(f"runtime: the model cannot be run: {reason(problem)}") from None
+
+
+def prepared(session: ort.InferenceSession, feeds: Feeds) -> Callable[[], Any]:
+    """A call to be timed: it runs the model on `feeds` and does little else. Its errors are the runtime's."""
+    inputs = {each.name: each.type for each in session.get_inputs()}
+    given = {name: value for name, value in feeds.items() if name in inputs}
+    if not _FOREIGN.keys() & {*inputs.values(), *(each.type for each in session.get_outputs())}:
+        return partial(session.run, None, given)
+    return partial(session.run_with_ort_values, None, {n: _to_value(value, inputs[n]) for n, value in given.items()})
+
+
+def output_names(session: ort.InferenceSession) -> list[str]:
+    """The outputs in order, each once: a model may name one twice."""
+    return list(dict.fromkeys(each.name for each in session.get_outputs()))
+
+
+def _flat(value: Any) -> Array:
+    """A tensor as it is; what a sequence or a map holds as one row, an absent optional as an empty one."""
+    if isinstance(value, np.ndarray):
+        return value
+    if isinstance(value, dict):
+        return np.array(list(value.values()))
+    parts = [_flat(each).ravel() for each in value or ()] if isinstance(value, list | None) else [np.array([value])]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _to_value(array: Array, kind: str) -> ort.OrtValue:
+    if kind not in _FOREIGN:
+        return ort.OrtValue.ortvalue_from_numpy(array)
+    number, bits, _ = _FOREIGN[kind]
+    return ort.OrtValue.ortvalue_from_numpy_with_onnx_type(np.ascontiguousarray(array).view(bits), number)
+
+
+def _to_array(value: ort.OrtValue) -> Array:
+    kind = value.data_type()
+    if kind not in _FOREIGN:
+        made: Array = value.numpy()
+        return made
+    dtype, shape = np.dtype(_FOREIGN[kind][2]), value.shape()
+    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    return np.frombuffer(ctypes.string_at(value.data_ptr(), size), dtype).reshape(shape)
+
+
+def reason(problem: BaseException) -> str:
+    """What went wrong, in one line: the runtime's messages span several and open with a name in brackets."""
+    text = " ".join(str(problem).split())
+    return text.removeprefix("[ONNXRuntimeError] : ")[:400] or type(problem).__name__

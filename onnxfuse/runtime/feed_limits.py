@@ -1,0 +1,231 @@
+"""What a model does with its integer inputs, found by following them: which are indices, and which are sizes."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
+from onnx import (
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+    helper,
+    inliner,
+    numpy_helper,
+)
+
+from onnxfuse.errors import ModelError, UsageError
+from onnxfuse.runtime import inference
+from onnxfuse.runtime.unfolded import bounded
+
+_SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
+
+# Operators whose output holds values of these inputs.
+_PASS: dict[str, tuple[int, ...]] = dict.fromkeys(
+    ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice", "Gather", "Tile",
+     "Split", "Trilu", "Clip", "GatherElements", "GatherND"), (0,)
+) | {"Where": (1, 2), "Concat": tuple(range(64)), "Max": (0, 1), "Min": (0, 1)}  # fmt: skip
+
+# Operators with an index input: its position, and the position of the data it points into.
+_INDEX: dict[str, dict[int, int]] = {
+    "Gather": {1: 0},
+    "GatherElements": {1: 0},
+    "ScatterElements": {1: 0},
+    "Scatter": {1: 0},
+    "GatherND": {1: 0},
+    "ScatterND": {1: 0},
+    "EmbedLayerNormalization": {0: 2, 1: 4},
+}
+_ALL_AXES = {"GatherND", "ScatterND"}  # an index into any leading axis: the smallest extent is safe
+
+# Operators with inputs that are sizes, positions or counts, where 1 is the value most likely to be taken.
+_SIZE: dict[str, tuple[int, ...]] = {
+    "Reshape": (1,),
+    "Expand": (1,),
+    "Tile": (1,),
+    "TopK": (1,),
+    "ConstantOfShape": (0,),
+    "Range": (0, 1, 2),
+    "Slice": (1, 2, 3, 4),
+    "Resize": (3,),
+    "Pad": (1,),
+    "OneHot": (1,),
+    "Loop": (0,),
+}
+
+_COMPARES = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
+
+_RANKED = ("Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "Gemm", "MatMul")  # of their weights' rank is what they take
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """An integer input is an index below `limit` (an extent, possibly a symbol), a size, or decides by its value."""
+
+    kind: Literal["index", "size", "choice"]
+    limit: int | str = 1
+    values: tuple[int, ...] = ()  # of a choice: what it is compared with
+
+
+def load_proto(path: Path) -> ModelProto:
+    """The model of a file, external data left where it is. Raises UsageError and ModelError.
+
+    The file is mapped: its weights are in memory once, not twice. A model that is too large with its functions written
+    out is refused before anything writes them out.
+    """
+    try:
+        with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+            model: ModelProto = ModelProto.FromString(memoryview(mapped))
+            if not model.HasField("graph"):
+                raise ValueError
+    except OSError as problem:
+        raise UsageError(f"inputs: {path} cannot be read: {problem.strerror or problem}") from None
+    except (DecodeError, ValueError):
+        raise ModelError(f"inputs: {path} is not an ONNX model") from None
+    bounded(model, "inputs")
+    return model
+
+
+def skeleton(path: Path) -> ModelProto:
+    """The model without the values of its weights, which shape inference treats as external data."""
+    model = load_proto(path)
+    for tensor in model.graph.initializer:
+        if math.prod(tensor.dims) > _SMALL:
+            bare = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
+            bare.data_location = TensorProto.EXTERNAL
+            tensor.CopyFrom(bare)
+    copy = ModelProto()
+    copy.CopyFrom(model)  # what was dropped is freed with the first message only
+    return copy
+
+
+def uses(bare: ModelProto) -> dict[str, Use]:
+    """How the integer inputs of a skeleton are used; those of no known use are left out. An index wins over a size."""
+    names = [v.name for v in bare.graph.input if v.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)]
+    if not names:
+        return {}
+    graph = _inferred(bare).graph
+    consumers = _consumers(graph)
+    shapes = shapes_of(graph)
+    found = {name: _use(name, consumers, shapes, _numbers(graph)) for name in names}
+    return {name: use for name, use in found.items() if use is not None}
+
+
+def _inferred(bare: ModelProto) -> ModelProto:
+    """With functions inlined and shapes inferred, as far as that goes."""
+    try:
+        inlined = inliner.inline_local_functions(bare) if bare.functions else bare
+        return inference.of_model(inlined) or bare
+    except Exception:  # a model that the tools cannot take is still run; its indices are then guessed
+        return bare
+
+
+def rank_of(name: str, graph: GraphProto) -> int:
+    """The rank of an input whose shape is not stated: as the first reader demands that has weights, else 0."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    for node in graph.node:
+        if name in node.input[:1] and node.op_type in _RANKED and len(node.input) > 1:
+            return len(shapes.get(node.input[1], ()))
+    return 0
+
+
+def graphs(graph: GraphProto) -> Iterator[GraphProto]:
+    """A graph and all graphs inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") or attribute.graphs else ():
+                yield from graphs(inner)
+
+
+def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:
+    """Readers of each value by name, inner graphs included: their names do not shadow outer ones."""
+    found: defaultdict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
+    for each in graphs(graph):
+        for node in each.node:
+            for position, name in enumerate(node.input):
+                found[name].append((node, position))
+    return found
+
+
+def shapes_of(graph: GraphProto) -> dict[str, tuple[int | str | None, ...]]:
+    """The extents of every value whose rank is known."""
+    found: dict[str, tuple[int | str | None, ...]] = {}
+    for each in graphs(graph):
+        for tensor in each.initializer:
+            found[tensor.name] = tuple(tensor.dims)
+        for value in (*each.input, *each.value_info, *each.output):
+            if value.type.tensor_type.HasField("shape"):
+                found[value.name] = _extents(value)
+    return found
+
+
+def _extents(value: ValueInfoProto) -> tuple[int | str | None, ...]:
+    dims = value.type.tensor_type.shape.dim
+    return tuple(int(dim.dim_value) if dim.HasField("dim_value") else dim.dim_param or None for dim in dims)
+
+
+def _use(
+    name: str,
+    consumers: Mapping[str, list[tuple[NodeProto, int]]],
+    shapes: Mapping[str, tuple[int | str | None, ...]],
+    numbers: Mapping[str, int],
+) -> Use | None:
+    """The tightest use among all that the values of `name` reach."""
+    limits: list[int | str] = []
+    compared: dict[int, None] = {}
+    sized = False
+    seen, front = {name}, [name]
+    while front:
+        for node, position in consumers.get(front.pop(), ()):
+            if (data := _INDEX.get(node.op_type, {}).get(position)) is not None:
+                limits.append(_limit(node, shapes.get(node.input[data])))
+            if node.op_type in _COMPARES:
+                compared |= {numbers[other]: None for other in node.input if other in numbers}
+            sized = sized or position in _SIZE.get(node.op_type, ())
+            reached = [*node.output] if position in _PASS.get(node.op_type, ()) else _inner_names(node, position)
+            front += [each for each in reached if each and each not in seen]
+            seen.update(reached)
+    if limits:
+        return Use("index", min(limits, key=lambda limit: limit if isinstance(limit, int) else 1 << 40))
+    if compared and not sized:
+        return Use("choice", values=tuple(compared))
+    return Use("size") if sized else None
+
+
+def _numbers(graph: GraphProto) -> dict[str, int]:
+    """The values of constants that are one integer."""
+    tensors = [(t.name, t) for each in graphs(graph) for t in each.initializer]
+    for node in (n for each in graphs(graph) for n in each.node if n.op_type == "Constant"):
+        tensors += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
+    whole = (TensorProto.INT32, TensorProto.INT64)
+    held = [(name, t) for name, t in tensors if t.data_type in whole and math.prod(t.dims) == 1]
+    return {name: int(numpy_helper.to_array(t).item()) for name, t in held if t.data_location != TensorProto.EXTERNAL}
+
+
+def _inner_names(node: NodeProto, position: int) -> list[str]:
+    """The input of a Loop or Scan body that takes this input of the node."""
+    if node.op_type not in ("Loop", "Scan"):
+        return []
+    body = next((a.g for a in node.attribute if a.name == "body"), GraphProto())
+    return [body.input[position].name] if position < len(body.input) else []
+
+
+def _limit(node: NodeProto, shape: tuple[int | str | None, ...] | None) -> int | str:
+    """The extent that an index of `node` must stay below; 1 where it is unknown."""
+    if not shape:
+        return 1
+    if node.op_type in _ALL_AXES:
+        numbers = [extent for extent in shape if isinstance(extent, int)]
+        return min(numbers) if len(numbers) == len(shape) else 1
+    axis = next((helper.get_attribute_value(a) for a in node.attribute if a.name == "axis"), 0)
+    extent = shape[axis] if -len(shape) <= axis < len(shape) else None
+    return 1 if extent is None else extent

@@ -1,0 +1,302 @@
+"""Runs a command or a Python child within limits of time and memory, and leaves none of its processes behind.
+
+The only file that starts processes. Each command leads a process group of its own, which is killed as a whole; should
+this process be killed itself, a guard that waits for that kills the group.
+
+Memory is sampled, not limited by the kernel: RLIMIT_AS counts mapped weights, RLIMIT_RSS does nothing on Linux, and
+RLIMIT_DATA counts reserved arenas and stacks that nobody touched, holds per process and makes some allocation fail
+instead of ending with a clear message. What is counted is what a machine can run out of: anonymous, shared and swapped
+pages of the command and all its descendants, without clean file pages. A spike shorter than a sample can be missed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from onnxfuse import errors
+from onnxfuse.runtime import memory
+
+_FIRST_SAMPLE, _LAST_SAMPLE = (
+    0.002,
+    0.05,
+)  # seconds between looks at a command: short ones end soon, long ones cost little
+_GUARD = ("/bin/sh", "-c", 'read -r done || kill -s KILL -- "-$1"', "sh")  # its input ends when this process does
+_PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a command ended: `code` is its exit status, minus the signal that ended it, or 127 if it could not start."""
+
+    code: int
+    out: str
+    err: str
+    seconds: float
+    peak_bytes: int  # anonymous, shared and swapped memory of the command and its descendants, largest sample
+
+
+def run(
+    command: Sequence[str],
+    *,
+    stage: str = "run",
+    stdin: str = "",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+    stop: threading.Event | None = None,
+) -> Finished:
+    """Run `command` to its end; `env` adds to the environment, limits are in seconds and bytes.
+
+    An exit code other than 0 and a command that does not exist are values; setting `stop` ends it with code -9.
+    Raises BudgetError when a limit is exceeded. However this function is left, the whole process group is dead.
+    """
+    start = time.monotonic()
+    with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        given.write(stdin.encode())
+        given.seek(0)
+        try:
+            child = subprocess.Popen(
+                list(command),
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env={**os.environ, **env} if env else None,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            return Finished(127, "", f"{command[0]}: {problem.strerror or problem}", time.monotonic() - start, 0)
+        try:
+            name = f"{stage}: {Path(command[0]).name}"
+            with _guarded(child.pid):
+                peak = _watch(child.pid, name, start, time_limit, memory_limit, stop or threading.Event())
+        finally:
+            # Before `child` is reaped its number cannot have been given to another group.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+        return Finished(child.returncode, _text(out), _text(err), time.monotonic() - start, peak)
+
+
+@contextlib.contextmanager
+def _guarded(group: int) -> Iterator[None]:
+    """A guard over a process group; where there is no shell to be one, none."""
+    quiet = subprocess.DEVNULL
+    try:
+        guard = subprocess.Popen(
+            (*_GUARD, str(group)), stdin=subprocess.PIPE, stdout=quiet, stderr=quiet, start_new_session=True
+        )
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        guard.communicate(b"\n")
+
+
+def _watch(
+    pid: int, name: str, start: float, time_limit: float | None, memory_limit: int | None, stop: threading.Event
+) -> int:
+    """Return the peak memory of `pid` in bytes once it has ended (unreaped) or `stop` is set; raise at a limit."""
+    peak, pause = 0, _FIRST_SAMPLE
+    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
+        peak = max(peak, memory.held_by_tree(pid))
+        _fits(name, peak, memory_limit)
+        left = float("inf") if time_limit is None else time_limit - (time.monotonic() - start)
+        if left <= 0:
+            raise _too_long(name, time_limit or 0)
+        if stop.wait(min(pause, left)):
+            break
+        pause = min(2 * pause, _LAST_SAMPLE)
+    return peak
+
+
+def _fits(name: str, peak: int, limit: int | None) -> None:
+    if limit is not None and peak > limit:
+        took = f"took {peak / 1e6:.0f} MB, more than the {limit / 1e6:.0f} MB allowed"
+        raise errors.BudgetError(f"{name} {took}", hint="raise the memory budget")
+
+
+def _too_long(name: str, limit: float) -> errors.BudgetError:
+    return errors.BudgetError(f"{name} ran longer than the {limit:.3g} s allowed", hint="raise the time budget")
+
+
+class Companion:
+    """A program that answers requests one by one, each within limits; it ends with this process at the latest.
+
+    Requests and answers are bytes, each behind its length in 8 bytes, little end first. Once it has died or exceeded a
+    limit it has `ended`.
+    """
+
+    def __init__(self, command: Sequence[str], *, stage: str) -> None:
+        self._name = f"{stage}: {Path(command[0]).name}"
+        self.ended = False
+        try:
+            self._child = subprocess.Popen(
+                list(command),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                bufsize=0,
+                start_new_session=True,
+            )
+        except OSError as problem:
+            raise errors.DeviceError(f"{stage}: {command[0]}: {problem.strerror or problem}") from None
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(_guarded(self._child.pid))
+
+    def ask(self, request: bytes, *, time_limit: float, memory_limit: int) -> bytes:
+        """The answer. Raises BudgetError when a limit is exceeded, DeviceError when the program dies instead."""
+        try:
+            return self._asked(request, time.monotonic() + time_limit, time_limit, memory_limit)
+        except BaseException:
+            self.end()
+            raise
+
+    def _asked(self, request: bytes, end: float, time_limit: float, memory_limit: int) -> bytes:
+        assert self._child.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it died: there will be no answer
+            _write(self._child.stdin, len(request).to_bytes(8, "little") + request)
+        have, wanted, pause = bytearray(), 8, _FIRST_SAMPLE
+        while len(have) < wanted:
+            some = self._some(pause)
+            if some is None:
+                pause = min(2 * pause, _LAST_SAMPLE)
+                self._within(end, time_limit, memory_limit)
+                continue
+            have += some
+            wanted = 8 + int.from_bytes(have[:8], "little") if len(have) >= 8 else 8
+        return bytes(have[8:])
+
+    def _some(self, pause: float) -> bytes | None:
+        """Bytes of the answer, None if there are none yet. Raises DeviceError at the end of the output."""
+        assert self._child.stdout is not None
+        if not select.select([self._child.stdout], [], [], pause)[0]:
+            return None
+        some = os.read(self._child.stdout.fileno(), 1 << 20)
+        if not some:
+            raise errors.DeviceError(f"{self._name} {_death(self._child.wait())}")
+        return some
+
+    def _within(self, end: float, time_limit: float, memory_limit: int) -> None:
+        if time.monotonic() > end:
+            raise _too_long(self._name, time_limit)
+        _fits(self._name, memory.held_by_tree(self._child.pid), memory_limit)
+
+    def end(self) -> None:
+        """Kill the program."""
+        if self.ended:
+            return
+        self.ended = True
+        if self._child.returncode is None:  # else its number may be another's by now
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, signal.SIGKILL)
+            self._child.wait()
+        self._held.close()
+        for stream in (self._child.stdin, self._child.stdout):
+            if stream is not None:
+                stream.close()
+
+
+def _write(stream: IO[bytes], data: bytes) -> None:
+    """All of it: an unbuffered pipe may take less at once."""
+    view = memoryview(data)
+    while view:
+        view = view[stream.write(view) :]
+
+
+def _text(stream: IO[bytes]) -> str:
+    stream.seek(0)
+    return stream.read().decode("utf-8", errors="replace")
+
+
+def python_child(
+    module: str,
+    payload: Any,
+    *,
+    stage: str,
+    env: Mapping[str, str] | None = None,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> Any:
+    """What `module`, run as a program of its own that calls `serve`, answers to `payload`; both are JSON values.
+
+    The child imports the same onnxfuse as this process, and nothing from the current folder. An onnxfuse error of the
+    child is raised here as it was there. Raises DeviceError when the child dies of a signal, OnnxFuseError when it ends
+    without an answer (both with its stderr as a note), BudgetError as `run` does.
+    """
+    done = run(
+        (sys.executable, "-P", "-m", module),
+        stage=stage,
+        stdin=json.dumps(payload),
+        env={**_import_path(), **(env or {})},
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+    )
+    try:
+        answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+        if "answer" in answer:
+            return answer["answer"]
+        error = answer["error"]
+    except (ValueError, TypeError, KeyError, IndexError):
+        raise _no_answer(stage, module, done) from None
+    raise _error_class(error["kind"])(error["message"], hint=error["hint"])
+
+
+def _import_path() -> dict[str, str]:
+    """PYTHONPATH for a child that must import this onnxfuse; empty when it is installed where Python looks anyway."""
+    if _PACKAGE_ROOT in sysconfig.get_paths().values():
+        return {}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))}
+
+
+def _no_answer(stage: str, module: str, done: Finished) -> errors.OnnxFuseError:
+    said = (done.err.strip().splitlines() or ["no message"])[-1]
+    kind = errors.DeviceError if done.code < 0 else errors.OnnxFuseError
+    error = kind(f"{stage}: the child process {module} {_death(done.code)}: {said}")
+    error.add_note(done.err)
+    return error
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"ended with code {code} and without an answer"
+    with contextlib.suppress(ValueError):
+        return f"died of {signal.Signals(-code).name}"
+    return f"died of signal {-code}"
+
+
+def serve(function: Callable[[Any], Any]) -> None:
+    """The child's half of `python_child`: answer the payload on stdin with `function(payload)`, as stdout's last line.
+
+    While `function` runs, whatever it or a C library writes to stdout goes to stderr.
+    """
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    try:
+        reply: dict[str, Any] = {"answer": function(json.load(sys.stdin))}
+    except errors.OnnxFuseError as error:
+        reply = {"error": {"kind": type(error).__name__, "message": error.message, "hint": error.hint}}
+    with answers:
+        answers.write(json.dumps(reply) + "\n")
+
+
+def _error_class(kind: str) -> type[errors.OnnxFuseError]:
+    found = getattr(errors, kind, errors.OnnxFuseError)
+    return found if isinstance(found, type) and issubclass(found, errors.OnnxFuseError) else errors.OnnxFuseError

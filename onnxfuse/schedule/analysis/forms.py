@@ -1,0 +1,137 @@
+"""Forms of a group that compute the same, for windows over images of which lines lie side by side.
+
+The image is read as it comes, with the taps of a line spelled out, from a copy that has its padding written out, or
+turned channels last inside of the kernel: there windows run along lanes whatever their stride and dilation, for two
+copies. Which form takes least is for predictions to say.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Container, Iterator, Sequence
+from dataclasses import replace
+from functools import reduce
+
+from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.kernel import Param
+from onnxfuse.ir.layout import PLAIN, channels_last
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.canonical import Canonical
+from onnxfuse.schedule.analysis.image import padded_image
+
+LAST = "%last"  # behind the name of a value: the same with channels last
+MOST_TAPS = 8  # side by side in a line that are spelled out
+IMAGES = (3, 4, 5)  # dimensions of an image
+
+
+def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
+    """The group as it is, and where windows go over images of which lines lie side by side, in three other forms."""
+    reads = list(_reads(c, weights))
+    if not reads:
+        return (c,)
+    made = (c, _spelled(c, reads), _with_padding(c, reads), _turned(c, weights, reads))
+    return tuple(dict.fromkeys(made))
+
+
+def _spelled(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with the taps that lie side by side in a line spelled out, so that padding can be told apart."""
+    lines = {d.name: d.axes[-1] for d, _ in reads}
+    made = [replace(d, value=_side_by_side(d.value, lines[d.name])) if d.name in lines else d for d in c.definitions]
+    return replace(c, definitions=tuple(made))
+
+
+def _side_by_side(value: Scalar, line: Axis) -> Scalar:
+    """A value with the ranges of its reductions that run with a line, where they are short, spelled out."""
+
+    def go(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Reduce) or len(x.body) != 1:
+            return None
+        (body,) = x.body
+        found = tuple(r for r in x.ranges if any({line, r} <= axes_of(e) for e in indices_of(body)))
+        if not found or (product([r.extent for r in found]).constant or MOST_TAPS + 1) > MOST_TAPS:
+            return None
+        taps = itertools.product(*(range(r.extent.constant or 0) for r in found))
+        places = (dict(zip(found, map(Index.of, tap), strict=True)) for tap in taps)
+        terms = [simplify(substitute_axes(body, at)) for at in places]
+        merged = reduce(lambda a, b: MONOIDS[x.combine].merge((a,), (b,))[0], terms)
+        rest = tuple(r for r in x.ranges if r not in found)
+        return replace(x, ranges=rest, body=(merged,)) if rest else merged
+
+    return rebuild(value, go, lambda i: i)
+
+
+def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with copies of images in which their padding is written out."""
+    shapes = {p.name: p.shape for p in c.inputs}
+    made: list[Definition] = []
+    for d in c.definitions:
+        value, copies = d.value, list[Definition]()
+        for load in dict.fromkeys(load for other, load in reads if other is d and load.guards):
+            padded = padded_image(f"{d.name}%pad{len(copies)}", load, shapes[load.source])
+            if padded is not None:
+                value = _replaced(value, load, padded[1])
+                copies.append(padded[0])
+        made += [*copies, replace(d, value=value)]
+    return replace(c, definitions=tuple(made))
+
+
+def _turned(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with its images turned channels last."""
+    rank = len(reads[0][0].axes)
+    ins = {p.name for p in c.inputs if p.name not in weights and _lies_by_channels(p, rank)}
+    outs = {p.name for p in c.outputs if _lies_by_channels(p, rank)}
+    inside = {d.name for d in c.definitions if len(d.axes) == rank} - {p.name for p in c.outputs}
+    names = {name: name + LAST for name in ins | outs}
+    before = tuple(_copy(p, p.name + LAST, p.name) for p in c.inputs if p.name in ins)
+    behind = tuple(_copy(p, p.name, p.name + LAST) for p in c.outputs if p.name in outs)
+    made = tuple(replace(d, name=names.get(d.name, d.name), value=_renamed(d.value, names.get)) for d in c.definitions)
+    layouts = tuple((name, channels_last(rank)) for name in sorted({*names.values(), *inside}))
+    return replace(c, definitions=(*before, *made, *behind), layouts=layouts)
+
+
+def _lies_by_channels(p: Param, rank: int) -> bool:
+    """Whether the lines of an image's channel lie side by side, and there are channels and lines to turn."""
+    several = len(p.shape) == rank and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
+    return several and p.layout == PLAIN
+
+
+def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, Load]]:
+    """What windows that have the channels of the result read of images that lie by channels."""
+    params = {p.name: p for p in (*c.inputs, *c.outputs)}
+    for d in c.definitions:
+        rank = len(d.axes)
+        if rank not in IMAGES or (d.name in params and not _lies_by_channels(params[d.name], rank)):
+            continue
+        for x in (x for x in walk(d.value) if isinstance(x, Reduce)):
+            for read in (n for b in x.body for n in loads(b) if n.source in params and n.source not in weights):
+                windows = any(axes_of(e) & set(x.ranges) and axes_of(e) & set(d.axes[2:]) for e in read.index[2:])
+                if windows and _lies_by_channels(params[read.source], rank) and d.axes[1] in axes_of(read.index[1]):
+                    yield d, read
+
+
+def _copy(p: Param, name: str, source: str) -> Definition:
+    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(p.shape))
+    return Definition(name, axes, Load(source, tuple(map(Index.of, axes)), p.dtype))
+
+
+def _replaced(x: Scalar, old: Load, new: Load) -> Scalar:
+    """x with a load replaced."""
+    return rebuild(x, lambda n: new if n == old else None, lambda i: i)
+
+
+def _renamed(x: Scalar, name: Callable[[str], str | None]) -> Scalar:
+    """x with what it loads under other names."""
+
+    def leaf(node: Scalar) -> Scalar | None:
+        to = name(node.source) if isinstance(node, Load) else None
+        if to is None or not isinstance(node, Load):
+            return None
+        otherwise = _renamed(node.otherwise, name) if node.otherwise is not None else None
+        return replace(node, source=to, otherwise=otherwise)
+
+    return rebuild(x, leaf, lambda i: i)

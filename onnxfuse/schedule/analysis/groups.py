@@ -1,0 +1,37 @@
+"""Convolutions of many small groups: lanes over the channels of several groups, where a tile would have few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import coefficient, grouped
+from onnxfuse.ir.scalar import Reduce
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.target import Target
+
+LARGEST = 64  # channels of a group above which tiles are faster
+
+
+def channel_blocks(
+    d: Definition, places: Mapping[str, Place], constants: Container[str], target: Target
+) -> dict[Axis, int]:
+    """The channels that lanes run over, and how many of them are a block; empty where `d` sums over no small groups.
+
+    The channels are contiguous both in `d` and in what it reads, which has as many in a group. A block is a vector, or
+    a group where that is larger; it is all channels where they are no whole blocks.
+    """
+    sums = [n for n in walk(d.value) if isinstance(n, Reduce)]
+    if len(sums) != 1 or d.name not in places:
+        return {}
+    store = places[d.name].offset(tuple(map(Index.of, d.axes)))
+    reads = [x for x in loads(sums[0]) if x.source in places and x.source not in constants]
+    for a in (a for a in d.axes if coefficient(store, a) == ONE):
+        sizes = {found[0] for x in reads if (found := grouped(places[x.source].offset(x.index), a))}
+        size, extent = next(iter(sizes), 0), a.extent.constant
+        if len(sizes) == 1 and 1 < size <= LARGEST and extent is not None:
+            block = max(size, target.lanes)
+            return {a: block if extent % block == 0 else extent}
+    return {}

@@ -1,0 +1,251 @@
+"""Phases of jobs that all run over the same axes: elementwise work, copies, reductions that keep a contiguous axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import inside, rebuild, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
+from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
+from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
+from onnxfuse.ir.lanes import cutting, masked
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
+from onnxfuse.schedule.nests.jobs import is_output
+from onnxfuse.schedule.nests.nest import (
+    Goal,
+    Level,
+    free_loops,
+    fused_axes,
+    indices_to_fuse,
+    offsets_of,
+    order_of,
+    strided,
+)
+from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.turn import turned
+from onnxfuse.schedule.nests.windows import jammed
+from onnxfuse.schedule.nests.writer import written
+from onnxfuse.target import Target
+
+NARROW = 4  # vectors of a strip at least
+STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
+LONG = 1024  # elements of an axis that is divided between lines of memory
+RECORDS = (2, 3, 4)  # elements side by side that vectors of them are woven into
+SCARCE = 64  # rows that are too few for the tasks of a large machine
+LANE = 700  # picoseconds of an element that is loaded or stored by itself
+
+
+def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
+    """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
+    frame = Frame({}, None, ZERO, 1, places)
+    goals = _goals(t, frame, kept)
+    axes, values = fused_axes(
+        tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
+    )
+    goals = [g.substituted(values) for g in goals]
+    copy = turned(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
+    if copy is not None:
+        return copy
+    signs = signs_of(g.value for g in goals)
+    harmless = {a for a in axes if cut_at(a, signs) is not None or all(_in_masks(g, a) for g in goals)}
+    loops = free_loops(goals[-1], axes, harmless)
+    loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
+    loops = _behind_records(goals, loops)
+    vector = loops[-1] if loops and loops[-1].kind == "vector" else None
+    record = _record(goals, loops)
+    if record is not None:
+        goals = [goals[0].substituted({record: Index.of(k)}) for k in range(record.extent.constant or 0)]
+        loops = [level for level in loops if level.axis != record]
+    points = cut_at(vector.axis, signs) if vector is not None and len(loops) > 1 else None
+    window, strip = _window(goals, loops, points, target) if vector is not None else (None, None)
+    rows = [level.axis for level in loops if level is not vector and (window is None or level.axis != window[0])]
+    m = Axis("m", product([a.extent for a in rows]))
+    digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
+    if window is not None:
+        return _window_phase(t, frame, window[1], m, digits, strip)
+    goals = [g.substituted(digits) for g in goals]
+    work = work_of(t)
+    if vector is not None and record is None:
+        lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
+        work = work + product([a.extent for a in axes]) * LANE * lanes
+    if vector is not None and points is not None and len(points) > 2:
+        return _cut_phase(work, frame, cut(goals, vector.axis, points), m, woven=record is not None)
+    opened: list[Level] = []
+    splits: list[Split] = []
+    kinds: tuple[tuple[Axis | None, LoopKind, str], ...] = (
+        (m, "serial", "r"),
+        (vector.axis if vector else None, "vector", "c"),
+    )
+    for axis, kind, letter in kinds:
+        if axis is None or (axis is m and not rows):
+            continue
+        lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
+        splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
+        opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
+    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, woven=record is not None))
+
+
+def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
+    """The loops with vectors of records instead of a vector along a record, where that would be woven."""
+    if not loops or loops[-1].kind != "vector" or loops[-1].axis.extent.constant not in RECORDS:
+        return loops
+    *rest, along = loops
+    lane = next((x for x in rest if coefficient(goals[0].offset, x.axis) == along.axis.extent), None)
+    if lane is None:
+        return loops
+    others = [x for x in rest if x is not lane]
+    woven = [*others, Level(along.axis), Level(lane.axis, "vector", lane.begin, lane.end)]
+    return woven if _record(goals, woven) == along.axis else loops
+
+
+def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
+    """An axis of a few elements that lie side by side in the result, and behind them those of the next vector lane."""
+    if len(goals) != 1 or not loops or loops[-1].kind != "vector" or goals[0].also:
+        return None
+    (goal,), pitch = goals, coefficient(goals[0].offset, loops[-1].axis)
+    if goal.value.dtype != F32 or any(isinstance(n, Reduce) for n in walk(goal.value)):
+        return None
+    few = (level.axis for level in loops[:-1] if coefficient(goal.offset, level.axis) == ONE)
+    return next((a for a in few if pitch == a.extent and a.extent.constant in RECORDS), None)
+
+
+def _by_blocks(goal: Goal, axis: Axis) -> bool:
+    """Whether all that a sum reads is another for each step of an axis: what it reads of one is to stay in L1."""
+    sums = [n for n in walk(goal.value) if isinstance(n, Reduce)]
+    return bool(sums) and all(axis in axes_of(e) for n in sums for b in n.body for e in offsets_of(b))
+
+
+def _in_groups(goal: Goal, axis: Axis) -> bool:
+    """Whether something is read in groups of lanes, which are to begin with the vector."""
+    return any(grouped(e, axis) is not None for e in offsets_of(goal.value))
+
+
+def _long(axis: Axis) -> bool:
+    return (axis.extent.constant or 0) >= LONG
+
+
+def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
+    """What is stored: outputs and what later phases read. The rest are variables: every job has one element here."""
+    made: dict[str, Scalar] = {}
+    goals: list[Goal] = []
+
+    def known(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Load) or x.source not in made:
+            return None
+        return inside(x.guards, made[x.source], x.otherwise) if x.otherwise is not None else made[x.source]
+
+    for job in t.jobs:
+        name = job.nest.name
+        made[name] = rebuild(job.nest.value, known, lambda i: i)
+        if name in kept or is_output(name):
+            goals.append(goal_of(job, frame, flat_in(made[name], frame)))
+    return goals
+
+
+def _cut_phase(
+    work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, *, woven: bool = False
+) -> Phase:
+    """Rows whose vector loop is cut into parts: with and without padding."""
+    body: list[Stmt] = []
+    for number, (axis, goals) in enumerate(parts):
+        body += written(goals, [Level(axis, "vector")], f"p{number}", woven=woven)
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
+    return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))
+
+
+def _window(
+    goals: list[Goal], loops: list[Level], points: tuple[int, ...] | None, target: Target
+) -> tuple[tuple[Axis, tuple[Stmt, ...]] | None, Strip | None]:
+    """Jammed loops over the last row and the vector axis, cut at `points` or in strips; none where they do not fit."""
+    *rows, vector = loops
+    if len(goals) != 1:
+        return None, None
+    strip: Strip | None = None
+    if points is not None and len(points) > 2 and not _in_masks(goals[0], vector.axis):
+        parts = [(part, Level(axis, "vector")) for axis, (part,) in cut(goals, vector.axis, points)]
+    else:
+        strip = _strip(goals[0], loops, target)
+        parts = [(goals[0], Level(vector.axis, "vector", *map(Index.of, strip.ends)) if strip else vector)]
+    found = [jammed(goal, rows, level, target.rows + 2) for goal, level in parts]
+    made = [each for each in found if each is not None]
+    whole = len(made) == len(found)
+    return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
+
+
+def _in_masks(goal: Goal, axis: Axis) -> bool:
+    """Whether all guards that differ between lanes are masks."""
+    cut_loads = [n for n in walk(goal.value) if isinstance(n, Load) and cutting(n, axis)]
+    return all(masked(n, axis) is not None for n in cut_loads)
+
+
+def _window_phase(
+    t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
+) -> Phase:
+    """Jammed window loops, once for each of the flat remaining rows, strip by strip."""
+    binds = tuple(Bind(a, e) for a, e in digits.items())
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
+    if strip is None and (m.extent.constant or SCARCE) < SCARCE:
+        body, more = _divided(body)
+        splits = (*splits, *more)
+    loop: Stmt = Loop(m, Index.of(lo), Index.of(hi), "serial", (*binds, *body))
+    if strip is not None:
+        at, first, last = Axis("c", strip.count), Axis("c0", strip.count), Axis("c1", strip.count + 1)
+        begin, end = strip.ends
+        ends = (
+            Bind(begin, Index.of(at) * strip.width),
+            Bind(end, Index.of(at) * strip.width + strip.width, strip.extent),
+        )
+        loop = Loop(at, Index.of(first), Index.of(last), "serial", (*ends, loop))
+        splits = (Split(first, last, strip.count), *splits)
+    return Phase(splits, work_of(t), tuple(frame.locals), (loop,))
+
+
+def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
+    """Loops over blocks of lines that follow each other, each with its share of those that a task gets."""
+    loops = [s for s in body if isinstance(s, Loop)]
+    count = sum(((s.end - s.begin).constant or 0) for s in loops)
+    if len(loops) < len(body) or any(s.begin != ZERO or s.end.constant is None for s in loops) or count < 2:
+        return body, ()
+    first, last = Axis("c0", Index.of(count)), Axis("c1", Index.of(count + 1))
+    made: list[Stmt] = []
+    before = 0
+    for s in loops:
+        begin, end = greatest(Index.of(first) - before, ZERO), least(Index.of(last) - before, s.end)
+        made.append(replace(s, begin=begin, end=end))
+        before += s.end.constant or 0
+    return tuple(made), (Split(first, last, Index.of(count)),)
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A part of the vector axis for which all lines of a window stay in L1, so that each is read from L2 once."""
+
+    extent: Index
+    width: int
+    count: Index
+
+    @property
+    def ends(self) -> tuple[Axis, Axis]:
+        """The begin and the end of the strip at hand."""
+        return Axis("strip0", self.extent), Axis("strip1", self.extent + 1)
+
+
+def _strip(goal: Goal, loops: list[Level], target: Target) -> Strip | None:
+    """Strips for a window over lines, where a line as a whole is too long and a strip is not too narrow."""
+    found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
+    channels, line = loops[-1].axis.extent.constant, loops[-2].axis.extent.constant if len(loops) > 1 else None
+    lines = found[0].ranges[0].extent.constant if len(found) == 1 else None
+    if channels is None or line is None or lines is None or lines < 2:
+        return None
+    widest = STRIP // (4 * lines * line) // target.lanes * target.lanes
+    if widest >= channels or widest < NARROW * target.lanes or _in_groups(goal, loops[-1].axis):
+        return None
+    count = -(-channels // widest)
+    width = -(-channels // count // target.lanes) * target.lanes
+    return Strip(loops[-1].axis.extent, width, Index.of(-(-channels // width)))

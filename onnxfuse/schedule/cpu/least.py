@@ -1,0 +1,43 @@
+"""The least time that Winograd's algorithm can be predicted to take, from extents: what is above is not scheduled.
+
+Counted are register tiles as the predictor counts them, and of all that is transformed the stores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil, prod
+
+from onnxfuse.cost import few_parts_of, number
+from onnxfuse.cost.count import CALL, SEGMENT, SymbolUnknown
+from onnxfuse.ir.indexing import product
+from onnxfuse.schedule.cpu.winograd import STEP, Division, Windows
+from onnxfuse.schedule.nests.tiled import Tiled, balanced
+from onnxfuse.target import Target
+
+LOOPS = 2  # cycles of the loops around what is done with a vector
+
+
+def least_seconds(t: Tiled, w: Windows, d: Division, target: Target, sizes: Mapping[str, int]) -> float:
+    """A lower bound of what is predicted for a division of the work; 0 where an extent is not known."""
+    try:
+        images, places = ([number(a.extent, sizes) for a in axes] for axes in (w.images, w.place))
+        depth, columns = number(w.channel.extent, sizes), number(product([a.extent for a in t.columns]), sizes)
+    except SymbolUnknown:
+        return 0.0
+    size, outputs, vectors = d.transform.size, d.transform.outputs, target.panel / target.lanes
+    rows, panels = prod(images) * prod(-(-p // outputs) for p in places), -(-columns // target.panel)
+    tiles = -(-rows // balanced(product([*(a.extent for a in (*w.images, *w.place))]).constant and rows, target.rows))
+    blocks = -(-tiles // d.block)
+    work = int(rows * columns * (size * size * depth * STEP))
+    threads, _ = few_parts_of(target.cores, work, int(panels if d.by_panels else blocks))
+    mine, all_ = panels / threads if d.by_panels else panels, rows if d.by_panels else rows / threads
+    products = size**2 * mine * all_ * vectors * (depth / 2 + 2)
+    calls = size**2 * mine * (all_ / rows) * tiles * (CALL + SEGMENT)
+    image = all_ * ceil(depth / target.lanes) * 2 * size * (size + LOOPS)
+    line = max(outputs, size / 2) + LOOPS  # of a vector
+    stored = ceil(columns / target.lanes) / panels * outputs**2 * 2
+    results = all_ * mine * (vectors * (size + outputs) * line + stored)
+    times = 1.0 if d.keep else blocks * all_ / rows
+    filters = size**2 * depth * vectors * mine * times
+    return (products + calls + image + results + filters) * target.cycle

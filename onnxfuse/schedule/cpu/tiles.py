@@ -1,0 +1,180 @@
+"""What phases with register tiles are made of: windows of rows, a tile's operands, and what is done with its sums."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from onnxfuse.ir.compose import loads, rebuild, substitute_axes
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Coding, Loop, Pack, Stmt, Touch
+from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.nests.frame import Frame, flat_in
+from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.tiled import Tiled
+from onnxfuse.schedule.nests.writer import written
+
+C = "acc"  # the register tile's buffer
+TABLE = "rows"  # row pointers
+PADDING = "padding"  # a row of the code of zero
+EVEN = 4  # of them in a segment of even rows
+APART = range(2, 2**24)  # elements from one column of a result to the next where it lies along the rows
+
+
+def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
+    """Rows m0 up to m1 of tile `at`: all tiles within one row of the same height."""
+    last = Axis("m1", rows + 1)
+    return (
+        Bind(first, floor_div(Index.of(at) * rows, tiles)),
+        Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
+    )
+
+
+def index_axes(index: tuple[Index, ...]) -> list[Axis]:
+    """The axes that an index is a sum of."""
+    return [a for e in index for m, _ in e.terms for a in m if isinstance(a, Axis)]
+
+
+def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
+    """The first element of each contiguous piece of the left side."""
+    start = {r: ZERO for r in ranges if r not in segments}
+    got = flat(substitute_axes(substitute_axes(left, frame.shared), start), frame.places)
+    assert isinstance(got, Load)
+    return got
+
+
+def even_rows(t: Tiled, rows: Sequence[Axis], load: Load, row: Axis, tall: int, places: Mapping[str, Place]) -> bool:
+    """Whether in every tile all rows but the first and the last are proven to lie at one distance from each other.
+
+    `load` is the left side in the flat axis `row`, which walks `rows` and of which a tile takes at most `tall`.
+    """
+    if not load.guards and coefficient(load.index[0], row) is not None:
+        return True
+    if not rows:
+        return False
+    x = rows[-1]
+    lines = x.extent.constant is not None and x.extent.constant % tall == 0  # a tile is a part of one
+    affine = coefficient(places[t.left.source].offset(t.left.index), x) is not None
+    return lines and affine and all(_padded_at_ends(g, x) for g in t.left.guards)
+
+
+def _padded_at_ends(g: Guard, x: Axis) -> bool:
+    """Whether a guard, for every tap, holds or fails on a whole line or fails on its first and last element only."""
+    step, width = coefficient(g.index, x), x.extent.constant or 0
+    if step == ZERO:
+        return True
+    rest = substitute(g.index, {x: ZERO})
+    if step is None or step.constant is None or step.constant < 0:
+        return False
+    first, last = lower(rest), upper(rest)
+    if first is None or last is None:
+        return False
+    return nonnegative(first + step) and nonnegative(g.extent - 1 - last - step * (width - 2))
+
+
+def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
+    """Where a panel of the right side begins."""
+    lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
+    start = dict.fromkeys((*ranges, lane), ZERO)
+    index = tuple(substitute(substitute(e, frame.shared), start) for e in right.index)
+    return frame.places[right.source].offset(index)
+
+
+def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | None, Index]:
+    """What the codes of a tile mean, and the columns of the panel that there are; None for numbers."""
+    if t.zeros is None:
+        return None, ZERO
+    left, right = (flat(zero, frame.places) for zero in t.zeros)
+    first = Index.of(panel) * width
+    zeros: Scalar | tuple[str, Index] = right
+    if isinstance(right, Load) and axes_of(right.index[0]):
+        start = dict.fromkeys(axes_of(right.index[0]), first)
+        zeros = (right.source, substitute(right.index[0], start))
+    columns = product([a.extent for a in t.columns]) - first
+    return Coding(t.left.dtype, left, t.right.dtype, zeros), columns
+
+
+def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
+    """Statements that make a row of padding, and its name: the code of zero, where a side of codes is padded."""
+    if t.zeros is None or not t.left.guards:
+        return (), ""
+    at = Axis("z", t.length)
+    frame.local(PADDING, t.length, t.left.dtype)
+    goal = Goal(PADDING, Index.of(at), flat(t.zeros[0], frame.places))
+    return written([goal], [Level(at, "vector")]), PADDING
+
+
+def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
+    """What the tile below reads of each tensor that runs with the lanes and changes with the row.
+
+    Not what is looked up: behind the last row, its indices would be read outside of their tensor.
+    """
+    for load in loads(value):
+        at = load.index[0]
+        if any(isinstance(a, Loaded) for a in atoms(at)):
+            continue
+        if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
+            yield Touch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
+
+
+def epilogue(
+    job: Job,
+    frame: Frame,
+    panel: Axis,
+    width: int,
+    row: Axis,
+    end: Index,
+    sums: tuple[str, Index] = (C, ZERO),
+    touch: bool = False,
+) -> tuple[Stmt, ...]:
+    """What is done with a finished tile, whose `sums` are there: the rest of the expression, vectors along its columns.
+
+    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile. Where the
+    result lies along the rows instead, it takes the place of the sums first, and the tile is turned in registers.
+    """
+    tiled = job.tiled
+    assert tiled is not None
+    columns = product([a.extent for a in tiled.columns])
+    lane = Axis("j", Index.of(width))
+    column = Index.of(panel) * width + lane
+    values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
+    here = Load(sums[0], (sums[1] + (Index.of(row) - frame.first) * width + lane,), tiled.product.sums)
+    finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
+    places = frame.places | {sums[0]: Place(sums[0], tiled.product.sums, lambda i: i[0])}
+    value = flat_in(
+        substitute_axes(finish, values),
+        Frame(
+            frame.shared,
+            frame.row,
+            frame.first,
+            frame.tall,
+            places,
+        ),
+    )
+    dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
+    place = frame.places[job.nest.name]
+    whole = (columns.constant or 1) % width == 0 and columns.constant is not None
+    stop = Axis("jn", Index.of(width + 1))
+    bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
+    used = Index.of(width) if whole else Index.of(stop)
+    loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", ZERO, used)]
+    ahead = tuple(_touched(value, sums[0], lane, row, frame.tall, width)) if touch else ()
+    goal = Goal(place.buffer, place.offset(dims), value)
+    turn: tuple[Stmt, ...] = ()
+    pitch = coefficient(goal.offset, lane)
+    types = {place.dtype, tiled.product.sums}
+    if coefficient(goal.offset, row) == ONE and types == {F32} and pitch is not None and pitch.constant in APART:
+        k = Axis("k", used)
+        done = Load(sums[0], (substitute(here.index[0], {lane: Index.of(k)}),), F32)
+        at = substitute(goal.offset, {lane: ZERO, row: frame.first})
+        turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
+        goal = Goal(sums[0], here.index[0], value)
+    return (
+        *bind,
+        *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
+        *written([goal], loops if tiled.zeros is None else loops[::-1]),  # what columns of codes share is made once
+        *turn,
+    )

@@ -1,0 +1,163 @@
+"""Attention whose mask hides all keys behind a place that moves with the row: a tile of rows leaves out what it hides.
+
+Scores are -inf there and their powers 0, so that no row of a tile needs a key that its last row does not see. What is
+hidden is not read then: a NaN among hidden values does not show, as it would times a weight of 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnxfuse.ir.compose import sources
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, Symbol, atoms, axes_of, floor_div, nonnegative
+from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.kernel import Bind, Fold, Loop, Stmt, Tile
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
+from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.frame import Frame
+from onnxfuse.schedule.nests.jobs import Job, is_output
+
+LEAST, NOTHING = float("-inf"), 0.0  # what hidden scores are, and their powers
+END = "seen"
+
+
+@dataclass(slots=True)
+class _Keys:
+    """Values that run over keys: the dimension that does, and what they are where a key is hidden. Axes that do so.
+
+    `sums` are axes of panels of contractions over keys.
+    """
+
+    values: dict[str, tuple[int, float]]
+    axes: set[Axis] = field(default_factory=set)
+    sums: set[str] = field(default_factory=set)
+
+
+def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str], width: int) -> tuple[Stmt, ...]:
+    """The statements of one window of rows with their loops over keys ended where no row of it sees further.
+
+    `width` is that of a panel of keys.
+    """
+    first = next((j for j in t.jobs if j.tiled is not None), None)
+    if first is None or first.tiled is None or frame.row is None or len(first.tiled.columns) != 1:
+        return inside
+    column = first.tiled.columns[0]
+    sign = _hidden(first.tiled.finish)
+    if sign is None or coefficient(sign, column) != Index.of(-1):
+        return inside
+    count = _seen(substitute(substitute(sign, {column: ZERO}), frame.shared), frame)
+    keys = _keys(t.jobs, first, column, kept)
+    if keys is None or count is None:
+        return inside
+    end = Axis(END, column.extent + 1)
+    seen = floor_div(count + (width - 1), Index.of(width)) * width
+    panels = {f"{first.nest.name}_p": floor_div(Index.of(end) + (width - 1), Index.of(width))}
+    return (Bind(end, seen, column.extent), *_ended(inside, keys, panels, Index.of(end)))
+
+
+def _seen(place: Index, frame: Frame) -> Index | None:
+    """How many keys a window of rows sees, or more, where a row sees those up to `place`; None where that is unknown.
+
+    Rows may be those of several heads, one head after the other or side by side: a window that goes from one head to
+    the next sees all keys.
+    """
+    assert frame.row is not None
+    row, last = Index.of(frame.row), Index.of(Axis("m1", frame.row.extent + 1))
+    parts = (mono[0] for mono, c in place.terms if c == 1 == len(mono))
+    part = next((a for a in parts if isinstance(a, (Div, Mod)) and a.num == row), None)
+    ahead = place - (row if part is None else Index.of(part))
+    if any(not isinstance(a, Symbol) for a in atoms(ahead)) or not nonnegative(ahead):
+        return None
+    if isinstance(part, Div):
+        return floor_div(last - 1, part.den) + 1 + ahead
+    return last + ahead - (floor_div(frame.first, part.den) * part.den if part is not None else ZERO)
+
+
+def _hidden(x: Scalar) -> Index | None:
+    """The index below 0 of which x is -inf, whatever else it is made of (NaN aside); None where there is none."""
+    if not isinstance(x, Apply):
+        return None
+    if x.fn == "add":
+        return next((e for e in map(_hidden, x.args) if e is not None), None)
+    if x.fn != "select" or x.args[1] != Const(LEAST, x.dtype):
+        return None
+    test = x.args[0]
+    if not isinstance(test, Apply) or test.fn != "less" or test.args[1] != const(0, I64):
+        return None
+    left = test.args[0]
+    return left.index if isinstance(left, FromIndex) and not left.guards else None
+
+
+def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Keys | None:
+    """What runs over keys in the jobs behind the scores; None where a hidden key would change something."""
+    at = next((i for i, e in enumerate(first.nest.dims) if e == Index.of(column)), None)
+    if at is None or first.nest.name in kept or is_output(first.nest.name):
+        return None
+    keys = _Keys({first.nest.name: (at, LEAST)})
+    for job in jobs[jobs.index(first) + 1 :]:
+        read = [r for r in job.reads if r.source in keys.values]
+        if not read:
+            continue
+        axes = {r.index[keys.values[r.source][0]] for r in read}
+        axis = next((a for e in axes for a in axes_of(e)), None)
+        if axis is None or axes != {Index.of(axis)} or axis.extent != column.extent or any(r.guards for r in read):
+            return None
+        if job.tiled is not None:
+            weights = keys.values.get(job.tiled.left.source)
+            others = {job.tiled.right.source, *sources(job.tiled.finish)}
+            if weights is None or weights[1] != NOTHING or keys.values.keys() & others:
+                return None
+            if job.tiled.ranges != (axis,) or job.tiled.segments or job.tiled.length != axis.extent:
+                return None
+            keys.sums.add(f"{job.nest.name}_p")
+        elif isinstance(job.nest.value, Reduce):
+            value = job.nest.value
+            neutral = {"sum": NOTHING, "max": LEAST, "peak": LEAST}.get(value.combine)
+            if value.ranges != (axis,) or neutral is None or _where_hidden(value.body[0], keys.values) != neutral:
+                return None
+        else:
+            place = next((i for i, e in enumerate(job.nest.dims) if e == Index.of(axis)), None)
+            hidden = _where_hidden(job.nest.value, keys.values)
+            if place is None or hidden is None or job.nest.name in kept or is_output(job.nest.name):
+                return None
+            keys.values[job.nest.name] = (place, hidden)
+        keys.axes.add(axis)
+    return keys
+
+
+def _where_hidden(x: Scalar, values: Mapping[str, tuple[int, float]]) -> float | None:
+    """-inf or 0 where that is what x is for every hidden key; None for others."""
+    if isinstance(x, Load):
+        return values[x.source][1] if x.source in values else None
+    if not isinstance(x, Apply):
+        return None
+    if x.fn == "select":
+        nothing = all(a == Const(NOTHING, a.dtype) or _where_hidden(a, values) == NOTHING for a in x.args[1:])
+        return NOTHING if nothing else None
+    first = _where_hidden(x.args[0], values)
+    if x.fn in ("exp", "exp_or_zero"):
+        return NOTHING if first == LEAST else None
+    others = any(values.keys() & sources(a) for a in x.args[1:])
+    if others or not ((first == LEAST and x.fn == "sub") or (first == NOTHING and x.fn == "div")):
+        return None
+    return first
+
+
+def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], end: Index) -> tuple[Stmt, ...]:
+    """Statements with loops over keys, over panels of keys, and sums over keys in tiles, ended early."""
+    made: list[Stmt] = []
+    for s in stmts:
+        if isinstance(s, Loop):
+            s = replace(s, body=_ended(s.body, keys, panels, end))
+            if s.axis in keys.axes and s.begin == ZERO and s.end == s.axis.extent:
+                s = replace(s, end=end)
+            elif s.axis.name in panels:
+                s = replace(s, end=panels[s.axis.name])
+            elif s.axis.name in keys.sums:
+                s = replace(s, body=tuple(replace(x, length=end) if isinstance(x, Tile) else x for x in s.body))
+        elif isinstance(s, Fold):
+            s = replace(s, body=_ended(s.body, keys, panels, end))
+        made.append(s)
+    return tuple(made)

@@ -1,0 +1,137 @@
+"""Ways to compute the same: the one whose predicted time is least is taken, of those that are near to it the first.
+
+Nobody knows on how many threads a kernel will run. What is best on two cores can have too few tasks for many, so that
+times on few and on many count the same: their product is compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf, prod
+
+from onnxfuse.cost import cost_of
+from onnxfuse.ir.index import Index, Symbol, symbols_of
+from onnxfuse.ir.indexing import evaluate, product
+from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+from onnxfuse.target import Target
+
+USUAL = 128  # rows, where nothing is known of them
+SIDE = 32  # of an image, likewise
+MOST_DOUBLINGS = 20  # of usual numbers, where they make an extent of nothing
+MANY = 8  # times the cores of the machine class
+NEAR = 1.03  # times the least product of two times: what is not above it may be the best as well
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """Phases, the scratch that they share, and in a few words what is particular about them."""
+
+    name: str
+    phases: tuple[Phase, ...]
+    scratch: tuple[Buffer, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Judge:
+    """Predicts times of phases in a kernel of which all else is known.
+
+    `weights` are the values that come round once in a run of the model, after `round_bytes` of others.
+    """
+
+    kernel: Kernel  # its parameters
+    symbols: tuple[Symbol, ...]
+    target: Target
+    weights: Container[str]
+    round_bytes: float
+
+    def best(
+        self, ways: Sequence[Way], scratch: Sequence[Buffer], rows: Sequence[Index]
+    ) -> tuple[Way, tuple[Choice, ...]]:
+        """The way that takes least, for as many `rows` as are usual, and what was compared.
+
+        `scratch` lies beside that of the way itself.
+        """
+        if len(ways) == 1:
+            return ways[0], ()
+        values = self._enough({s.name: USUAL for s in self.symbols} | _usual_values(rows))
+        times = [self.seconds(way, scratch, values) for way in ways]
+        assert (inf, inf) not in times, "an extent has a symbol that is none of the kernel's"
+        both = [few * many for few, many in times]
+        order = sorted(range(len(ways)), key=lambda i: both[i])
+        taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
+        order = [taken, *(i for i in order if i != taken)]
+        return ways[taken], (Choice(tuple((ways[i].name, times[i][0]) for i in order)),)
+
+    def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
+        """Of kernels that compute the same, the one that takes least."""
+        if len(kernels) == 1:
+            return kernels[0]
+        values = self._enough(dict.fromkeys((s.name for s in self.symbols), SIDE))
+
+        def both(kernel: Kernel) -> float:
+            few, many = replace(self, kernel=kernel).seconds(Way("", kernel.phases), kernel.scratch, values)
+            return few * many
+
+        return min(kernels, key=both)
+
+    def _enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
+        """Values of symbols for which every extent of a parameter is at least 1, where there are such."""
+        shapes = [e for p in (*self.kernel.inputs, *self.kernel.outputs) for e in p.shape]
+        for times in (1 << k for k in range(MOST_DOUBLINGS)):
+            made = {name: n * times for name, n in values.items()}
+            if all(_extent(e, made) >= 1 for e in shapes):
+                return made
+        return values
+
+    def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int]) -> tuple[float, float]:
+        """The predicted times on the cores of the machine class and on many; infinite where a symbol has no value.
+
+        Buffers `beside` are the scratch of other phases.
+        """
+        return self.time(way, beside, values), self.time(way, beside, values, MANY)
+
+    def time(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], times: int = 1) -> float:
+        """The predicted time on so many times the cores of the machine class."""
+        kernel = replace(self.kernel, scratch=(*beside, *way.scratch), phases=way.phases)
+        target = replace(self.target, cores=self.target.cores * times)
+        found = cost_of(kernel, target, self.weights, self.round_bytes, values)
+        return found.seconds if found is not None else inf
+
+
+def _extent(e: Index, values: Mapping[str, int]) -> int:
+    """An extent for some values of the symbols; 1 where it has others."""
+    known = all(s.name in values for s in symbols_of(e))
+    return int(evaluate(e, lambda a: values[a.name] if isinstance(a, Symbol) else 0)) if known else 1
+
+
+Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple[Way, tuple[Choice, ...]]]
+
+
+def usual_rows(rows: Sequence[Index]) -> int:
+    """The product of some extents: of those that are known, and usual numbers where none is, or of images some are."""
+    if _of_image(rows):
+        return prod(_usual_extents(rows))
+    known = product([e for e in rows if e.constant is not None]).constant or 1
+    return known if known > 1 or all(e.constant is not None for e in rows) else USUAL
+
+
+def _usual_values(rows: Sequence[Index]) -> dict[str, int]:
+    """Values of symbols that make the product of some extents as much."""
+    if _of_image(rows):
+        pairs = zip(rows, _usual_extents(rows), strict=True)
+        return {s.name: n for e, n in reversed(list(pairs)) for s in symbols_of(e)}
+    names = sorted({s.name for e in rows for s in symbols_of(e)})
+    alone = usual_rows(rows) == USUAL and not any((e.constant or 1) > 1 for e in rows)
+    return dict.fromkeys(names, 1) | (dict.fromkeys(names[-1:], USUAL) if alone else {})
+
+
+def _of_image(rows: Sequence[Index]) -> bool:
+    """Whether rows are the places of images, not all of whose extents are known."""
+    return len(rows) > 2 and any(e.constant is None for e in rows)
+
+
+def _usual_extents(rows: Sequence[Index]) -> list[int]:
+    """One image; where a symbol stands for all of its places, they are counted as the first extent."""
+    whole = SIDE ** (len(rows) - 1) if all(e == 1 for e in rows[1:]) else 1
+    return [n if (n := e.constant) is not None else SIDE if at else whole for at, e in enumerate(rows)]

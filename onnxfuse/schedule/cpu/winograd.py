@@ -1,0 +1,361 @@
+"""Phases of 3x3 convolutions with fewer products than taps: Winograd's algorithm over tiles of an image.
+
+A task takes a block of tiles, makes the products' left sides of all their inputs, and then panel by panel the right
+sides of the filters, the products, and from these the results with what follows them. Everything in between stays in
+buffers of the task: neither the file nor other tasks see anything of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.compose import substitute_axes
+from onnxfuse.ir.dtype import F32, I64
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.products import SINGLE
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
+from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_window
+from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
+from onnxfuse.schedule.nests.frame import Frame
+from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.tiled import Tiled, balanced
+from onnxfuse.schedule.nests.writer import written
+from onnxfuse.target import Target
+
+LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
+PAD = 16  # elements between one product's matrix and the next, so that they do not meet in one set of a cache
+PAGE = 1024  # elements: rows at such a distance do
+STEP = 10  # picoseconds of a step of a sum
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """A contraction that slides filters of 3x3 taps over images element by element: its axes."""
+
+    images: tuple[Axis, ...]
+    place: tuple[Axis, Axis]  # in the result: line, and element of the line
+    taps: tuple[Axis, Axis]
+    channel: Axis  # its elements are contiguous in the image, and their filters side by side
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How tasks divide the work.
+
+    They share blocks of `block` register tiles each, or (`by_panels`) panels of which each makes all blocks. With
+    `keep` a task makes the right sides of all panels once, else for each block.
+    """
+
+    transform: Transform
+    block: int
+    by_panels: bool
+    keep: bool
+
+    def __str__(self) -> str:
+        m = self.transform.outputs
+        kept = "kept" if self.keep else "made for each block"
+        shared = "panels" if self.by_panels else "blocks"
+        return f"{m}x{m} results, tasks of {shared}, blocks of {self.block} tiles, filters {kept}"
+
+
+def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
+    """The axes of a contraction of float32 that slides 3x3 taps with constant filters; None where it is another."""
+    numbers = t.product == SINGLE and t.left.dtype == F32 and t.zeros is None
+    if not numbers or t.parts or t.batch or len(t.ranges) != TAPS:
+        return None
+    moving = {e: pair for e in t.left.index if (pair := _slides(e, t)) is not None}
+    if len(moving) != 2 or len({a for pair in moving.values() for a in pair}) != 4:
+        return None
+    (y, i), (x, j) = moving.values()
+    (channel,) = (r for r in t.ranges if r not in (i, j))
+    images = tuple(a for a in t.rows if a not in (x, y))
+    rest = [e for e in t.left.index if e not in moving]
+    known = {Index.of(a) for a in (*images, channel)}
+    offset, right = places[t.left.source].offset(t.left.index), places[t.right.source].offset(t.right.index)
+    width = next(a for a in index_axes(t.right.index) if a.name.endswith("_j")).extent
+    if channel.extent.constant is None or Index.of(channel) not in rest:
+        return None
+    if any(e not in known and e.constant is None for e in rest) or any(g.index not in moving for g in t.left.guards):
+        return None
+    if coefficient(offset, channel) != ONE or coefficient(right, channel) != width:
+        return None
+    return Windows(images, (y, x), (i, j), channel)
+
+
+def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
+    """The row axis and the tap of three that an index is the sum of, but for a number."""
+    rows, taps = ([a for a in part if a in axes_of(e)] for part in (t.rows, t.ranges))
+    if len(rows) != 1 or len(taps) != 1 or taps[0].extent.constant != TAPS:
+        return None
+    return (rows[0], taps[0]) if (e - rows[0] - taps[0]).constant is not None else None
+
+
+def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> Phase:
+    """The one phase of such a convolution."""
+    return _Winograd(job, w, division, places, target).phase()
+
+
+class _Winograd:
+    """A phase while it is built: sizes, axes, and the places of what a task holds."""
+
+    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> None:
+        assert job.tiled is not None
+        self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
+        self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel
+        self.size, self.outputs = division.transform.size, division.transform.outputs
+        self.depth = w.channel.extent.constant or 0
+        self.spots = tuple(floor_div(a.extent + (self.outputs - 1), Index.of(self.outputs)) for a in w.place)
+        shape = (*(a.extent for a in w.images), *self.spots)
+        self.rows = product(list(shape))  # tiles of all images, one row each of the products' left sides
+        self.tall = balanced(self.rows.constant, target.rows)
+        self.tiles = floor_div(self.rows + (self.tall - 1), Index.of(self.tall))
+        self.panel = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_p"))
+        self.row, self.first, self.begin = (Axis(name, self.rows) for name in ("m", "m0", "mb"))
+        self.last, self.end = (Axis(name, self.rows + 1) for name in ("m1", "me"))
+        self.at, self.t0, self.t1 = Axis("t", self.tiles), Axis("t0", self.tiles), Axis("t1", self.tiles + 1)
+        names = [Axis(f"n{i}", e) for i, e in enumerate(shape)]
+        self.digits = dict(zip(names, unflatten(Index.of(self.row), shape), strict=True))
+        self.image = dict(zip(w.images, map(Index.of, names), strict=False))
+        self.corner = tuple(Index.of(a) * self.outputs for a in names[len(w.images) :])
+        most = division.block * self.tall
+        self.pitch = self.depth + (PAD if self.depth % PAGE == 0 else 0)
+        self.left = most * self.pitch + PAD  # elements from the left side of one product to that of the next
+        self.right = self.depth * self.width + PAD
+        self.sums = most * self.width + PAD
+        self.nests = 0
+
+    def phase(self) -> Phase:
+        """All of it."""
+        division, tiles = self.division, self.tiles
+        blocks = floor_div(tiles + (division.block - 1), Index.of(division.block))
+        rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
+        p0, p1 = Axis("p0", self.panel.extent), Axis("p1", self.panel.extent + 1)
+        some, all_ = (Index.of(p0), Index.of(p1)), (ZERO, self.panel.extent)
+        panels = some if division.by_panels else all_
+        inside = Loop(self.panel, *panels, "serial", (*self._products(), self._results()))
+        bounds = (
+            Bind(self.t0, Index.of(rb) * division.block),
+            Bind(self.t1, Index.of(rb) * division.block + division.block, tiles),
+            Bind(self.begin, floor_div(Index.of(self.t0) * self.rows, tiles)),
+            Bind(self.end, floor_div(Index.of(self.t1) * self.rows, tiles)),
+        )
+        range_ = (ZERO, blocks) if division.by_panels else (Index.of(b0), Index.of(b1))
+        body: tuple[Stmt, ...] = (Loop(rb, *range_, "serial", (*bounds, self._image(), inside)),)
+        if division.keep:
+            n = self.size
+            firsts = [(group, Index.of(self.panel) * (n * n) + group[0] * n) for group in self.transform.groups]
+            filters = tuple(s for group, at in firsts for s in self._filters(group, at))
+            body = (Loop(self.panel, *panels, "serial", filters), *body)
+        split = Split(p0, p1, self.panel.extent) if division.by_panels else Split(b0, b1, blocks)
+        return Phase((split,), self._work(), tuple(self._locals()), body, few=True)
+
+    def _locals(self) -> Sequence[Buffer]:
+        n, most = self.size, max(map(len, self.transform.groups))
+        sizes = {
+            LEFT: Index.of(n * n * self.left),
+            RIGHT: (self.panel.extent * n if self.division.keep else Index.of(most)) * (n * self.right),
+            SUMS: Index.of(n * self.sums),
+            HALF: Index.of(n * self.outputs * self.sums),
+            LINES: Index.of(n * n * self.lanes),
+            C: Index.of(self.outputs * self.outputs * self.width),
+        }
+        return [
+            *(Buffer(name, F32, size, "local") for name, size in sizes.items()),
+            Buffer(ODD, I64, ONE, "local"),
+            Buffer(TABLE, F32, Index.of(EVEN), "pointers"),
+        ]
+
+    def _written(self, goals: Sequence[Goal], loops: Sequence[Level]) -> tuple[Stmt, ...]:
+        self.nests += 1
+        return written(goals, loops, f"w{self.nests}_")
+
+    def _each_row(self, body: Sequence[Stmt]) -> Loop:
+        """The body for each tile of an image in the block."""
+        place = tuple(Bind(axis, value) for axis, value in self.digits.items())
+        return Loop(self.row, Index.of(self.begin), Index.of(self.end), "serial", (*place, *body))
+
+    def _image(self) -> Stmt:
+        """Left sides of the products: B^T d B of each tile, of so many channels at a time."""
+        n, lanes, t = self.size, self.lanes, self.transform.inputs
+        chunk, lane = Axis("c0", Index.of(-(-self.depth // lanes))), Axis("c", Index.of(lanes))
+        channel = Index.of(chunk) * lanes + lane
+        stop = Axis("cn", Index.of(lanes + 1))
+        whole = self.depth % lanes == 0
+        bind = () if whole else (Bind(stop, Index.of(self.depth) - Index.of(chunk) * lanes, Index.of(lanes)),)
+        level = Level(lane, "vector", ZERO, Index.of(lanes) if whole else Index.of(stop))
+        i, j = Axis("i", Index.of(n)), Axis("j", Index.of(n))
+        left = _guarded(self.tiled.left, self.w)
+
+        def element(at: int) -> Scalar:
+            values = dict(zip(self.w.place, self.corner, strict=True)) | self.image
+            values |= {self.w.taps[0]: Index.of(at), self.w.taps[1]: Index.of(j), self.w.channel: channel}
+            return flat(simplify(substitute_axes(left, values)), self.places)
+
+        down = combined(t, [element(k) for k in range(n)])
+        goals = [Goal(LINES, (Index.of(j) + k * n) * lanes + lane, x) for k, x in enumerate(down)]
+        along = combined(t, [Load(LINES, ((Index.of(i) * n + k) * lanes + lane,), F32) for k in range(n)])
+        slot = (Index.of(self.row) - self.begin) * self.pitch + channel
+        more = [Goal(LEFT, (Index.of(i) * n + k) * self.left + slot, x) for k, x in enumerate(along)]
+        body = (*bind, *self._written(goals, [Level(j), level]), *self._written(more, [Level(i), level]))
+        return self._each_row([Loop(chunk, ZERO, chunk.extent, "serial", body)])
+
+    def _filters(self, group: tuple[int, ...], at: Index) -> tuple[Stmt, ...]:
+        """Right sides of the products of some rows of the panel, those of G g G^T, from product `at` of them on."""
+        t, source = self.transform.filters, self.places[self.tiled.right.source].buffer
+        e = Axis("e", Index.of(self.depth * self.width))
+        taps = [[Load(source, (self._tap(i, j) + e,), F32) for i in range(TAPS)] for j in range(TAPS)]
+        columns = [combined([t[k] for k in group], column) for column in taps]
+        made = [x for row in zip(*columns, strict=True) for x in combined(t, row)]
+        goals = [Goal(RIGHT, (at + k) * self.right + e, x) for k, x in enumerate(made)]
+        return self._written(goals, [Level(e, "vector")])
+
+    def _tap(self, i: int, j: int) -> Index:
+        """Where the weights of a tap begin: those of all channels and of the columns of the panel."""
+        right = self.tiled.right
+        lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
+        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, lane: ZERO}
+        index = tuple(substitute(x, values) for x in right.index)
+        return self.places[right.source].offset(index)
+
+    def _products(self) -> tuple[Stmt, ...]:
+        """All products of the block and the panel, row by row, each row transformed along itself."""
+        n = self.size
+        if self.division.keep:
+            k = Axis("k", Index.of(n))
+            return (Loop(k, ZERO, k.extent, "serial", self._row(Index.of(k), (Index.of(self.panel) * n + k) * n)),)
+        made: tuple[Stmt, ...] = ()
+        for group in self.transform.groups:
+            rows = (s for at, k in enumerate(group) for s in self._row(Index.of(k), Index.of(at * n)))
+            made = (*made, *self._filters(group, ZERO), *rows)
+        return made
+
+    def _row(self, k: Index, right: Index) -> tuple[Stmt, ...]:
+        """The products of row k, whose right sides begin with the one numbered `right`, and what they are along it."""
+        n, m = self.size, self.outputs
+        p, begin = Axis("p", Index.of(n)), Index.of(self.first) - self.begin
+        load = Load(LEFT, ((k * n + p) * self.left + (Index.of(self.row) - self.begin) * self.pitch,), F32)
+        first, last, depth = Index.of(self.first), Index.of(self.last), Index.of(self.depth)
+        table = Point(TABLE, self.row, first, last, self.tall, (), load, depth, even=True)
+        tile = Tile(
+            SUMS,
+            Index.of(p) * self.sums + begin * self.width,
+            last - first,
+            self.tall,
+            "even",
+            TABLE,
+            ZERO,
+            1,
+            depth,
+            RIGHT,
+            (right + p) * self.right,
+            self.width,
+            *self._ahead(k * n + p),
+            ahead_in=self.places[self.tiled.right.source].buffer,
+        )
+        window = tile_window(self.at, self.tiles, self.rows, self.first)
+        made = Loop(self.at, Index.of(self.t0), Index.of(self.t1), "serial", (*window, table, tile))
+        chunk, lane, slot = self._columns()
+        along = combined(self.transform.results, [Load(SUMS, (slot + i * self.sums,), F32) for i in range(n)])
+        goals = [Goal(HALF, (k * m + i) * self.sums + slot, x) for i, x in enumerate(along)]
+        rows = Level(self.row, "serial", Index.of(self.begin), Index.of(self.end))
+        return (
+            Loop(p, ZERO, p.extent, "serial", (made,)),
+            *self._written(goals, [rows, Level(chunk), Level(lane, "vector")]),
+        )
+
+    def _ahead(self, number: Index) -> tuple[Index | None, Index, Index]:
+        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps.
+
+        The offset, and which part of how many as long as what the tile reads itself.
+        """
+        per_tap, rest = divmod(self.size * self.size, TAPS * TAPS)
+        if self.division.keep or rest:
+            return None, ZERO, ZERO
+        weights = self.depth * self.width  # of a tap
+        begin, tiles = Index.of(self.at) - self.t0, Index.of(self.t1) - self.t0
+        return self._tap(0, 0) + TAPS * TAPS * weights + number * (weights // per_tap), begin, tiles * per_tap
+
+    def _columns(self) -> tuple[Axis, Axis, Index]:
+        """Axes over the columns of a panel, and where they are in a matrix of sums."""
+        chunk, lane = Axis("c0", Index.of(self.width // self.lanes)), Axis("c", Index.of(self.lanes))
+        return chunk, lane, (Index.of(self.row) - self.begin) * self.width + Index.of(chunk) * self.lanes + lane
+
+    def _results(self) -> Stmt:
+        """A^T M A of each tile of the block in the columns of the panel, and what is done with it."""
+        n, m = self.size, self.outputs
+        chunk, lane, slot = self._columns()
+        j = Axis("j", Index.of(m))
+        down = [Load(HALF, ((Index.of(j) + k * m) * self.sums + slot,), F32) for k in range(n)]
+        column = Index.of(chunk) * self.lanes + lane
+        goals = [
+            Goal(C, (Index.of(j) + i * m) * self.width + column, x)
+            for i, x in enumerate(combined(self.transform.results, down))
+        ]
+        made = self._written(goals, [Level(chunk), Level(j), Level(lane, "vector")])
+        return self._each_row([*made, *self._once_more(), *self._stored()])
+
+    def _once_more(self) -> tuple[Stmt, ...]:
+        """The results of a tile as direct sums, where one of them is no finite number.
+
+        A NaN or an infinity of the image reaches every result of the tile, and large numbers overflow on the way; in a
+        direct sum each of them is where it belongs.
+        """
+        m, w = self.outputs, self.w
+        e, line, spot = (Axis(name, Index.of(n)) for name, n in (("z", m * m * self.width), ("da", m), ("db", m)))
+        zeros = apply("mul", Load(C, (Index.of(e),), F32), const(0.0, F32))
+        found = cast(apply("isnan", Reduce("sum", (e,), (zeros,), F32)), I64)
+        times, again = Axis("times", Index.of(2)), Axis("again", Index.of(2))
+        chunk, lane, _ = self._columns()
+        column = Index.of(chunk) * self.lanes + lane
+        width = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_j"))
+        values = dict(zip(w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
+        values |= {**self.image, width: column}
+        both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
+        total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
+        goal = Goal(
+            C,
+            (Index.of(line) * m + spot) * self.width + column,
+            flat(simplify(substitute_axes(total, values)), self.places),
+        )
+        loops = [Level(line), Level(spot), Level(chunk), Level(lane, "vector")]
+        return (
+            *self._written([Goal(ODD, ZERO, found)], []),
+            Bind(times, Index.of(Loaded(ODD, (ZERO,), times.extent))),
+            Loop(again, ZERO, Index.of(times), "seldom", self._written([goal], loops)),
+        )
+
+    def _stored(self) -> tuple[Stmt, ...]:
+        """What is done with the results of one tile, as far as the image goes."""
+        m = self.outputs
+        line, spot = Axis("a", Index.of(m)), Axis("b", Index.of(m))
+        ends = tuple(Axis(name, Index.of(m + 1)) for name in ("an", "bn"))
+        bounds = tuple(
+            Bind(end, axis.extent - corner, Index.of(m))
+            for end, axis, corner in zip(ends, self.w.place, self.corner, strict=True)
+        )
+        where = dict(zip(self.w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
+        frame = Frame(self.image | where, spot, ZERO, m, self.places)
+        here = (C, Index.of(line) * (m * self.width))
+        end = Index.of(ends[1])
+        inner = epilogue(self.job, frame, self.panel, self.width, spot, end, here, touch=True)
+        return (*bounds, Loop(line, ZERO, Index.of(ends[0]), "serial", inner))
+
+    def _work(self) -> Index:
+        """Serial picoseconds, roughly."""
+        columns = product([a.extent for a in self.tiled.columns])
+        return self.rows * columns * (self.size * self.size * self.depth * STEP)
+
+
+def _guarded(left: Load, w: Windows) -> Load:
+    """The image with zeros wherever tiles go over its ends: what is not padded is only read as far as results do."""
+    guards = {g.index: g for g in left.guards}
+    for y, tap in zip(w.place, w.taps, strict=True):
+        e = next(e for e in left.index if tap in axes_of(e))
+        guards.setdefault(e, Guard(Index.of(y) + tap, y.extent + (TAPS - 1)))
+    return replace(left, guards=tuple(guards.values()), otherwise=left.otherwise or const(0.0, left.dtype))

@@ -1,0 +1,210 @@
+"""Which jobs may share a phase: their axes matched through what they read of each other, or both of a third."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from onnxfuse.ir.compose import indices_of, loads, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, Atom, Axis, Index, axes_of
+from onnxfuse.ir.indexing import WIDEST, coefficient, product
+from onnxfuse.ir.products import SINGLE
+from onnxfuse.ir.scalar import Reduce
+from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.nests.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Jobs of one phase under common axis names: `batch` axes outermost, then `rows`, then what each has inside."""
+
+    jobs: tuple[Job, ...]
+    batch: tuple[Axis, ...]
+    rows: tuple[Axis, ...]
+
+    @property
+    def shared(self) -> tuple[Axis, ...]:
+        """Axes that all jobs (right sides aside) run over."""
+        return self.batch + self.rows
+
+
+def _single_axis(e: Index) -> Axis | None:
+    if len(e.terms) == 1 and e.terms[0][1] == 1 and len(e.terms[0][0]) == 1:
+        atom: Atom = e.terms[0][0][0]
+        return atom if isinstance(atom, Axis) else None
+    return None
+
+
+def _matched(producer: Job, readers: Sequence[Job]) -> dict[Axis, Axis]:
+    """Axes of a producer that every read of it sets to one and the same axis of the reader."""
+    names: dict[Axis, Axis] = {}
+    dropped: set[Axis] = set()
+    for r in readers:
+        own = set(r.nest.axes)
+        for load in r.reads:
+            if load.source != producer.nest.name:
+                continue
+            for axis, e in producer.nest.digits_at(load.index).items():
+                to = _single_axis(e)
+                if to is None or to not in own or to.extent != axis.extent or names.get(axis, to) != to:
+                    dropped.add(axis)
+                elif axis not in dropped:
+                    names[axis] = to
+    kept = {a: b for a, b in names.items() if a not in dropped}
+    return kept if len(set(kept.values())) == len(kept) else {}
+
+
+def _beside(job: Job, others: Sequence[Job]) -> dict[Axis, Axis]:
+    """Axes of a job set to those of another one that reads the same at the same place, and not what the job makes."""
+    for other in others if job.tiled is None else ():
+        spots = {x.source: x.index for x in other.reads if other.tiled is None}
+        pairs = [pair for x in job.reads for pair in zip(x.index, spots.get(x.source, ()), strict=False)]
+        names = dict(p for e, f in pairs if (p := _same_extent(_single_axis(e), _single_axis(f))) is not None)
+        names = {a: b for a, b in names.items() if a in job.nest.axes and b in other.nest.axes}
+        if names and len(set(names.values())) == len(names):
+            return names
+    return {}
+
+
+def _same_extent(a: Axis | None, b: Axis | None) -> tuple[Axis, Axis] | None:
+    return (a, b) if a is not None and b is not None and a.extent == b.extent else None
+
+
+def together(jobs: Sequence[Job]) -> Together | None:
+    """The jobs under common axes, or None when they share no axis that a phase could run over."""
+    renamed: list[Job] = []
+    for job in reversed(jobs):
+        readers = [r for r in renamed if any(read.source == job.nest.name for read in r.reads)]
+        names = _matched(job, readers) if readers else _beside(job, renamed)
+        if renamed and ((not readers and not names) or any(job.nest.name in r.looks_up for r in renamed)):
+            return None
+        renamed.insert(0, job.rename(names))
+    if _packed_too_early(renamed):
+        return None
+    tiles = [j.tiled for j in renamed if j.tiled is not None]
+    batch = tuple(tiles[-1].batch) if tiles else ()
+    if any(set(t.batch) != set(batch) for t in tiles):
+        return None
+    rest = [j for j in renamed if not j.right_side] or renamed
+    shared = [a for a in rest[-1].nest.axes if all(a in j.nest.axes for j in rest)]
+    if tiles and len(renamed) == 1:
+        shared = [a for a in shared if a in batch or a in tiles[0].rows]
+    if any(a not in shared for a in batch) or any(not set(batch) <= set(j.nest.axes) for j in renamed):
+        return None
+    rows = tuple(a for a in shared if a not in batch)
+    if any(set(t.rows) != set(rows) for t in tiles):
+        return None
+    if len(jobs) > 1 and not shared:
+        return None
+    return Together(tuple(renamed), batch, rows)
+
+
+def _packed_too_early(jobs: Sequence[Job]) -> bool:
+    """Whether a right side, which is packed before all rows of a phase, reads what other jobs make in them."""
+    made = {j.nest.name for j in jobs if not j.right_side}
+    return any(read.source in made for j in jobs if j.right_side for read in j.reads)
+
+
+def enough_parallel(t: Together) -> bool:
+    """Whether the shared axes offer work for several tasks, or nothing else would."""
+    n = product([a.extent for a in t.shared]).constant
+    return n is None or n >= 4 or len(t.jobs) == 1
+
+
+def _across(t: Together, places: Mapping[str, Place]) -> bool:
+    """Whether rows with more to do in each are summed, though they lie side by side in memory, not one after the other.
+
+    Lanes then run over the rows where the sums have a phase of their own.
+    """
+    if all(set(j.nest.axes) <= set(t.shared) for j in t.jobs) or any(j.tiled is not None for j in t.jobs):
+        return False
+    sums = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
+    reads = [(places[x.source].offset(x.index), n.ranges) for n in sums for x in loads(n) if x.source in places]
+    moving = [(offset, ranges) for offset, ranges in reads if axes_of(offset) & set(ranges)]
+    side = [a for a in t.shared if (a.extent.constant or WIDEST) >= WIDEST]
+    return any(
+        any(coefficient(offset, a) == ONE for a in side) and not any(coefficient(offset, r) == ONE for r in ranges)
+        for offset, ranges in moving
+    )
+
+
+def _copied(t: Together, places: Mapping[str, Place]) -> bool:
+    """Whether elements of rows that lie side by side would each be stored several times, as copies of the row.
+
+    Each copy is a row, stored by vectors, where the copies have a phase of their own. Sums are worth a loop over rows.
+    """
+    if any(j.tiled is not None or any(isinstance(n, Reduce) for n in walk(j.nest.value)) for j in t.jobs):
+        return False
+    made = [j.nest for j in t.jobs if not set(j.nest.axes) <= set(t.shared) and j.nest.name in places]
+    side = [a for a in t.shared if (a.extent.constant or WIDEST) >= WIDEST]
+    return any(coefficient(places[n.name].offset(n.dims), a) == ONE for n in made for a in side)
+
+
+def partition(jobs: Sequence[Job], places: Mapping[str, Place]) -> list[Together]:
+    """Phases in order: jobs joined to the phase before them as long as axes are shared.
+
+    Contractions with weights are joined by nothing but contractions that read their rows.
+    """
+    phases: list[Together] = []
+    current: list[Job] = []
+    for unit in _units(jobs):
+        both = [*current, *unit]
+        joins = current and (chained(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
+        joined = together(both) if joins else None
+        if (
+            joined is not None
+            and enough_parallel(joined)
+            and not _across(joined, places)
+            and not _copied(joined, places)
+        ):
+            current.extend(unit)
+            continue
+        phases.extend(_closed(current))
+        current = unit
+    return [*phases, *_closed(current)]
+
+
+def _units(jobs: Sequence[Job]) -> list[list[Job]]:
+    """Each job with the operand copies made for it in front."""
+    units: list[list[Job]] = []
+    waiting: list[Job] = []
+    for job in jobs:
+        waiting.append(job)
+        if not job.operand:
+            units.append(waiting)
+            waiting = []
+    return units
+
+
+def chained(jobs: Sequence[Job]) -> bool:
+    """Whether several jobs are contractions with weights, so many rows of each made of as many of the one before."""
+    tiles = [j.tiled for j in jobs if j.tiled is not None]
+    known = all(a.extent.constant is not None for t in tiles for a in t.rows)
+    single = all(t.product == SINGLE and not t.parts and t.lines is None for t in tiles)
+    floats = all(j.nest.dtype == F32 for j in jobs[:-1]) and single
+    return 1 < len(jobs) == len(tiles) and known and floats and all(not t.batch and t.rows for t in tiles)
+
+
+def _alone(job: Job) -> bool:
+    """Whether a job is best done by itself: a contraction with weights, or windows, whose neighbours share inputs."""
+    return not job.tiled.batch if job.tiled is not None else _windows(job)
+
+
+def _windows(job: Job) -> bool:
+    """Whether a job sums over places around each element: an index that runs with an axis and a range."""
+    reduces = [n for n in walk(job.nest.value) if isinstance(n, Reduce)]
+    ranges = {r for n in reduces for r in n.ranges}
+    indices = [e for n in reduces for b in n.body for e in indices_of(b)]
+    return any(axes_of(e) & ranges and axes_of(e) & set(job.nest.axes) for e in indices)
+
+
+def _closed(jobs: Sequence[Job]) -> list[Together]:
+    """The jobs as one phase, or, where they share nothing, each as its own."""
+    if not jobs:
+        return []
+    found = together(jobs) if len(jobs) == 1 or chained(jobs) or not _alone(jobs[-1]) else None
+    if found is not None:
+        return [found]
+    singles = [together([j]) for j in jobs]
+    return [s for s in singles if s is not None]

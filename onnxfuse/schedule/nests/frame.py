@@ -1,0 +1,98 @@
+"""What a phase is built in: its shared axes and row window, and the places and local buffers of its values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from onnxfuse.ir.compose import cost, substitute_axes, walk
+from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.index import ZERO, Axis, Index, floor_div
+from onnxfuse.ir.indexing import flatten, product, substitute
+from onnxfuse.ir.kernel import Buffer, Space
+from onnxfuse.ir.scalar import Reduce, Scalar
+from onnxfuse.schedule.analysis.memory import Nest, Place, flat
+from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.nest import Goal
+
+
+@dataclass(slots=True)
+class Frame:
+    """What a phase is being built in: flat shared axes, the row window, places and local buffers."""
+
+    shared: dict[Axis, Index]
+    row: Axis | None
+    first: Index  # first row of the window
+    tall: int  # rows of the window at most
+    places: dict[str, Place]
+    locals: list[Buffer] = field(default_factory=list)
+    stages: int = 0
+    lanes: int = 1
+    aliases: dict[str, Job] = field(default_factory=dict)  # values that are made in the place of an output
+
+    def local(self, name: str, size: Index, dtype: DType = F32, space: Space = "local") -> str:
+        """A buffer that lives as long as one task."""
+        self.locals.append(Buffer(name, dtype, size, space))
+        return name
+
+
+def inner_axes(nest: Nest, t: Together) -> tuple[Axis, ...]:
+    """Axes of a nest that the phase does not share."""
+    return tuple(a for a in nest.axes if a not in t.shared)
+
+
+def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
+    """Give the job's value a place, unless it has one as an output: scratch when read later, else local to the task."""
+    nest = job.nest
+    if nest.name in kept or is_output(nest.name):
+        return
+    if nest.name in frame.aliases:
+        frame.places[nest.name] = frame.places[frame.aliases[nest.name].nest.name]
+        return
+    inner = inner_axes(nest, t)
+    pitch = row_pitch(product([a.extent for a in inner]), frame.lanes)
+    rows = frame.row is not None and not (job.right_side and len(t.jobs) > 1)
+
+    def offset(index: tuple[Index, ...]) -> Index:
+        found = nest.digits_at(index)
+        within = flatten(tuple(found[a] for a in inner), tuple(a.extent for a in inner))
+        if not rows or frame.tall == 1:
+            return within
+        m = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
+        return within + (m - frame.first) * pitch
+
+    tall = max(frame.tall, frame.lanes) if rows and frame.tall > 1 and not inner else frame.tall if rows else 1
+    frame.local(nest.name, pitch * tall, nest.dtype)
+    frame.places[nest.name] = Place(nest.name, nest.dtype, offset)
+
+
+def row_pitch(size: Index, lanes: int) -> Index:
+    """From one row of a local buffer to the next: whole vectors where a row is longer than one; each is aligned."""
+    if size.constant is not None and size.constant <= lanes:
+        return size
+    return floor_div(size + (lanes - 1), Index.of(lanes)) * lanes
+
+
+def flat_in(x: Scalar, frame: Frame) -> Scalar:
+    """x with the shared axes of the phase put in and every load turned into one of a flat offset."""
+    return flat(substitute_axes(x, frame.shared), frame.places)
+
+
+def goal_of(job: Job, frame: Frame, value: Scalar) -> Goal:
+    """Where a job stores its value, and the value."""
+    dims = tuple(substitute(e, frame.shared) for e in job.nest.dims)
+    return Goal(frame.places[job.nest.name].buffer, frame.places[job.nest.name].offset(dims), value)
+
+
+def work_of(t: Together) -> Index:
+    """Serial picoseconds, roughly: what decides how many tasks are worth starting."""
+    total = ZERO
+    for j in t.jobs:
+        size = product([a.extent for a in j.nest.axes])
+        reduces = [n for n in walk(j.nest.value) if isinstance(n, Reduce)]
+        inside = sum(cost(b) for n in reduces for b in n.body)
+        for n in reduces:
+            steps = size * product([r.extent for r in n.ranges])
+            total = total + steps * (8 if j.tiled is not None else 15 + int(10 * sum(cost(b) for b in n.body)))
+        total = total + size * (40 + int(15 * (cost(j.nest.value) - inside)))
+    return total

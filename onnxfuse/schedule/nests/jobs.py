@@ -1,0 +1,383 @@
+"""The definitions of a group as jobs: plain loop nests, or contractions with their operands made ready for tiles.
+
+An operand that a tile cannot read as it lies (guarded in its contiguous axis, computed, transposed, or a right side
+that is only known at run time) becomes a definition of its own in the order that tiles want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnxfuse.ir.codes import without_scales
+from onnxfuse.ir.compose import guarded, indices_of, loads, sources, substitute_axes, walk
+from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
+from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
+from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
+from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.lower import has_reduction
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.canonical import Canonical
+from onnxfuse.schedule.analysis.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.groups import channel_blocks
+from onnxfuse.schedule.analysis.image import image_of, padded_image
+from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of, renamed
+from onnxfuse.schedule.nests.nest import Goal, order_of
+from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
+from onnxfuse.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One value to be computed. An `operand` is a copy made for the contraction that follows; a right side is one that
+
+    depends on batch axes only, not on rows.
+    """
+
+    nest: Nest
+    tiled: Tiled | None = None
+    operand: bool = False
+    right_side: bool = False
+
+    @property
+    def reads(self) -> tuple[Load, ...]:
+        """Every load of the job."""
+        if self.tiled is None:
+            return tuple(loads(self.nest.value))
+        zeros = tuple(load for zero in self.tiled.zeros or () for load in loads(zero))
+        return (*self.tiled.lefts, self.tiled.right, *zeros, *loads(self.tiled.finish))
+
+    @property
+    def looks_up(self) -> frozenset[str]:
+        """Values whose elements are indices of what the job reads."""
+        t = self.tiled
+        parts = (self.nest.value,) if t is None else (*t.lefts, t.right, t.finish)
+        indices = (e for x in parts for e in indices_of(x))
+        return frozenset(a.source for e in indices for a in atoms(e) if isinstance(a, Loaded))
+
+    def rename(self, names: Mapping[Axis, Axis]) -> Job:
+        """The job with axes renamed."""
+        nest = renamed(self.nest, names)
+        if self.tiled is None:
+            return replace(self, nest=nest)
+        t = self.tiled
+        values = {a: Index.of(b) for a, b in names.items() if a != b}
+
+        def load(x: Load) -> Load:
+            got = substitute_axes(x, values)
+            assert isinstance(got, Load)
+            return got
+
+        def axes(part: tuple[Axis, ...]) -> tuple[Axis, ...]:
+            return tuple(names.get(a, a) for a in part)
+
+        tiled = replace(
+            t,
+            left=load(t.left),
+            right=load(t.right),
+            batch=axes(t.batch),
+            rows=axes(t.rows),
+            columns=axes(t.columns),
+            finish=substitute_axes(t.finish, values),
+            zeros=(t.zeros[0], substitute_axes(t.zeros[1], values)) if t.zeros is not None else None,
+            parts=tuple(replace(p, load=load(p.load)) for p in t.parts),
+        )
+        return replace(self, nest=nest, tiled=tiled)
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Jobs in order, the places of parameters and temporaries, and the layouts and types that weights are wanted in."""
+
+    jobs: list[Job]
+    places: dict[str, Place]
+    layouts: dict[str, Layout]
+    shapes: dict[str, tuple[Index, ...]]
+    types: dict[str, DType] = field(default_factory=dict)
+
+
+def prepare(
+    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchange: bool = False
+) -> Prepared:
+    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
+
+    With `exchange`, contractions have their sides exchanged where that turns no image.
+    """
+    done = Prepared([], {}, {}, {})
+    for p in (*c.inputs, *c.outputs):
+        done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
+        done.shapes[p.name] = p.shape
+    done.layouts |= dict(c.layouts)
+    for d in (d for d in c.definitions if d.name in done.layouts):
+        done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
+    for at, d in enumerate(c.definitions):
+        done.shapes.setdefault(d.name, d.shape)
+        blocks = channel_blocks(d, done.places, constants, target)
+        nest = nest_of(d, done.places, heads, blocks)
+        found = None if blocks else recognise(Definition(d.name, nest.axes, nest.value), constants)
+        if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
+            found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
+        operands = len(done.jobs)
+        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchange else None
+        if tiled is None and found is not None and worth_tiles(found):
+            tiled = _tiled(found, done, constants, target, half)
+        if d.name not in done.places:  # for contiguity only: phases decide where it really lives
+            if not tiled.batch if tiled is not None else not has_reduction(nest.value):
+                done.layouts |= _summed_last(d, c.definitions[at + 1 :])
+            done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
+        if tiled is None:
+            del done.jobs[operands:]  # made ready for nothing
+            nest = replace(nest, value=without_scales(nest.value))
+            _absorb(nest, done, constants)
+        done.jobs.append(Job(nest, tiled))
+        if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
+            heads[d.name] = nest
+    return done
+
+
+def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
+    """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
+    sums = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and n.combine == "sum"]
+    reduces = [n for n in sums if isinstance(n.body[0], Apply) and n.body[0].fn == "mul"]
+    reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
+    dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
+    if len(dims) != 1 or dims == {len(d.axes) - 1}:
+        return {}
+    (dim,) = dims
+    return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
+
+
+def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
+    """Constants that are read along the result's contiguous axis get that axis last in memory.
+
+    Not where something else is read along the axis that they have last already, as in the mean of a row of sums.
+    """
+    place = done.places.get(nest.name)
+    if place is None:
+        return
+    offset = place.offset(nest.dims)
+    last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
+    for load in loads(nest.value):
+        if load.source not in constants or load.source in done.layouts or len(load.index) < 2 or last is None:
+            continue
+        others = [x for x in loads(nest.value) if x.source != load.source and x.source in done.places]
+        if any(_runs_with(done.places[x.source].offset(x.index), load.index[-1]) for x in others):
+            continue
+        layout = contiguous_along(last, load.index, done.shapes[load.source])
+        if layout is not None:
+            done.layouts[load.source] = layout
+            done.places[load.source] = dense(load.source, load.dtype, done.shapes[load.source], layout)
+
+
+def _runs_with(offset: Index, last: Index) -> bool:
+    """Whether an offset moves by one with the axis that `last` is."""
+    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
+
+
+def is_output(name: str) -> bool:
+    """Whether a canonical name is that of an output parameter."""
+    return name.startswith("out") and "%" not in name
+
+
+def _tiled(
+    c: Contraction, done: Prepared, constants: Container[str], target: Target, half: DType | None
+) -> Tiled | None:
+    """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
+    before = len(done.jobs)
+    for how in _products(c, constants, target, half):
+        del done.jobs[before:]  # made ready for another kind
+        made = _tiled_as(how, c, done, constants, target)
+        if made is not None:
+            return made
+    return None
+
+
+def _tiled_in_exchange(
+    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Target
+) -> Tiled | None:
+    """The contraction with its sides exchanged, the padding of its image written out before."""
+    layout = filters_layout(c, done.places, done.shapes, constants, target)
+    if layout is None or done.layouts.get(operand_of(c.right).source, layout) != layout:
+        return None
+    image, filters = operand_of(c.left), operand_of(c.right)
+    if image.guards:
+        padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
+        if padded is None or padded[1].guards:
+            return None
+        _add(done, padded[0])
+        image = padded[1]
+    done.layouts[filters.source] = layout
+    done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
+    return exchanged(c, nest, image, done.places)
+
+
+def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
+    """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
+    if not (isinstance(c.right, Load) and c.right.source in constants):
+        return (SINGLE,)
+    rows = product([a.extent for a in c.rows]).constant
+    if c.zeros is not None:
+        return products_of_codes(c.left.dtype, c.right.dtype, target.extras, rows)
+    held = half if half is not None and c.right.dtype == F32 else c.right.dtype
+    return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
+
+
+def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
+    parts = _joined(c, done, how)
+    left = parts[0].load if parts else _left(c, done, how.left)
+    offset = done.places[left.source].offset(left.index)
+    ranges = tuple(order_of(c.ranges, offset))
+    c = replace(c, ranges=ranges)
+    pieces = ((), ranges[0].extent) if parts else contiguous_pieces(offset, ranges, left.guards)
+    if pieces is None:
+        return None
+    segments, length = pieces
+    if not few_enough(segments):
+        return None
+    if not how.takes(length.constant, several=bool(segments)):
+        return None
+    coded = how.exact
+    right = _coded_right(c, segments, length, done, target) if coded else _right(c, done, constants, target, how)
+    if right is None:
+        return None
+    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
+
+
+def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
+    """The parts of a left side that is joined from several tensors along its only range; none where it is not so.
+
+    Each is contiguous in that range and has the type of the tile's rows.
+    """
+    if how.exact or c.batch or len(c.ranges) != 1 or (isinstance(c.left, Load) and c.left.otherwise is None):
+        return ()
+    goal, (step,) = Goal("", ZERO, c.left), c.ranges
+    points = cut_at(step, signs_of([c.left]))
+    if points is None or len(points) < 3:
+        return ()
+    made = []
+    for begin, (axis, (piece,)) in zip(points, cut([goal], step, points), strict=False):
+        load = piece.value
+        if not isinstance(load, Load) or load.guards or load.source not in done.places or load.dtype != how.left:
+            return ()
+        place = done.places[load.source]
+        if coefficient(place.offset(load.index), axis) != ONE or (axis.extent.constant or 1) % how.step:
+            return ()
+        made.append(Part(load, axis, begin))
+    return tuple(made)
+
+
+def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
+    """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order.
+
+    A copy has the element type of the tile's rows. Where each element is read once and no batch makes tiles a stage
+    among others, what has another type is converted when it is packed.
+    """
+    left = c.left
+    held = left.dtype.accumulator == F32 or c.zeros is not None
+    if isinstance(left, Load) and held and left.source in done.places:
+        offset = done.places[left.source].offset(left.index)
+        nothing = const(0, left.dtype) if c.zeros is None else c.zeros[0]
+        zero = left.otherwise is None or left.otherwise == nothing
+        pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
+        windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
+        fits = left.dtype == rows or not (c.batch or left.guards or windows)
+        readable = pieces is not None and readable_pieces(*pieces, guarded=bool(left.guards))
+        if fits and readable:
+            return left
+        image = len(left.index) >= 3
+        if image and (left.guards or (windows and not (fits and readable))):
+            padded = _padded(c, left, done, rows)
+            return padded if padded is not None else _in_rows(c, left, done, rows)
+        if pieces is not None and not left.guards and fits:
+            return left
+    return _in_rows(c, left, done, rows)
+
+
+def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
+    done.shapes[d.name] = d.shape
+    done.layouts[d.name] = layout
+    nest = nest_of(d, done.places | {d.name: dense(d.name, d.value.dtype, d.shape, layout)})
+    done.jobs.append(Job(nest, None, True, right_side))
+    done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
+
+
+def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | None:
+    """The load that reads a copy of an operand with its padding, if any, written out, channels last.
+
+    None where some of it cannot be.
+    """
+    made = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+    if made is None or made[1].guards:
+        return None
+    image, load = made
+    _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
+    return replace(load, dtype=rows)
+
+
+def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
+    """A copy of a computed operand with its ranges contiguous, or of the image that windows read; the load of it."""
+    name = f"{c.definition.name}%left"
+    image = image_of(name, left, c.batch, c.rows, c.ranges)
+    if image is not None:
+        _add(done, replace(image[0], value=cast(image[0].value, rows)))
+        return Load(name, image[1], rows)
+    old = (*c.batch, *c.rows, *c.ranges)
+    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
+    value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
+    _add(done, Definition(name, axes, cast(value, rows)))
+    return Load(name, tuple(map(Index.of, old)), rows)
+
+
+def _coded_right(
+    c: Contraction, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Target
+) -> Load | None:
+    """Constant codes as panels with the sums of their columns; None where their layout is another already."""
+    assert isinstance(c.right, Load)
+    name, width = c.right.source, target.panel
+    shape = done.shapes[name]
+    layout = code_layout(c, shape, length.constant, width)
+    if layout is None or done.layouts.get(name, layout) != layout:
+        return None
+    done.layouts[name] = layout
+    panel, size = Axis(f"{c.definition.name}_p", layout.shape(shape)[0]), code_depth(segments, length) * width
+    done.places[name] = Place(name, c.right.dtype, lambda index: index[0] * size)
+    lane = Axis(f"{c.definition.name}_j", Index.of(width))
+    return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
+
+
+def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target, how: Product) -> Load | None:
+    """The right side as panels: a constant in panel layout, or a copy made at run time."""
+    width = target.panel
+    right = c.right
+    n = product([a.extent for a in c.columns])
+    count = floor_div(n + (width - 1), Index.of(width))
+    panel, lane = Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
+    at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
+    if isinstance(right, Load) and right.source in constants:
+        held = how.right
+        layout = panel_layout(c, done.shapes[right.source], width, how.step)
+        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, held) == held
+        if layout is not None and free and (right.dtype == held or how != SINGLE):
+            done.layouts[right.source], done.types[right.source] = layout, held
+            shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know how the steps of a panel lie
+            done.places[right.source] = Place(right.source, held, lambda index: flatten(index, shape))
+            return Load(right.source, at, held)
+        if layout is not None and right.dtype == F32:
+            return None
+    if how != SINGLE:
+        return None
+    name = f"{c.definition.name}%right"
+    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate((*c.batch, panel, *c.ranges, lane)))
+    body_axes = dict(zip((*c.batch, *c.ranges), (*axes[: len(c.batch)], *axes[len(c.batch) + 1 : -1]), strict=True))
+    column = Index.of(axes[len(c.batch)]) * width + Index.of(axes[-1])
+    digits = dict(zip(c.columns, unflatten(column, tuple(a.extent for a in c.columns)), strict=True))
+    value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
+    if (n.constant or 1) % width or n.constant is None:
+        value = guarded(value, (Guard(column, n),))
+    _add(done, Definition(name, axes, cast(value, F32)), right_side=True)
+    return Load(name, (*map(Index.of, c.batch), *at), F32)

@@ -1,0 +1,58 @@
+"""Which contractions may have their sides exchanged: those with constant filters over lines that lie side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping
+
+from onnxfuse.ir.compose import loads
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import Index
+from onnxfuse.ir.indexing import coefficient, product
+from onnxfuse.ir.lanes import NEAR
+from onnxfuse.ir.layout import Layout
+from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.schedule.analysis.contract import Contraction, panel_layout
+from onnxfuse.schedule.analysis.memory import Nest, Place
+from onnxfuse.schedule.nests.nest import walks_as_one
+from onnxfuse.schedule.nests.tiled import Tiled, balanced
+from onnxfuse.target import Target
+
+
+def operand_of(x: Scalar) -> Load:
+    """A side that is read as it lies."""
+    assert isinstance(x, Load)
+    return x
+
+
+def filters_layout(
+    c: Contraction,
+    places: Mapping[str, Place],
+    shapes: Mapping[str, tuple[Index, ...]],
+    constants: Container[str],
+    target: Target,
+) -> Layout | None:
+    """The layout of filters that are rows of tiles; None where the places of the image do not lie side by side."""
+    image, filters = c.left, c.right
+    if not isinstance(image, Load) or not isinstance(filters, Load) or c.batch or not c.rows or c.zeros is not None:
+        return None
+    if image.source not in places or filters.source not in constants or not image.dtype == filters.dtype == F32:
+        return None
+    stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
+    if stride is None or stride.constant not in range(1, NEAR.stop):
+        return None
+    tall = balanced(product([a.extent for a in c.columns]).constant, target.rows)
+    return panel_layout(c, shapes[filters.source], tall, 1)
+
+
+def exchanged(c: Contraction, nest: Nest, image: Load, places: Mapping[str, Place]) -> Tiled:
+    """The contraction with filters for rows; its columns are places of the image that all that is read walks as one."""
+    walked = [places[x.source].offset(x.index) for x in (image, *loads(c.finish)) if x.source in places]
+    if nest.name in places:
+        walked.append(places[nest.name].offset(nest.dims))
+    at = len(c.rows) - 1
+    while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in walked):
+        at -= 1
+    length = product([r.extent for r in c.ranges])
+    return Tiled(
+        operand_of(c.right), image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at]
+    )

@@ -1,0 +1,183 @@
+"""Elementwise work whose sources run along one axis and whose result along another: blocks turned in registers.
+
+Lanes of a vector would be loaded or stored one by one, each in a line of memory of its own. A copy is turned on its
+way; what is computed of such a source reads a block of it that was turned into a buffer of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, lower, nonnegative
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
+from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
+from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.writer import written
+from onnxfuse.target import Target
+
+SHORTEST = 8  # elements of an axis that is worth it
+LONGEST = 256  # elements of a source's row that are copied in one go
+BLOCK = 64  # of those that are kept in a buffer
+DEARER = 4  # times the work of a copy that turns nothing
+FARTHEST = 2**24  # elements from one step of the result to the next
+TURNED = "turned"  # buffers of blocks, with a number
+FAR = Index.of(2**40)  # more than any index
+
+
+def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Phase | None:
+    """The phase of elementwise work that turns a source, or None where it is something else."""
+    turn = _turn(goal, axes)
+    if turn is None:
+        return None
+    lane, step = turn
+    signs = signs_of([goal.value])
+    points, stops = cut_at(lane, signs), cut_at(step, signs)
+    if points is None or stops is None:
+        return None
+    steps = cut([goal], step, stops)
+    inside = max(range(len(steps)), key=lambda i: steps[i][0].extent.constant or 0)
+    (along, (here,)), others = steps[inside], [s for i, s in enumerate(steps) if i != inside]
+    if any(_across(x, lane) for _, (g,) in others for x in loads(g.value)):
+        return None
+    copies = all(_copied(g, x, k) for x, (g,) in cut([here], lane, points) for k in [along])
+    part = _part(along.extent.constant or 1, target.lanes, LONGEST if copies else BLOCK)
+    rest = [a for a in axes if a not in (lane, step)]
+    block, k = Axis(f"{step.name}b", Index.of((along.extent.constant or 1) // part)), Axis("k", Index.of(part))
+    m = Axis("m", product([a.extent for a in (*rest, block)]))
+    digits = dict(zip((*rest, block), unflatten(Index.of(m), tuple(a.extent for a in (*rest, block))), strict=True))
+    outer = {a: e for a, e in digits.items() if a != block}
+    here = here.substituted(outer | {along: digits[block] * part + k})
+    blocks = _Blocks(k, target.panel, [])
+    body = [blocks.over(axis, g) for axis, (g,) in cut([here], lane, points)]
+    edges = tuple(
+        s
+        for number, (axis, (g,)) in enumerate(others)
+        for s in _edge(g.substituted(outer), axis, lane, points, f"e{number}")
+    )
+    if edges and block.extent != ONE:
+        edges = (When((Guard(digits[block], ONE),), edges),)
+    lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+    splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
+    if len(body) == 1 and not edges:  # blocks are divided among tasks too
+        c0, c1 = Axis("c0", body[0].end), Axis("c1", body[0].end + 1)
+        splits = (*splits, Split(c0, c1, body[0].end))
+        body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
+    loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *body))
+    return Phase(splits, work * DEARER, tuple(blocks.buffers), (loop,))
+
+
+def _turn(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
+    """The axes along which the result and what lies across it are contiguous, None where nothing is or can be turned.
+
+    The result's comes first.
+    """
+    lane = next((a for a in axes if coefficient(goal.offset, a) == ONE), None)
+    found = list(loads(goal.value))
+    looked_up = any(isinstance(a, Loaded) for x in found for e in indices_of(x) for a in atoms(e))
+    reduces = any(isinstance(n, Reduce) for n in walk(goal.value))
+    if lane is None or looked_up or reduces or goal.also or any(not x.index for x in found):
+        return None
+    across = tuple(dict.fromkeys(x for x in found if _across(x, lane)))
+    step = next((a for a in axes if across and all(coefficient(x.index[0], a) == ONE for x in across)), None)
+    affine = all(coefficient(x.index[0], lane) is not None and x.dtype == F32 for x in across)
+    if step is None or not affine or not _long(lane) or not _long(step):
+        return None
+    return lane, step
+
+
+def _across(x: Load, lane: Axis) -> bool:
+    """Whether what is read along the result's contiguous axis lies far apart."""
+    return bool(x.index) and coefficient(x.index[0], lane) not in (ZERO, ONE)
+
+
+def _long(axis: Axis) -> bool:
+    return (axis.extent.constant or 0) >= SHORTEST
+
+
+def _part(extent: int, lanes: int, most: int) -> int:
+    """The largest whole part of an axis that is not too long, in whole vectors where that is possible."""
+    best = max((n for n in range(1, most + 1) if extent % n == 0), key=lambda n: (n % lanes == 0, n))
+    return best if best >= lanes or extent > LONGEST else extent
+
+
+def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
+    """Whether a value is an element of a source as it is, or, where an outer axis says so, a number.
+
+    Then blocks go to where they belong at once, if steps of the result are not too far apart.
+    """
+    x, pitch = goal.value, coefficient(goal.offset, step)
+    if not isinstance(x, Load) or not _across(x, lane) or pitch is None:
+        return False
+    return pitch.constant in range(2, FARTHEST) and (not x.guards or isinstance(x.otherwise, Const))
+
+
+def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str) -> tuple[Stmt, ...]:
+    """Steps that turn nothing: padding."""
+    return tuple(
+        s
+        for number, (axis, (g,)) in enumerate(cut([goal], lane, points))
+        for s in written([g], [Level(step), Level(axis, "vector")], f"{prefix}_{number}")
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocks:
+    """Blocks of `most` places along the result, which are so many rows of a source, and steps `k` of each."""
+
+    k: Axis
+    most: int
+    buffers: list[Buffer]
+
+    def over(self, axis: Axis, goal: Goal) -> Loop:
+        """A loop over the blocks along an axis of the result."""
+        block = Axis(f"{axis.name}b", Index.of(-(-(axis.extent.constant or 0) // self.most)))
+        end = Axis("jn", axis.extent + 1)
+        begin = Index.of(block) * self.most
+        copies = _copied(goal, axis, self.k)
+        body = self._copy(axis, goal, begin, end) if copies else self._work(axis, goal, begin, end)
+        bind = Bind(end, begin + self.most, axis.extent)
+        return Loop(block, ZERO, block.extent, "serial", (bind, *body))
+
+    def _copy(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
+        """A block turned on its way to the result; where a guard fails, numbers."""
+        load = goal.value
+        assert isinstance(load, Load)
+        at = substitute(goal.offset, {self.k: ZERO, axis: begin})
+        pitch = (coefficient(goal.offset, self.k) or ZERO).constant or 0
+        bare = Load(load.source, load.index, load.dtype)
+        pack = Pack(goal.buffer, at, axis, begin, Index.of(end), self.k, bare, pitch, apart=True)
+        if not load.guards:
+            return (pack,)
+        assert load.otherwise is not None
+        levels = [Level(self.k), Level(axis, "vector", begin, Index.of(end))]
+        fill = written([Goal(goal.buffer, goal.offset, load.otherwise)], levels)
+        return (When(load.guards, (pack,)), *(When((g,), fill) for each in load.guards for g in _fails(each)))
+
+    def _work(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
+        """What a block of the result is made of: blocks of its sources, turned, and vectors along it."""
+        packs: list[Stmt] = []
+        there: dict[Scalar, Scalar] = {}
+        for load in dict.fromkeys(x for x in loads(goal.value) if _across(x, axis)):
+            name = f"{TURNED}{len(there)}"
+            bare = Load(load.source, load.index, load.dtype)
+            pack = Pack(name, ZERO, axis, begin, Index.of(end), self.k, bare, self.most)
+            packs.append(When(load.guards, (pack,)) if load.guards else pack)
+            at = Index.of(self.k) * self.most + axis - begin
+            there[load] = Load(name, (at,), F32, load.guards, load.otherwise)
+            if name not in {b.name for b in self.buffers}:
+                self.buffers.append(Buffer(name, F32, self.k.extent * self.most, "local"))
+        value = rebuild(goal.value, there.get, lambda i: i)
+        levels = [Level(self.k), Level(axis, "vector", begin, Index.of(end))]
+        return (*packs, *written([Goal(goal.buffer, goal.offset, value)], levels))
+
+
+def _fails(guard: Guard) -> tuple[Guard, ...]:
+    """Guards one of which holds where this one does not."""
+    low = lower(guard.index)
+    below = () if low is not None and nonnegative(low) else (Guard(-guard.index - 1, FAR),)
+    return (*below, Guard(guard.index - guard.extent, FAR))

@@ -1,0 +1,1 @@
+"""Kernels to kernels: prefetches and stores past the caches."""

@@ -1,0 +1,48 @@
+"""Outputs larger than every cache go past them: a line that is written as a whole is not read from memory before."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import replace
+
+from onnxfuse.ir.compose import loads
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.index import ONE, Axis
+from onnxfuse.ir.indexing import coefficient, product
+from onnxfuse.ir.kernel import Accumulate, Fold, Let, Loop, Param, Phase, Stmt, Store, When, statements
+from onnxfuse.ir.scalar import Scalar
+from onnxfuse.target import Target
+
+
+def too_large(outputs: Sequence[Param], target: Target) -> frozenset[str]:
+    """Outputs that are known to be so large that nothing of them would stay in any cache."""
+    sizes = {p.name: product(p.shape).constant or 0 for p in outputs if p.dtype == F32}
+    return frozenset(name for name, size in sizes.items() if 4 * size >= 2 * target.l3_bytes)
+
+
+def streamed(phase: Phase, large: frozenset[str]) -> Phase:
+    """The phase with what it stores in large outputs, and does not read again, streamed."""
+    names = large - {x.source for v in _values(phase.body) for x in loads(v)}
+    return replace(phase, body=_streamed(phase.body, names, None)) if names else phase
+
+
+def _values(body: tuple[Stmt, ...]) -> Iterator[Scalar]:
+    for s in statements(body):
+        if isinstance(s, Let):
+            yield s.value
+        elif isinstance(s, (Store, Accumulate)):
+            yield from s.values
+
+
+def _streamed(body: tuple[Stmt, ...], names: Container[str], axis: Axis | None) -> tuple[Stmt, ...]:
+    """`axis` is that of the vector loop around the statements."""
+    made: list[Stmt] = []
+    for s in body:
+        if isinstance(s, Loop):
+            s = replace(s, body=_streamed(s.body, names, s.axis if s.kind == "vector" else axis))
+        elif isinstance(s, (Fold, When)):
+            s = replace(s, body=_streamed(s.body, names, axis))
+        elif isinstance(s, Store) and s.buffer in names and axis is not None and coefficient(s.offset, axis) == ONE:
+            s = replace(s, stream=True)
+        made.append(s)
+    return tuple(made)

@@ -1,0 +1,80 @@
+"""The half of verification that runs whole models, one session at a time: the program that `verify.py` starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.runtime import feed_limits, process
+from onnxfuse.runtime.memory import Load
+from onnxfuse.verify import culprits, nodes, trial
+from onnxfuse.verify.original import Original, loads, original
+from onnxfuse.verify.ways import Note, Way, compared, facts_of, loaded, ways
+
+
+def main(request: dict[str, Any]) -> Any:
+    """Answer one request of `verify.py`: `do` names the function, the rest are its arguments."""
+    notes = Path(request.pop("notes"))
+
+    def note(text: str) -> None:
+        notes.write_text(text, encoding="utf-8")
+
+    table: dict[str, Callable[..., Any]] = {
+        "models": measure,
+        "groups": nodes.measure,
+        "culprits": culprits.measure,
+    }
+    return table[request.pop("do")](note, **request)
+
+
+def measure(
+    note: Note,
+    a: str,
+    b: str,
+    library: str | None,
+    isas: Sequence[str],
+    custom: Sequence[str],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    rounding: float = 0.0,
+) -> dict[str, Any]:
+    """Run model `a` in three ways, model `b` in two for each of `isas` and in two without library.
+
+    With a `rounding`, relative, `a` also runs on inputs that are moved by so much. Numbers only: `verify.judged`
+    makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all ways.
+
+    Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
+    """
+    bare = feed_limits.skeleton(Path(a))
+    feed_limits.load_proto(Path(b))  # raises where it is no model
+    note("the original, no optimizations")
+    try:
+        first = original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
+    except DeviceError as problem:
+        plain = loads(a, custom)
+        if plain is None:
+            raise
+        runs = [{"name": way.name, "message": loaded(note, b, way, custom)} for way in ways(library, isas, plain)]
+        return {"problem": problem.message, "runs": runs}
+    costs = [] if first.load is None else [first.load]
+    runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first, costs))
+    return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
+
+
+def _runs(
+    note: Note, b: str, each_way: Iterator[Way], custom: Sequence[str], first: Original, costs: list[Load]
+) -> Iterator[dict[str, Any]]:
+    """What became of the model under test, way by way; what loading it takes is added to `costs`."""
+    for way in each_way:
+        found = compared(note, b, way, custom, first)
+        note("the original, in float64, if need be")
+        costs += [found.load] if found.load is not None else []
+        yield facts_of(way, found, first)
+
+
+if __name__ == "__main__":
+    process.serve(main)

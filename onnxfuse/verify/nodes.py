@@ -1,0 +1,293 @@
+"""Runs each fused node against its function body, as a model of one node, on inputs captured from the whole model."""
+
+from __future__ import annotations
+
+import math
+import mmap
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnxruntime as ort
+from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.verify import compare, trial, truth
+from onnxfuse.verify.trial import Values
+
+Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
+
+DOMAIN = "onnxfuse."  # fused nodes are of a domain that begins so
+_CAPTURED_BYTES = 256 << 20  # how much of what nodes make is held at a time, by a guess
+_UNKNOWN_BYTES = 1 << 20
+_WIDE = (TensorProto.DOUBLE, TensorProto.INT64)
+_SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What stays the same for all nodes of one model."""
+
+    proto: ModelProto
+    weights: Mapping[str, TensorProto]
+    library: str
+    isas: Sequence[str]  # what the library may use, one after the other; an empty name lets it choose
+    custom: Sequence[str]
+    reductions: Mapping[str, int]  # operator type to the longest sum that its kernel makes
+    roundings: Mapping[str, float]  # operator type to how far its kernel rounds what it multiplies or makes
+    held: Collection[str]  # operator types whose values of 16 bits stand for those of 32
+    seed: int
+
+
+def measure(
+    note: Callable[[str], None],
+    model: str,
+    library: str,
+    isas: Sequence[str],
+    custom: Sequence[str],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    reductions: Mapping[str, int],
+    roundings: Mapping[str, float],
+    held: Collection[str],
+    skip: Sequence[str],
+) -> list[dict[str, Any]]:
+    """One result for each fused node of the main graph, but those named in `skip`; fields as `verify.GroupResult`.
+
+    Raises DeviceError when the model without its library does not run.
+    """
+    path = Path(model).absolute()
+    os.chdir(path.parent)  # where a model given as bytes looks for its external data
+    proto = feed_limits.load_proto(path)
+    weights = {each.name: each for each in proto.graph.initializer}
+    job = Job(proto, weights, library, isas, custom, reductions, roundings, held, seed)
+    nodes = [each for each in proto.graph.node if each.domain.startswith(DOMAIN) and key_of(each) not in skip]
+    note("the function bodies of all nodes")
+    results = []
+    spreads: dict[str, Spread] = {}
+    for node, captured, expected in _captured(job, path, nodes, inputs, dims):
+        note(f"node {node.op_type} {key_of(node)}")
+        checked = _checked(job, node, captured, expected, spreads)
+        results.append({"name": key_of(node), "op_type": node.op_type, **checked})
+    return results
+
+
+def key_of(node: NodeProto) -> str:
+    """The node's name, else that of its first output."""
+    return str(node.name or node.output[0])
+
+
+def _captured(
+    job: Job, path: Path, nodes: Sequence[NodeProto], inputs: str | None, dims: Mapping[str, int]
+) -> Iterator[tuple[NodeProto, list[Values], compare.Results]]:
+    """Each node with the values of its inputs that are no weights and of its outputs, for every set of model inputs.
+
+    The whole model runs once per set and per batch of nodes whose values fit into `_CAPTURED_BYTES`.
+    """
+    wanted = {id(node): [n for n in dict.fromkeys(node.input) if n and n not in job.weights] for node in nodes}
+    made = {id(node): [n for n in node.output if n] for node in nodes}
+    bare = feed_limits.skeleton(path)
+    takes = feeds.inputs_of(bare)
+    known = {*(each.name for each in takes), *(each.name for each in job.proto.graph.output)}
+    sets: list[Values] = []
+    for batch in _batches(job.proto, nodes, feeds.sizes_of(takes, feeds.RECIPES[0], 0, dims)):
+        touched = dict.fromkeys(n for node in batch for n in (*wanted[id(node)], *made[id(node)]))
+        taps = [name for name in touched if name not in known]
+        session = _tapped(path, taps, job)
+        names = [*(n for n in engine.output_names(session) if n not in taps), *taps]
+        if sets:
+            rows = [engine.run(session, each, names) for each in sets]
+        else:
+            found = trial.input_sets(session, trial.Wish(bare, inputs, job.seed, dims, also=taps))
+            sets, rows = found.values, found.results
+        del session  # with its weights
+        runs = [dict(zip(names, row, strict=True)) | each for row, each in zip(rows, sets, strict=True)]
+        for node in batch:
+            captured = [{name: values[name] for name in wanted[id(node)]} for values in runs]
+            yield node, captured, [[values[name] for name in made[id(node)]] for values in runs]
+
+
+def _batches(proto: ModelProto, nodes: Sequence[NodeProto], sizes: Mapping[str, int]) -> Iterator[list[NodeProto]]:
+    """The nodes in order, as many at a time as the stated shapes of what they make allow; `sizes` are of symbols."""
+    stated = {each.name: _stated_bytes(each, sizes) for each in (*proto.graph.value_info, *proto.graph.output)}
+    batch: list[NodeProto] = []
+    held = 0
+    for node in nodes:
+        size = sum(stated.get(name, _UNKNOWN_BYTES) for name in node.output if name)
+        if batch and held + size > _CAPTURED_BYTES:
+            yield batch
+            batch, held = [], 0
+        batch, held = [*batch, node], held + size
+    if batch:
+        yield batch
+
+
+def _stated_bytes(value: ValueInfoProto, sizes: Mapping[str, int]) -> int:
+    """The size of a value by its stated shape."""
+    kind = value.type.tensor_type
+    if not kind.HasField("shape"):
+        return _UNKNOWN_BYTES
+    extents = (d.dim_value or feeds.size_of(d.dim_param or 1, sizes) for d in kind.shape.dim)
+    return math.prod(extents) * (8 if kind.elem_type in _WIDE else 4)
+
+
+def _tapped(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSession:
+    """A session of the model, bodies only, that also gives the values `taps`.
+
+    Serialized messages that follow each other are merged, so the outputs are appended to the bytes of the file.
+    """
+    extra = [ValueInfoProto(name=name) for name in taps]
+    tail = ModelProto(graph=GraphProto(output=extra)).SerializeToString()
+    with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
+        model = b"".join((mapped, tail))
+    return engine.open_session(model, engine.options(libraries=job.custom, optimize=False, lean=True, arena=False))
+
+
+def _checked(
+    job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, spreads: dict[str, Spread]
+) -> dict[str, Any]:
+    """Error and limit of the output that is nearest its limit, or over it by most.
+
+    Where the bound by type and length of sums is exceeded, the limit is ten times the spread of the body's own runs, if
+    that is more; `spreads` remembers it, the first such node of an operator type tells.
+    """
+    model = _single(job, node, captured[0]).SerializeToString()
+    try:
+        found = _furthest(job, model, captured, expected)
+    except DeviceError as problem:
+        return {"error": None, "limit": None} | _blamed(job, model, captured, problem)
+    rounding = job.roundings.get(node.op_type, 0.0)
+    single = np.dtype(np.float32)
+    coarsest = single if node.op_type in job.held else _coarsest(captured[0], expected[0])
+    bound = compare.group_bound(coarsest, _reduction(job, node, captured), rounding)
+    exact = [not compare.is_float(out.dtype) for out in expected[0]]
+    limits = [compare.limit((), bound, each) for each in exact]
+    if any(each.error > limit for each, limit in zip(found, limits, strict=True)):
+        own = spreads.setdefault(node.op_type, []) or _spread(job, model, captured, expected)
+        spreads[node.op_type] = own
+        limits = [compare.limit([each[i].error for each in own], bound, exact[i]) for i in range(len(exact))]
+    for i in [i for i, each in enumerate(exact) if not each and limits[i] < found[i].error < np.inf]:
+        with suppress(DeviceError):
+            error, limits[i] = _second(job, node, captured, expected, limits[i], i)
+            found[i] = replace(found[i], error=error)
+    at = max(range(len(found)), key=lambda i: compare.excess(found[i].error, limits[i]))
+    ok = found[at].error <= limits[at]
+    return {"ok": ok, "error": found[at].error, "limit": limits[at], "message": _words(node, at, found[at], ok)}
+
+
+def _furthest(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> list[compare.Distance]:
+    """By output, how far the kernel is from the body, with the instruction set with which it is furthest."""
+    libraries = (job.library, *job.custom)
+    rows = [compare.distances(expected, _run(model, libraries, captured, tested=True, isa=isa)) for isa in job.isas]
+    return [max(column, key=lambda each: each.error) for column in zip(*rows, strict=True)]
+
+
+def _second(
+    job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, limit: float, output: int
+) -> tuple[float, float]:
+    """Error and limit of an output by what float64 makes of the body, on the sets where the kernel is too far from it.
+
+    Raises DeviceError where float64 has nothing to say.
+    """
+    libraries, names = (job.library, *job.custom), [name for name in node.output if name]
+    model = _single(job, node, captured[0]).SerializeToString()
+    kernels = [_run(model, libraries, captured, tested=True, isa=isa) for isa in job.isas]
+    pairs = []
+    for at, (values, body) in enumerate(zip(captured, expected, strict=True)):
+        found = [kernel[at] for kernel in kernels]
+        if all(compare.distance(body[output], each[output]).error <= limit for each in found):
+            continue
+        _, true = truth.truth(_single(job, node, values), [values], names)
+        own = truth.errors(true, [body])[output]
+        pairs.append((max(truth.errors(true, [each])[output] for each in found), own))
+    return compare.by_truth(pairs, len(pairs) < len(captured), limit)
+
+
+def _blamed(job: Job, model: bytes, captured: list[Values], problem: DeviceError) -> dict[str, Any]:
+    """Whether the kernel is at fault when the node did not run with it: not when the body does not run either."""
+    try:
+        _run(model, job.custom, captured[:1])
+    except DeviceError as other:
+        return {"ok": None, "message": f"the body does not run: {other.message}"}
+    return {"ok": False, "message": problem.message}
+
+
+def _spread(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
+    """Distances among the body's own runs: without optimizations, with them, and with inputs nudged by one rounding.
+
+    Where the body does not run alone, there is none.
+    """
+    both = [*captured, *(feeds.nudged(each, job.seed) for each in captured)]
+    try:
+        runs = _run(model, job.custom, both, optimize=True)
+    except DeviceError:
+        return []
+    optimized, nudged = runs[: len(captured)], runs[len(captured) :]
+    return [compare.distances(expected, optimized), compare.distances(optimized, nudged)]
+
+
+def _words(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str:
+    return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
+
+
+def _run(
+    model: bytes,
+    libraries: Sequence[str],
+    sets: list[Values],
+    *,
+    optimize: bool = False,
+    tested: bool = False,
+    isa: str = "",
+) -> compare.Results:
+    """A kernel that is `tested` gets memory that was used before, so that it cannot count on zeros."""
+    options = engine.options(libraries=libraries, optimize=optimize, lean=True, arena=tested, isa=isa)
+    session = engine.open_session(model, options)
+    return [engine.run(session, each) for each in sets]
+
+
+def _single(job: Job, node: NodeProto, captured: Values) -> ModelProto:
+    """A model of this node alone: captured values are its inputs, weights stay initializers."""
+    graph = GraphProto(name="one", node=[node], output=[ValueInfoProto(name=name) for name in node.output if name])
+    for name, value in captured.items():
+        kind = _SHORT_FLOATS.get(value.dtype) or helper.np_dtype_to_tensor_dtype(value.dtype)
+        graph.input.append(helper.make_tensor_value_info(name, kind, [None] * value.ndim))
+    graph.initializer.extend(job.weights[name] for name in dict.fromkeys(node.input) if name in job.weights)
+    single = ModelProto(ir_version=job.proto.ir_version, graph=graph, opset_import=job.proto.opset_import)
+    single.functions.extend(_needed(job.proto, node))
+    return single
+
+
+def _needed(proto: ModelProto, node: NodeProto) -> list[FunctionProto]:
+    """The functions that the node calls, directly or through others."""
+    known = {(each.domain, each.name): each for each in proto.functions}
+    found: dict[tuple[str, str], FunctionProto] = {}
+    front = [(node.domain, node.op_type)]
+    while front:
+        key = front.pop()
+        if key in known and key not in found:
+            found[key] = known[key]
+            front += [(each.domain, each.op_type) for each in known[key].node]
+    return list(found.values())
+
+
+def _coarsest(captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
+    """The float type that rounds most of what a node is given and makes; float32 when there is none.
+
+    Weights do not count: kernel and body read the same ones.
+    """
+    types = [each.dtype for each in (*captured.values(), *made) if compare.is_float(each.dtype)]
+    return max(types, key=lambda each: compare.EPSILONS[compare.type_name(each)], default=np.dtype(np.float32))
+
+
+def _reduction(job: Job, node: NodeProto, captured: list[Values]) -> int:
+    """The longest sum: as stated for the operator type, else the largest extent of any input."""
+    extents = [dim for n in node.input if n in job.weights for dim in job.weights[n].dims]
+    extents += [dim for values in captured for value in values.values() for dim in value.shape]
+    return job.reductions.get(node.op_type, max(extents, default=1))

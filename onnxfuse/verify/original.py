@@ -1,0 +1,255 @@
+"""The original model as what others are held to: its outputs, how far it is from itself, what float64 says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import ModelProto, TensorProto, numpy_helper
+from onnxruntime import InferenceSession
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.verify import compare, trial, truth
+from onnxfuse.verify.compare import Results
+from onnxfuse.verify.trial import Values
+
+ORIGINAL = "original"  # the way of its `load`
+BOUND = "a bound by types and depth"  # the evaluator where there is none
+SHAKE = 1e-6  # of themselves, how far weights and inputs of quantized models are moved
+_SHAKEN = 64  # elements of the smallest weight that is moved: smaller ones are scales
+
+
+@dataclass(frozen=True, slots=True)
+class Opinion:
+    """What float64 says of one run: by output, its error and what is allowed, of the set where it fills that most."""
+
+    evaluator: str
+    errors: list[float]
+    limits: list[float]
+
+
+@dataclass(slots=True)
+class Original:
+    """What the original makes of sets of inputs, without optimizations if it runs so, and distances among its runs."""
+
+    path: str
+    bare: ModelProto
+    custom: tuple[str, ...]
+    seed: int
+    names: list[str]
+    sets: list[Values]
+    expected: Results
+    plain: bool  # it runs without optimizations
+    rounding: float  # of inputs, which tells what `moved` is
+    optimized: Results = field(default_factory=list)
+    own: list[list[float]] = field(default_factory=list)  # by set, by output: optimized or not, and inputs nudged
+    moved: list[float] = field(default_factory=list)  # by output: inputs moved by `rounding`
+    shaken: list[float] = field(default_factory=list)  # by output, of a model of codes: weights and inputs moved
+    known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # what float64 said, by set
+    load: Load | None = None  # what it takes to load it, with all optimizations
+
+    @property
+    def exact(self) -> list[bool]:
+        """By output, whether it holds no floats."""
+        return [not compare.is_float(each.dtype) for each in self.expected[0]]
+
+    @property
+    def coded(self) -> bool:
+        """Whether numbers are rounded to integer codes on the way."""
+        return makes_codes(self.bare)
+
+    @property
+    def limits(self) -> list[list[float]]:
+        """By set, by output, the distance allowed to models that are rounded as this one is."""
+        least, exact = floor(self.bare), self.exact
+        return [[compare.limit([own], least, exact[o]) for o, own in enumerate(row)] for row in self.own]
+
+    def nearest(self, found: Results) -> tuple[list[compare.Distance], list[float]]:
+        """By output the distance from the original, and the original's own, on the set nearest its limit or over it.
+
+        Sets on which the original does not reproduce an output say nothing of it, unless there are no others.
+        """
+        rows = [self._row(o, found) for o in range(len(self.names))]
+        return [each for each, _ in rows], [own for _, own in rows]
+
+    def _row(self, output: int, found: Results) -> tuple[compare.Distance, float]:
+        pairs = zip(self.expected, found, strict=True)
+        column = [replace(compare.distance(x[output], y[output]), at=at) for at, (x, y) in enumerate(pairs)]
+        steady = [d for d in column if self.own[d.at][output] <= compare.STEADY or d.reason]
+        limits = [row[output] for row in self.limits]
+        each = max(steady or column, key=lambda d: (compare.excess(d.error, limits[d.at]), d.error))
+        return each, self.own[each.at][output]
+
+    def answer(self) -> dict[str, Any]:
+        """What `verify.judged` needs to know, as plain values."""
+        own = [[min(column)] for column in zip(*self.own, strict=True)]  # of the set that says most
+        facts = {"outputs": self.names, "exact": self.exact, "own": own, "moved": self.moved}
+        facts |= {"coded": self.coded, "shaken": self.shaken, "floor": floor(self.bare), "sets": len(self.sets)}
+        return facts | {"seed": self.seed, "shapes": [words_of(each) for each in self.sets]}
+
+    def opinion(self, found: Results) -> Opinion | None:
+        """What float64 says of outputs that are too far away; None where none is, or where it has nothing to say.
+
+        Where no evaluator runs the model, what is allowed grows with the depth of the model instead.
+        """
+        rows = [
+            [compare.distance(x, y) for x, y in zip(a, b, strict=True)]
+            for a, b in zip(self.expected, found, strict=True)
+        ]
+        over = [i for i, row in enumerate(rows) if any(d.error > m for d, m in zip(row, self.limits[i], strict=True))]
+        finite = all(np.isfinite(d.error) for i in over for d in rows[i])
+        if not over or not finite or self.coded or self.rounding:
+            return None
+        try:
+            each = [self._of_set(i, found[i]) for i in over]
+        except DeviceError:
+            bound = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.bare))
+            errors = [max(rows[i][o].error for i in over) for o in range(len(self.names))]
+            return Opinion(BOUND, errors, [bound] * len(self.names))
+        least = [min(self.limits[i][o] for i in over) for o in range(len(self.names))]
+        others = len(over) < len(self.sets)
+        worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(least)]
+        return Opinion(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
+
+    def _of_set(self, at: int, found: list[compare.Array]) -> tuple[str, list[tuple[float, float]]]:
+        """The evaluator, and by output the errors to float64 of what was found and of the original."""
+        if at not in self.known:
+            name, rows = truth.truth(onnx.load(self.path), [self.sets[at]], self.names)
+            self.known[at] = (name, rows[0])
+        name, true = self.known[at]
+        runs = [self.expected[at], *self.optimized[at : at + 1]]
+        own = [max(column) for column in zip(*(truth.errors([true], [run]) for run in runs), strict=True)]
+        return name, list(zip(truth.errors([true], [found]), own, strict=True))
+
+
+def original(path: str, bare: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:
+    """The original on inputs that it takes. Raises DeviceError where it takes none."""
+    plain = True
+    try:
+        session = _opened(path, custom, optimize=False)
+        found = trial.input_sets(session, wish)
+    except DeviceError:  # some models run only when the optimizer has removed what has no kernel
+        plain = False
+        session = _opened(path, custom)
+        found = trial.input_sets(session, wish)
+    names = engine.output_names(session)
+    del session  # with its weights
+    made = Original(path, bare, tuple(custom), wish.seed, names, found.values, found.results, plain, rounding)
+    _measure(made)
+    if made.coded:
+        made.shaken = _shaken(made)
+    return made
+
+
+def _measure(o: Original) -> None:
+    """Fills in the distances among runs with all optimizations and none, and on inputs that are moved."""
+    nudged = [feeds.nudged(each, o.seed) for each in o.sets]
+    far = [feeds.nudged(each, o.seed, o.rounding) for each in o.sets] if o.rounding else []
+    count = len(o.names)
+    try:
+        with Watch() as watch:
+            session = _opened(o.path, o.custom)
+            watch.opened()
+            found = [engine.run(session, o.sets[0])]
+        o.load = watch.load(ORIGINAL)
+        found += [engine.run(session, each) for each in (*o.sets[1:], *nudged, *far)]
+    except DeviceError:  # the reference ran: what is left is the floor
+        o.own, o.moved = [[0.0] * count for _ in o.sets], [0.0] * count
+        return
+    o.optimized, near, moved = (found[at * len(o.sets) : (at + 1) * len(o.sets)] for at in range(3))
+    for a, b, c in zip(o.expected, o.optimized, near, strict=True):
+        pairs = zip(compare.distances([a], [b]), compare.distances([b], [c]), strict=True)
+        o.own.append([max(x.error, y.error) for x, y in pairs])
+    o.moved = [each.error for each in compare.distances(o.optimized, moved or o.optimized)]
+
+
+def _shaken(o: Original) -> list[float]:
+    """By output, how far the optimized model is from itself with its weights and inputs moved by `SHAKE`."""
+    random = np.random.default_rng(o.seed)
+    try:
+        model = onnx.load(o.path)
+        for tensor in model.graph.initializer:
+            if tensor.data_type == TensorProto.FLOAT and math.prod(tensor.dims) >= _SHAKEN:
+                value = numpy_helper.to_array(tensor)
+                step = (1.0 + SHAKE * random.standard_normal(value.shape)).astype(np.float32)
+                tensor.CopyFrom(numpy_helper.from_array(value * step, tensor.name))
+        session = engine.open_session(model.SerializeToString(), engine.options(libraries=o.custom, lean=True))
+        moved = [engine.run(session, feeds.nudged(each, o.seed, SHAKE), o.names) for each in o.sets]
+    except (DeviceError, ValueError):  # ValueError: more than two gigabytes
+        return [0.0] * len(o.names)
+    return [each.error for each in compare.distances(o.optimized or o.expected, moved)]
+
+
+def loads(path: str, custom: Sequence[str]) -> bool | None:
+    """Whether the original, which does not run, can be loaded without optimizations; None where it cannot at all."""
+    for optimize in (False, True):
+        try:
+            _opened(path, custom, optimize=optimize)
+            return not optimize
+        except DeviceError:
+            continue
+    return None
+
+
+def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True) -> InferenceSession:
+    return engine.open_session(path, engine.options(libraries=libraries, optimize=optimize, lean=True, arena=False))
+
+
+def words_of(values: Mapping[str, Any]) -> str:
+    """The shapes of inputs in one line."""
+    return ", ".join(f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}" for name, value in values.items())
+
+
+# ---- what a model computes with ----
+
+
+def floor(bare: ModelProto) -> float:
+    """The floor of the coarsest float type that the model computes with."""
+    names = {_floor_name(kind) for kind in _element_types(bare)} - {""}
+    if makes_codes(bare):
+        names.add("quantized")
+    return max((compare.FLOORS[name] for name in names), default=0.0)
+
+
+def makes_codes(bare: ModelProto) -> bool:
+    """Whether numbers are rounded to integer codes on the way, not only read from them."""
+    ops = {node.op_type for node in _nodes(bare)}
+    return any(op.startswith(("QLinear", "Quantize", "DynamicQuantize", "QGemm")) for op in ops)
+
+
+def _nodes(bare: ModelProto) -> Iterator[Any]:
+    for graph in feed_limits.graphs(bare.graph):
+        yield from graph.node
+    for function in bare.functions:
+        yield from function.node
+
+
+def _element_types(bare: ModelProto) -> Iterator[int]:
+    yield from (tensor.data_type for tensor in bare.graph.initializer)
+    for value in (*bare.graph.input, *bare.graph.output, *bare.graph.value_info):
+        yield value.type.tensor_type.elem_type
+    for node in _nodes(bare):
+        yield from (each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to")
+
+
+def _floor_name(kind: int) -> str:
+    """The key of `compare.FLOORS` for an ONNX element type; empty for what is no float."""
+    name = TensorProto.DataType.Name(kind).lower()
+    known = {"float": "float32", "double": "float64", "float16": "float16", "bfloat16": "bfloat16"}
+    return "float8" if name.startswith("float8") else known.get(name, "")
+
+
+def _depth(bare: ModelProto) -> tuple[int, int]:
+    """The most operators behind each other, and the largest extent of any weight, for the longest sum."""
+    depth: dict[str, int] = {}
+    for node in bare.graph.node:
+        here = 1 + max((depth.get(name, 0) for name in node.input), default=0)
+        depth |= dict.fromkeys(node.output, here)
+    longest = max((dim for tensor in bare.graph.initializer for dim in tensor.dims), default=1)
+    return max(depth.values(), default=1), longest

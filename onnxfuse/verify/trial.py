@@ -1,0 +1,283 @@
+"""Finds inputs that a model can take, by running it on one proposal after another."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import onnxruntime as ort
+from onnx import ModelProto
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime.engine import Array
+from onnxfuse.runtime.feed_sizes import fixed_sizes, told_sizes
+from onnxfuse.verify import compare
+from onnxfuse.verify.compare import Results
+
+Values: TypeAlias = dict[str, Array]
+Sizes: TypeAlias = dict[str, int]
+
+LONG_RUN = 3.0  # seconds of all cores together, which do not depend on what else a machine does
+MORE_RUNS = 0.5  # the same, for all sets besides the first two
+SEARCH = 20.0  # seconds of the clock in which sizes are sought one by one
+_LARGE = (128, 1024, 16000)  # sizes of the last symbol, such as a length
+_WAYS = 3  # values of inputs that decide, each with sets of its own
+_LENGTHS = (1, 2, 3, 4, 8, 16, 32, 64, 80, 96, 128, 160, 224, 256, 288, 320, 400, 512, 576, 640, 800, 1024, 1280, 1600,
+            2048, 4096, 8000, 16000, 32000, 80000, 160000)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a model is to be run on: `inputs` names a file of values, else they are random by `seed`."""
+
+    bare: ModelProto  # the skeleton of the model
+    inputs: str | None
+    seed: int
+    dims: Mapping[str, int]  # sizes of symbols that the user gave
+    recipes: Sequence[feeds.Recipe] = feeds.RECIPES
+    also: Sequence[str] = ()  # outputs besides the model's own
+    larger: bool = True  # sets of other sizes are wanted too
+
+
+@dataclass(slots=True)
+class Sets:
+    """Inputs that a model has taken and what it made of them; `sizes` are those of the symbols, where there are any."""
+
+    values: list[Values] = field(default_factory=list)
+    results: Results = field(default_factory=list)
+    sizes: list[Sizes] = field(default_factory=list)
+    seconds: list[float] = field(default_factory=list)  # of each run, of all cores together
+
+    def add(self, values: Values, result: list[Array], sizes: Sizes, seconds: float = 0.0) -> None:
+        """One more."""
+        self.values.append(values)
+        self.results.append(result)
+        self.sizes.append(sizes)
+        self.seconds.append(seconds)
+
+    def join(self, other: Sets) -> None:
+        """All of another one."""
+        for each in zip(other.values, other.results, other.sizes, other.seconds, strict=True):
+            self.add(*each)
+
+
+def input_sets(session: ort.InferenceSession, wish: Wish) -> Sets:
+    """Inputs that the model can take, and its outputs: those of the file, else random ones by the first recipe to work.
+
+    Random sets have two sizes for each symbol, then 1 and 2 for as many of them as the model takes, others at random
+    and larger ones; where an input decides by its value, each value has its sets. Where one run takes longer than
+    `LONG_RUN`, one set has to do. What outputs besides the model's own hold is not looked at. Raises DeviceError when
+    no recipe works and no sizes are found.
+    """
+    wanted = feeds.inputs_of(wish.bare)
+    own = [name for name in engine.output_names(session) if name not in wish.also]
+    runner = _Runner(session, [*own, *wish.also], len(own), wish, _order(wish.bare))
+    if wish.inputs is not None:
+        given = Sets()
+        for each in feeds.read_feeds(Path(wish.inputs), wanted):
+            given.add(each, runner.run(each), {})
+        return given
+    found = Sets()
+    refused: DeviceError | None = None
+    for number in range(max((min(_WAYS, len(each.values) + 1) for each in wanted if each.role == "choice"), default=1)):
+        try:
+            found.join(_of_way(runner, feeds.decided(wanted, number)))
+        except DeviceError as problem:
+            refused = refused or problem
+    if refused is not None and not found.values:
+        raise refused
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Runner:
+    """A session, what is asked of it, and where each node stands in the model."""
+
+    session: ort.InferenceSession
+    names: Sequence[str]
+    own: int  # how many of the names are outputs of the model
+    wish: Wish
+    order: Mapping[str, int]
+
+    def run(self, values: Values) -> list[Array]:
+        """What the model makes of the values. Raises DeviceError."""
+        return engine.run(self.session, values, self.names)
+
+    def tells(self, results: Results) -> bool:
+        """Whether the model's outputs are there, and are numbers for the most part."""
+        return not self.empty(results) and all(compare.relevant(out) for each in results for out in each[: self.own])
+
+    def empty(self, results: Results) -> bool:
+        """Whether some run has no output with an element."""
+        return self.own > 0 and not all(any(out.size for out in each[: self.own]) for each in results)
+
+    def reached(self, problem: DeviceError) -> int:
+        """How far a run went: the place of the node that failed, by its name in the runtime's words; -1 unknown."""
+        return max((self.order.get(name, -1) for name in re.findall(r"Name:'([^']*)'", problem.message)), default=-1)
+
+
+def _order(bare: ModelProto) -> dict[str, int]:
+    """Places of nodes, those of inner graphs behind all others."""
+    nodes = [node for graph in feed_limits.graphs(bare.graph) for node in graph.node]
+    return {node.name: at for at, node in enumerate(nodes) if node.name}
+
+
+def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
+    """Sets for inputs whose decisions are made. Raises DeviceError."""
+    wish = runner.wish
+    fixed = fixed_sizes(wish.bare, wanted, wish.dims)
+    unclear: Sets | None = None  # mostly NaN, or empty: taken when nothing is better
+    refused = DeviceError("runtime: the model cannot be run")
+    for recipe, dims in ((r, d) for d in ({**wish.dims, **fixed}, wish.dims)[: 1 + bool(fixed)] for r in wish.recipes):
+        try:
+            found = _by_recipe(runner, wanted, recipe, dims)
+        except DeviceError as problem:
+            refused = problem
+            continue
+        if runner.tells(found.results):
+            return _with_more(runner, wanted, found, recipe)
+        unclear = unclear or found
+    if unclear is not None and not runner.empty(unclear.results):
+        return unclear
+    sought = _sought(runner, wanted, fixed)
+    if sought is not None:
+        recipe, sizes = sought
+        return _with_more(runner, wanted, _by_recipe(runner, wanted, recipe, {**sizes, **wish.dims}), recipe)
+    if unclear is not None:
+        return unclear
+    raise refused
+
+
+def _by_recipe(runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Recipe, dims: Mapping[str, int]) -> Sets:
+    """The sets of a recipe; the first one only, where a run takes long. Raises DeviceError."""
+    found = Sets()
+    for variant, values in enumerate(feeds.random_sets(wanted, seed=runner.wish.seed, recipe=recipe, dims=dims)):
+        begin = time.process_time()
+        result = runner.run(values)
+        seconds = time.process_time() - begin
+        found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims), seconds)
+        if seconds > LONG_RUN:
+            break
+    return found
+
+
+# ---- other sizes ----
+
+
+def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recipe: feeds.Recipe) -> Sets:
+    """The sets, and sets of other sizes as far as the model takes them and there is time.
+
+    Symbols of one size stay of one size: nobody knows whether they may differ.
+    """
+    sizes = {symbol: size for symbol, size in base.sizes[0].items() if symbol not in runner.wish.dims}
+    kinds = list(dict.fromkeys(size for symbol, size in sizes.items() if _occurs(symbol, wanted)))
+    if not kinds or not runner.wish.larger or len(base.values) < len(recipe.sizes):
+        return base
+    until = time.process_time() + MORE_RUNS
+
+    def run(changed: Mapping[int, int]) -> bool:
+        """Whether the model takes the sizes, of which there is a set then."""
+        new = {**base.sizes[0], **{symbol: changed.get(size, size) for symbol, size in sizes.items()}}
+        if new in base.sizes:
+            return True
+        begin = time.process_time()
+        rates = [t / _elements(wanted, s) for t, s in zip(base.seconds, base.sizes, strict=True)]
+        if begin + min(rates) * _elements(wanted, new) > until:
+            return False
+        try:
+            values = feeds.drawn(wanted, new, recipe, seed=runner.wish.seed, variant=len(base.values))
+            result = runner.run(values)
+        except DeviceError:
+            return False
+        if runner.tells([result]):
+            base.add(values, result, new, time.process_time() - begin)
+            return True
+        return False
+
+    for value in (1, 2):
+        taken: dict[int, int] = {}
+        for kind in kinds:
+            taken |= {kind: value} if run({**taken, kind: value}) else {}
+    random = np.random.default_rng(runner.wish.seed)
+    run({kind: _another(kind, random) for kind in kinds})
+    for size in _LARGE:
+        run({kinds[-1]: size})
+    return base
+
+
+def _occurs(symbol: str, wanted: Sequence[feeds.Input]) -> bool:
+    return any(symbol in feeds.symbols(extent) for each in wanted for extent in each.shape)
+
+
+def _elements(wanted: Sequence[feeds.Input], sizes: Sizes) -> int:
+    return 1 + sum(math.prod(feeds.size_of(extent, sizes) for extent in each.shape) for each in wanted)
+
+
+def _another(size: int, random: np.random.Generator) -> int:
+    """A random size of the same sort."""
+    step = next((step for step in (32, 16, 8) if size >= step and size % step == 0), 1)
+    return int(random.integers(1, 6)) * step if step > 1 else int(random.integers(3, 24))
+
+
+# ---- sizes that are sought one by one ----
+
+
+def _sought(
+    runner: _Runner, wanted: Sequence[feeds.Input], fixed: Mapping[str, int]
+) -> tuple[feeds.Recipe, Sizes] | None:
+    """Sizes with which the model runs, if any are found: from each start, symbol by symbol, what gets a run farther."""
+    until = time.monotonic() + SEARCH
+    for start in ((1, 64, 16), (1, 64, 64), (2, 224, 128)):
+        twice = ((start[0], *[start[2]] * 9),) * 2
+        recipe = feeds.Recipe("sought", twice, (start[1],) * 2, shared=True, ones=True)
+        sizes = feeds.sizes_of(wanted, recipe, 0, {**runner.wish.dims, **fixed})
+        free = [s for s in sizes if s not in runner.wish.dims and s not in fixed and _occurs(s, wanted)]
+        found = _climbed(runner, wanted, recipe, sizes, free, until)
+        if found is not None:
+            return recipe, found
+    return None
+
+
+def _climbed(
+    runner: _Runner,
+    wanted: Sequence[feeds.Input],
+    recipe: feeds.Recipe,
+    sizes: Sizes,
+    free: Sequence[str],
+    until: float,
+) -> Sizes | None:
+    """The sizes from which no symbol gets a run farther, None where the model does not run with them.
+
+    Those that the model's own constants tell are tried first, for all symbols.
+    """
+
+    def reached(proposal: Sizes) -> float:
+        try:
+            result = runner.run(feeds.drawn(wanted, proposal, recipe, seed=runner.wish.seed))
+        except DeviceError as problem:
+            return runner.reached(problem)
+        return np.inf if runner.tells([result]) else len(runner.order)
+
+    best = reached(sizes)
+    for lengths in (told_sizes(runner.wish.bare), _LENGTHS):
+        before = None
+        while best < np.inf and before != sizes:
+            before = sizes
+            for symbol, value in itertools.product(free, lengths):
+                if time.monotonic() > until:
+                    return None
+                proposal = {**sizes, symbol: value}
+                far = reached(proposal)
+                if far > best:
+                    best, sizes = far, proposal
+                if best == np.inf:
+                    return sizes
+    return sizes if best == np.inf else None

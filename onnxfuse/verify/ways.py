@@ -1,0 +1,119 @@
+"""Ways to run the model under test: with its library or without, with the runtime's optimizations or without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnxruntime import InferenceSession
+
+from onnxfuse.errors import DeviceError, OnnxFuseError
+from onnxfuse.runtime import engine
+from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.verify import WITH_LIBRARY, compare
+from onnxfuse.verify.compare import Results
+from onnxfuse.verify.original import Original, words_of
+
+Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """One way to run the model under test; `isa` is what its library may use, which chooses where that is empty."""
+
+    name: str
+    libraries: tuple[str, ...]
+    isa: str
+    optimize: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found, or the message of what went wrong."""
+
+    message: str
+    results: Results | None = None
+    load: Load | None = None  # what it takes to load it
+
+
+def ways(library: str | None, isas: Sequence[str], plain: bool) -> Iterator[Way]:
+    """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none."""
+    used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
+    for name, libraries, isa in (*used, ("without library", (), "")):
+        for optimize in (True, False) if plain else (True,):
+            yield Way(f"{name}, {'all' if optimize else 'no'} optimizations", libraries, isa, optimize)
+
+
+def compared(
+    note: Note, path: str, way: Way, custom: Sequence[str], first: Original, disabled: Sequence[str] = ()
+) -> Found:
+    """One way to run the other model, on all sets of inputs, with some kernels left to their function bodies.
+
+    Kernels get memory from the arena, which was used before, so that they cannot count on zeros.
+    """
+    note(way.name)
+    try:
+        with Watch() as watch:
+            session = _opened(path, way, custom, disabled)
+            watch.opened()
+            own = engine.output_names(session)
+            if len(own) != len(first.names):
+                raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(first.names)}")
+            matched = first.names if set(own) == set(first.names) else own
+            found = [_ran(note, way, session, first.sets[0], matched, first.seed)]
+        found += [_ran(note, way, session, each, matched, first.seed) for each in first.sets[1:]]
+    except OnnxFuseError as problem:
+        return Found(problem.message)
+    return Found("", found, watch.load(way.name.partition(",")[0]) if way.optimize else None)
+
+
+def _ran(
+    note: Note, way: Way, session: InferenceSession, feeds: engine.Feeds, names: Sequence[str], seed: int
+) -> list[engine.Array]:
+    """The outputs for one set of inputs. Raises DeviceError that says on which."""
+    where = f"on {words_of(feeds)} (seed {seed})"
+    note(f"{way.name}: {where}")
+    try:
+        return engine.run(session, feeds, names)
+    except OnnxFuseError as problem:
+        raise DeviceError(f"{problem.message} {where}") from None
+
+
+def facts_of(way: Way, found: Found, first: Original) -> dict[str, Any]:
+    """A run as `verify.judged` takes it; of what is too far away, with what float64 says of it."""
+    if found.results is None:
+        return {"name": way.name, "message": found.message, "distances": [], "largest": [], "own": [], "true": None}
+    nearest, own = first.nearest(found.results)
+    opinion = first.opinion(found.results)
+    return {
+        "name": way.name,
+        "message": "",
+        "distances": [asdict(each) for each in nearest],
+        "largest": [asdict(each) for each in compare.distances(first.expected, found.results)],
+        "own": own,
+        "true": None if opinion is None else asdict(opinion),
+    }
+
+
+def loaded(note: Note, path: str, way: Way, custom: Sequence[str]) -> str:
+    """What went wrong when the model was loaded in one way; empty where nothing did."""
+    note(way.name)
+    try:
+        _opened(path, way, custom, ())
+    except OnnxFuseError as problem:
+        return problem.message
+    return ""
+
+
+def _opened(path: str, way: Way, custom: Sequence[str], disabled: Sequence[str]) -> InferenceSession:
+    libraries = (*way.libraries, *custom)
+    settings = engine.options(
+        libraries=libraries,
+        disabled=disabled,
+        optimize=way.optimize,
+        lean=True,
+        arena=bool(way.libraries),
+        isa=way.isa,
+    )
+    return engine.open_session(path, settings)
