@@ -18,7 +18,7 @@ from benchmarks.rendered.run import race
 from benchmarks.twins.run import STREAM_BYTES, input_sets
 from onnxfuse.build import EXPORTED
 from onnxfuse.ir.kernel import Choice
-from onnxfuse.schedule.cpu.ways import Judge, Way
+from onnxfuse.schedule.cpu.candidates import Judge, Way
 from tests.kernels.pool_host import Pool
 
 # Rows, depth, columns: few rows and many, few columns, deep sums, rows at distances of 4 KB.

@@ -23,7 +23,7 @@ from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.render.source import Source
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
-from onnxfuse.schedule.cpu.ways import Best, Judge
+from onnxfuse.schedule.cpu.candidates import Best, Judge
 from onnxfuse.target import targets_of
 from tests.kernels.pool_host import aligned
 

@@ -14,18 +14,18 @@ from onnxfuse.ir.index import ZERO, Atom, Axis, Common, Div, Entry, Index, Least
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Across,
     Bind,
-    Fold,
+    HorizontalReduce,
     Let,
     Loop,
     Pack,
     Phase,
-    Point,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
     Stmt,
     Store,
     Tile,
-    Touch,
     When,
     statements,
 )
@@ -85,7 +85,7 @@ class Counter:
     loops: list[Run] = field(default_factory=list)
     values: dict[Axis, float] = field(default_factory=dict)  # the mean of each axis
     bound: dict[Axis, Index] = field(default_factory=dict)
-    tables: dict[str, Point] = field(default_factory=dict)
+    tables: dict[str, RowPointer] = field(default_factory=dict)
     vector: Axis | None = None
     loop_count: int = 0
     spelled: dict[Index, Index] = field(default_factory=dict)  # what `whole` gave for indices less their numbers
@@ -159,7 +159,7 @@ class Counter:
         match s:
             case Loop():  # what hardly ever runs costs nothing
                 block.other += self._loop(s, ways) if s.kind != "seldom" else 0.0
-            case Fold():
+            case ReduceLoop():
                 self._fold(s, block)
             case When():
                 block.other += len(s.guards)
@@ -174,7 +174,7 @@ class Counter:
                 self._accumulate(s, block, ways)
             case Store():
                 self._store(s, block)
-            case Point() | Tile() | Pack() | Across() | Touch():
+            case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 block.other += self._call(s)
             case _:
                 assert_never(s)
@@ -186,10 +186,10 @@ class Counter:
             block.ops += 0.0 if fused else FUNCTIONS[s.combine].cost if s.combine in FUNCTIONS else 1.0
             block.chains[target] = block.chains.get(target, 0.0) + LATENCY / ways
 
-    def _call(self, s: Point | Tile | Pack | Across | Touch) -> float:
+    def _call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> float:
         """Cycles of a statement that is one call of a header's function."""
         match s:
-            case Point():
+            case RowPointer():
                 self.tables[s.table] = s
                 entries = EVEN_ROWS if s.even else max(self.number(s.end) - self.number(s.begin), 1)
                 return POINTER * entries * prod([self.number(a.extent) for a in s.segments])
@@ -197,9 +197,9 @@ class Counter:
                 return self._tile(s)
             case Pack():
                 return self._pack(s)
-            case Across():
+            case HorizontalReduce():
                 return HORIZONTAL + self.number(s.rows) * 2
-            case Touch():
+            case Prefetch():
                 return PREFETCH * ceil(s.count / self.target.lanes)
             case _:
                 assert_never(s)
@@ -226,7 +226,7 @@ class Counter:
         self.vector = saved
         return trips * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
 
-    def _fold(self, s: Fold, block: _Block) -> None:
+    def _fold(self, s: ReduceLoop, block: _Block) -> None:
         inside = _Block()
         carried = any(isinstance(b, Loop) and b.kind == "vector" for b in s.body)
         for b in s.body:

@@ -18,21 +18,21 @@ from onnxfuse.ir.interpret_memory import Array, KernelFault, Memory, computed, c
 from onnxfuse.ir.interpret_values import Places, both
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Across,
     Bind,
     Computed,
     ExtentBind,
-    Fold,
+    HorizontalReduce,
     Kernel,
     Let,
     Loop,
     Pack,
     Phase,
-    Point,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
     Stmt,
     Store,
     Tile,
-    Touch,
     When,
     statements,
 )
@@ -41,7 +41,7 @@ from onnxfuse.ir.scalar import Const, Load
 
 MOST = 1 << 18  # places that run at a time
 TASKS = 128  # into which a phase is divided at most
-CALLS = (Point, Tile, Pack, Across)
+CALLS = (RowPointer, Tile, Pack, HorizontalReduce)
 
 
 def interpret(kernel: Kernel, inputs: Sequence[Array], lanes: int, tasks: int = TASKS) -> tuple[Array, ...]:
@@ -166,27 +166,27 @@ class _Run:
                     self.body(s.body, p.inner(p.shape, where))
             case Loop():
                 self.loop(s, p)
-            case Fold():
+            case ReduceLoop():
                 self.fold(s, p)
             case Accumulate():
                 self.accumulate(s, p)
-            case Point() | Tile() | Pack() | Across():
+            case RowPointer() | Tile() | Pack() | HorizontalReduce():
                 self.call(s, p)
-            case Touch():
+            case Prefetch():
                 pass
             case _:
                 assert_never(s)
 
-    def call(self, s: Point | Tile | Pack | Across, p: Places) -> None:
+    def call(self, s: RowPointer | Tile | Pack | HorizontalReduce, p: Places) -> None:
         """A statement that is a call, which stands in no loop that runs at a time."""
         match s:
-            case Point():
+            case RowPointer():
                 calls.point(s, p, self.pointed)
             case Tile():
                 calls.tile(s, p, self.pointed)
             case Pack():
                 calls.pack(s, p)
-            case Across():
+            case HorizontalReduce():
                 calls.across(s, p, self.lanes)
             case _:
                 assert_never(s)
@@ -224,13 +224,13 @@ class _Run:
         if id(s) not in self.apart:
             inside = list(statements(s.body))
             stored = {x.buffer for x in inside if isinstance(x, Store)}
-            stored |= {x.part[0] for x in inside if isinstance(x, Fold) and x.part is not None}
+            stored |= {x.part[0] for x in inside if isinstance(x, ReduceLoop) and x.part is not None}
             self.apart[id(s)] = not any(isinstance(x, CALLS) or stored & _read(x) for x in inside)
         return self.apart[id(s)]
 
     # Folds ------------------------------------------------------------------------------------------------------------
 
-    def fold(self, s: Fold, p: Places) -> None:
+    def fold(self, s: ReduceLoop, p: Places) -> None:
         """Start values, what the body accumulates, and the variables it is then in."""
         start = MONOIDS[s.combine].init(s.dtype)
         start = start if len(start) == len(s.targets) else start * len(s.targets)

@@ -13,7 +13,7 @@ from onnxfuse.ir.dtype import BF16, DType
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.interpret_memory import Array, KernelFault, Where, computed, converted, pointed, pointer
 from onnxfuse.ir.interpret_values import Places, both
-from onnxfuse.ir.kernel import Across, Pack, Point, Tile
+from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer, Tile
 from onnxfuse.ir.monoid import MONOIDS
 
 ZEROS = 0  # the number of the buffer that padding is read from
@@ -21,7 +21,7 @@ EVEN = 4  # entries of a segment of even rows: the first three and the last
 QUAD = 4  # steps of codes that lie side by side
 
 
-def point(s: Point, p: Places, names: list[str]) -> None:
+def point(s: RowPointer, p: Places, names: list[str]) -> None:
     """Row pointers; the numbers of buffers are their places in `names`, behind that of zeros."""
     begin, end = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end))
     if s.even:
@@ -61,7 +61,7 @@ def _number(names: list[str], name: str) -> int:
     return names.index(name)
 
 
-def across(s: Across, p: Places, lanes: int) -> None:
+def across(s: HorizontalReduce, p: Places, lanes: int) -> None:
     """All lanes of each vector combined; lanes of the result behind the last row mean nothing."""
     rows = np.asarray(p.index(s.rows))
     if _most(rows, p.alive) > lanes:

@@ -73,7 +73,7 @@ class Loop:
 
 
 @dataclass(frozen=True, slots=True)
-class Fold:
+class ReduceLoop:
     """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final."""
 
     targets: tuple[str, ...]
@@ -127,7 +127,7 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class RowPointer:
     """Row pointers: table[segment * pitch + row - begin] is where `load` finds its segment, zeros where a guard fails.
 
     `segments` are the ranges that lead from one contiguous piece of `length` elements to the next. Where rows are
@@ -221,7 +221,7 @@ class Pack:
 
 
 @dataclass(frozen=True, slots=True)
-class Across:
+class HorizontalReduce:
     """target[i] = all lanes of the vector source[i * lanes ..] combined, for i < rows (at most one row per lane)."""
 
     target: str
@@ -231,7 +231,7 @@ class Across:
 
 
 @dataclass(frozen=True, slots=True)
-class Touch:
+class Prefetch:
     """Elements of a buffer that a later iteration reads are brought near: nothing depends on it."""
 
     buffer: str
@@ -239,7 +239,9 @@ class Touch:
     count: int
 
 
-Stmt = Bind | Loop | Fold | Accumulate | Let | Store | When | Point | Tile | Pack | Across | Touch
+Stmt = (
+    Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | RowPointer | Tile | Pack | HorizontalReduce | Prefetch
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +317,7 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
     """Every statement in a body, outer ones first."""
     for s in body:
         yield s
-        if isinstance(s, (Loop, Fold, When)):
+        if isinstance(s, (Loop, ReduceLoop, When)):
             yield from statements(s.body)
 
 

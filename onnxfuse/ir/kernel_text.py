@@ -8,24 +8,24 @@ from typing import assert_never
 from onnxfuse.ir.index import ONE, ZERO, Index
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Across,
     Bind,
     Buffer,
     Coding,
     Computed,
     ExtentBind,
-    Fold,
+    HorizontalReduce,
     Kernel,
     Let,
     Loop,
     Pack,
     Param,
     Phase,
-    Point,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
     Stmt,
     Store,
     Tile,
-    Touch,
     When,
     tables,
 )
@@ -89,7 +89,7 @@ def _statement(s: Stmt) -> Iterator[str]:
             kind = "" if s.kind == "serial" else f" ({s.kind})"
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
-        case Fold():
+        case ReduceLoop():
             ways = f" in {s.ways} ways" if s.ways != 1 else ""
             part = f" left in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
             yield f"fold {', '.join(s.targets)}: {s.dtype} by {s.combine}{ways}{part}"
@@ -107,16 +107,16 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
         case Store():
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{' past the caches' if s.stream else ''}"
-        case Point() | Tile() | Pack() | Across() | Touch():
+        case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
         case _:
             assert_never(s)
 
 
-def _call(s: Point | Tile | Pack | Across | Touch) -> str:
+def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
     """A statement that is one call of a header's function."""
     match s:
-        case Point():
+        case RowPointer():
             over = "".join(f" for {a!r} < {a.extent!r}" for a in s.segments) + (" (even)" if s.even else "")
             over += f" padded with {s.padding}" if s.padding else ""
             to = f"{s.table}[{s.at!r} + segment * {s.pitch} + {s.row!r} - ({s.begin!r})]"
@@ -138,9 +138,9 @@ def _call(s: Point | Tile | Pack | Across | Touch) -> str:
             pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"
             pieces = f", {s.unit.name} after {s.skip!r}" if s.unit is not None else ""
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}{pieces}"
-        case Across():
+        case HorizontalReduce():
             return f"across {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
-        case Touch():
+        case Prefetch():
             return f"touch {s.buffer}[{s.offset!r}], {s.count}"
         case _:
             assert_never(s)

@@ -12,22 +12,22 @@ from onnxfuse.ir.compose import indices_of, sources, walk
 from onnxfuse.ir.index import Index, axes_of, symbols_of
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Across,
     Bind,
     Coding,
-    Fold,
+    HorizontalReduce,
     Kernel,
     Let,
     Loop,
     LoopKind,
     Pack,
-    Point,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
     Space,
     Stmt,
     Store,
     Tile,
     TileKind,
-    Touch,
     When,
     statements,
 )
@@ -80,7 +80,7 @@ def early_reads(kernel: Kernel) -> tuple[str, ...]:
 def _walk(body: tuple[Stmt, ...], made: set[str], found: dict[str, None]) -> None:
     for s in body:
         found.update(dict.fromkeys(name for name in _read(s) if name not in made and not name.startswith("%")))
-        if isinstance(s, (Loop, Fold, When)):
+        if isinstance(s, (Loop, ReduceLoop, When)):
             _walk(s.body, made, found)
         made.update(_stored(s))
 
@@ -144,7 +144,7 @@ def _unnamed(kernel: Kernel) -> Iterator[str]:
 
 def _named(body: tuple[Stmt, ...], scope: _Scope) -> None:
     for s in body:
-        declared = [s.row.name, *(a.name for a in s.segments)] if isinstance(s, Point) else []
+        declared = [s.row.name, *(a.name for a in s.segments)] if isinstance(s, RowPointer) else []
         declared += [s.row.name, s.k.name] if isinstance(s, Pack) else []
         here = scope.inner(*declared) if declared else scope
         for f in fields(s):
@@ -160,7 +160,7 @@ def _named(body: tuple[Stmt, ...], scope: _Scope) -> None:
                 _named(s.body, scope.inner(s.axis.name))
             case When():
                 _named(s.body, scope.inner())
-            case Fold():
+            case ReduceLoop():
                 scope.folds |= {*s.targets}
                 _named(s.body, scope)
                 scope.folds -= {*s.targets}
@@ -180,16 +180,16 @@ def _read(s: Stmt) -> Iterator[str]:
         case Accumulate() | Store():
             for value in s.values:
                 yield from sorted(sources(value))
-        case Point():
+        case RowPointer():
             yield s.load.source
             yield from (s.padding,) if s.padding else ()
         case Pack():
             yield s.load.source
         case Tile():
             yield from (s.a, s.b)
-        case Across():
+        case HorizontalReduce():
             yield s.source
-        case Bind() | Loop() | Fold() | When() | Touch():
+        case Bind() | Loop() | ReduceLoop() | When() | Prefetch():
             pass
         case _:
             assert_never(s)
@@ -200,15 +200,15 @@ def _stored(s: Stmt) -> tuple[str, ...]:
     match s:
         case Store():
             return (s.buffer,)
-        case Point():
+        case RowPointer():
             return (s.table,)
         case Pack() | Tile():
             return (s.out,)
-        case Across():
+        case HorizontalReduce():
             return (s.target,)
-        case Fold():
+        case ReduceLoop():
             return (s.part[0],) if s.part is not None else ()
-        case Let() | Accumulate() | Bind() | Loop() | When() | Touch():
+        case Let() | Accumulate() | Bind() | Loop() | When() | Prefetch():
             return ()
         case _:
             assert_never(s)

@@ -23,20 +23,20 @@ from onnxfuse.ir.interpret_memory import Array, KernelFault, Where
 from onnxfuse.ir.interpret_values import Places, both
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Across,
     Bind,
     Computed,
-    Fold,
+    HorizontalReduce,
     Kernel,
     Let,
     Loop,
     Pack,
     Phase,
-    Point,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
     Stmt,
     Store,
     Tile,
-    Touch,
     When,
 )
 from onnxfuse.ir.order import disorder
@@ -258,7 +258,7 @@ class _Check:
                 where = p.holds(s.guards)
                 if where is None or where.any():
                     self.body(s.body, p.within(where))
-            case Fold():
+            case ReduceLoop():
                 self.body(s.body, p)
                 if s.part is not None:
                     self.stores(s.part[0], p.index(s.part[1]), 1, p.alive)
@@ -269,7 +269,7 @@ class _Check:
                     self.value(v, p)
             case Store():
                 self.store(s, p)
-            case Point() | Tile() | Pack() | Across() | Touch():
+            case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
             case _:
                 assert_never(s)
@@ -294,23 +294,23 @@ class _Check:
             self.value(v, p)
         self.stores(s.buffer, p.index(s.offset), len(s.values), p.alive)
         if s.behind and (self.vector is None or coefficient(s.offset, self.vector) != len(s.values)):
-            self.found.append(f"{self.where}: vectors that are woven into {s.buffer} do not lie side by side")
+            self.found.append(f"{self.where}: vectors that are interleaved into {s.buffer} do not lie side by side")
         if s.stream and (self.vector is None or coefficient(s.offset, self.vector) != ONE):
             self.found.append(f"{self.where}: what is streamed into {s.buffer} is no vector")
 
-    def call(self, s: Point | Tile | Pack | Across | Touch, p: _Samples) -> None:
+    def call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch, p: _Samples) -> None:
         """A statement that is a call; what is only fetched may be anywhere."""
         match s:
-            case Point():
+            case RowPointer():
                 self.point(s, p)
             case Tile():
                 self.tile(s, p)
             case Pack():
                 self.pack(s, p)
-            case Across():
+            case HorizontalReduce():
                 self.reads(s.source, 0, p.index(s.rows), p.alive)
                 self.stores(s.target, 0, p.index(s.rows), p.alive)
-            case Touch():
+            case Prefetch():
                 pass
             case _:
                 assert_never(s)
@@ -324,7 +324,7 @@ class _Check:
         elif load.guards and (np.asarray(length) * self.dtypes[load.source].bytes > ZERO_BYTES).any():
             self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
 
-    def point(self, s: Point, p: _Samples) -> None:
+    def point(self, s: RowPointer, p: _Samples) -> None:
         """Entries of a table, and the pieces that they lead to."""
         begin = p.index(s.begin)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))

@@ -36,7 +36,7 @@ from onnxfuse.pipeline.groups import (
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.pipeline.worth import worthwhile
-from onnxfuse.plan.left import unnamed
+from onnxfuse.plan.refusals import unnamed
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import feed_limits, feeds
 

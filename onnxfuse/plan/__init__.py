@@ -21,7 +21,6 @@ from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
 from onnxfuse.plan.alone import spared, stays
 from onnxfuse.plan.chain import chain_refusal
-from onnxfuse.plan.held import held_in
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import (
     BATCHED,
@@ -36,8 +35,9 @@ from onnxfuse.plan.kinds import (
     kind_of,
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
-from onnxfuse.plan.left import BEST, about, cut, known_beforehand, too_few, unworthy
+from onnxfuse.plan.refusals import BEST, about, cut, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
+from onnxfuse.plan.storage_types import held_in
 from onnxfuse.plan.ties import coded_functions
 from onnxfuse.plan.units import Units
 from onnxfuse.target import targets_of

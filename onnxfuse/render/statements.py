@@ -10,18 +10,18 @@ from onnxfuse.ir.index import ZERO, Index, floor_div
 from onnxfuse.ir.indexing import WIDEST, coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Across,
     Bind,
     Coding,
-    Fold,
+    HorizontalReduce,
     Let,
     Loop,
     Pack,
-    Point,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
     Stmt,
     Store,
     Tile,
-    Touch,
     When,
     statements,
 )
@@ -80,7 +80,7 @@ class Printer:
                 self.put(f"const i64 {identifier(s.axis.name)} = {value};")
             case Loop():
                 self.loop(s)
-            case Fold():
+            case ReduceLoop():
                 self.fold(s)
             case Accumulate():
                 self.accumulate(s)
@@ -94,24 +94,24 @@ class Printer:
                 self.put(f"if ({condition(s.guards)}) {{")
                 self.body(s.body)
                 self.put("}")
-            case Point() | Tile() | Pack() | Across() | Touch():
+            case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s)
             case _:
                 assert_never(s)
 
-    def call(self, s: Point | Tile | Pack | Across | Touch) -> None:
+    def call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> None:
         """A statement that is a call of a function in a header."""
         match s:
-            case Point():
+            case RowPointer():
                 self.point(s)
             case Tile():
                 self.tile(s)
             case Pack():
                 self.pack(s)
-            case Across():
+            case HorizontalReduce():
                 rows = f"(int)({index(s.rows)})"
                 self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
-            case Touch():
+            case Prefetch():
                 self.put(f"touch<{s.count}>({identifier(s.buffer)} + {index(s.offset, 1)});")
             case _:
                 assert_never(s)
@@ -145,7 +145,7 @@ class Printer:
         self.context = outer
         self.put("});")
 
-    def fold(self, s: Fold) -> None:
+    def fold(self, s: ReduceLoop) -> None:
         """Start values, the loops, and, when a vector loop carried the sums, one value from all lanes."""
         start = MONOIDS[s.combine].init(s.dtype)
         carried = self.context.axis is None and any(
@@ -202,7 +202,7 @@ class Printer:
         name = identifier(s.buffer)
         axis = self.context.axis
         if s.behind:
-            assert self.buffers[s.buffer] == F32, "vectors of float32 are woven"
+            assert self.buffers[s.buffer] == F32, "vectors of float32 are interleaved"
             values = ", ".join(scalar(v, self.context) for v in s.values)
             self.put(f"weave_lanes({name} + {index(s.offset, 1)}, lanes, {values});")
             return
@@ -219,7 +219,7 @@ class Printer:
                 f"[&](i64 {lane}) HOLE {{ return {name} + {at}; }});"
             )
 
-    def point(self, s: Point) -> None:
+    def point(self, s: RowPointer) -> None:
         """Row pointers of a tile."""
         row = identifier(s.row.name)
         if not s.even:
@@ -231,7 +231,7 @@ class Printer:
             self.put(f"  const i64 {row} = {index(at)};")
             self.pointers(s, Index.of(entry), EVEN)
 
-    def pointers(self, s: Point, entry: Index, pitch: int) -> None:
+    def pointers(self, s: RowPointer, entry: Index, pitch: int) -> None:
         """Pointers of one row, in a block that is open."""
         table = identifier(s.table)
         self.depth += 1

@@ -19,16 +19,16 @@ from onnxfuse.schedule.analysis.bounds import conditions
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
-from onnxfuse.schedule.analysis.shares import with_shares
+from onnxfuse.schedule.analysis.softmax import with_shares
+from onnxfuse.schedule.cpu.candidates import Best, Judge, Way
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
 from onnxfuse.schedule.cpu.gemm import gemm_ways
 from onnxfuse.schedule.cpu.rows import row_phase
-from onnxfuse.schedule.cpu.ways import Best, Judge, Way
 from onnxfuse.schedule.nests.align import Together, chained, partition
 from onnxfuse.schedule.nests.jobs import Job, Prepared, is_output, prepare
-from onnxfuse.schedule.passes.stream import streamed, too_large
+from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
 from onnxfuse.target import Target
 
 

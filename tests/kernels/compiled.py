@@ -34,7 +34,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.schedule import schedule
 from onnxfuse.schedule.cpu import convolution
-from onnxfuse.schedule.cpu.ways import Judge, Way
+from onnxfuse.schedule.cpu.candidates import Judge, Way
 from onnxfuse.schedule.cpu.winograd import Division
 from onnxfuse.target import TARGETS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE

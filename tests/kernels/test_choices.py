@@ -6,8 +6,8 @@ import pytest
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.kernel import Kernel, Loop, Tile, Touch, statements
-from onnxfuse.schedule.nests.pieces import cut_at
+from onnxfuse.ir.kernel import Kernel, Loop, Prefetch, Tile, statements
+from onnxfuse.schedule.nests.subranges import cut_at
 from onnxfuse.target import TARGETS
 from tests.kernels.compiled import Case, kernel_of
 from tests.kernels.contraction_cases import CASES as CONTRACTIONS
@@ -57,7 +57,7 @@ def test_deep_sums_are_taken_in_parts_that_add_up(name: str):
 
 def test_rows_that_are_read_after_a_tile_are_touched_before():
     body = [s for phase in kernel("conv3_lines").phases for s in statements(phase.body)]
-    assert [s.buffer for s in body if isinstance(s, Touch)] == ["in3"]
+    assert [s.buffer for s in body if isinstance(s, Prefetch)] == ["in3"]
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.kernel import Fold, Kernel, Let, Loop, Store, Tile, statements
+from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, Tile, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from onnxfuse.target import TARGETS
@@ -89,12 +89,12 @@ def test_a_lone_depthwise_convolution_goes_over_lines_as_they_lie(name: str) -> 
     cut = [n for n in reads for axis in lanes if cutting(n, axis)]
     assert cut
     assert all(any(masked(n, axis) is not None for axis in lanes) for n in cut)
-    assert any(len(s.targets) > 1 for s in statements(body) if isinstance(s, Fold))
+    assert any(len(s.targets) > 1 for s in statements(body) if isinstance(s, ReduceLoop))
 
 
 def test_one_filter_goes_over_lines_as_they_lie() -> None:
     made = kernel(conv("one", (1, 32, 28, 28), (1, 32, 3, 3), pads=pads(1), last=""))
-    folds = [s for s in statements(made.phases[0].body) if isinstance(s, Fold)]
+    folds = [s for s in statements(made.phases[0].body) if isinstance(s, ReduceLoop)]
     assert not tiles(made)
     assert max(len(s.targets) for s in folds) == 7  # lines at a time, of 28
 

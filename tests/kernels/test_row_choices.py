@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.kernel import Bind, Fold, Kernel, Store, statements
-from onnxfuse.schedule.cpu.visible import END
+from onnxfuse.ir.kernel import Bind, Kernel, ReduceLoop, Store, statements
+from onnxfuse.schedule.cpu.causal_skip import END
 from onnxfuse.target import TARGETS
 from tests.kernels.compiled import Array, Case, kernel_of, verified
 from tests.kernels.function_cases import CASES as FUNCTIONS
@@ -38,7 +38,7 @@ def combines(graph: Graph) -> set[str]:
     """The monoids of all folds of the kernel of a graph."""
     kernel = kernel_of(Case("g", graph), TARGETS[TARGET])
     assert isinstance(kernel, Kernel)
-    return {s.combine for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Fold)}
+    return {s.combine for phase in kernel.phases for s in statements(phase.body) if isinstance(s, ReduceLoop)}
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_rows_that_are_put_together_are_summed_piece_by_piece(sizes: tuple[int, 
     x = b.node("Concat", *(b.input(f"x{i}", 5, n) for i, n in enumerate(sizes)), axis=1)
     kernel = kernel_of(Case("g", b.graph(b.node("ReduceSum", x, axes=(1,)))), TARGETS[TARGET])
     assert isinstance(kernel, Kernel)
-    (fold,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Fold))
+    (fold,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, ReduceLoop))
     assert len(fold.body) == pieces
 
 

@@ -12,7 +12,7 @@ from onnxfuse.ir.index import ZERO, Axis, Index, Symbol
 from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Split, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load
-from onnxfuse.schedule.cpu.ways import USUAL, Judge, Way, usual_rows
+from onnxfuse.schedule.cpu.candidates import USUAL, Judge, Way, usual_rows
 from onnxfuse.target import TARGETS
 from tests.kernels.compiled import Case, kernel_of
 from tests.kernels.contraction_cases import gemm

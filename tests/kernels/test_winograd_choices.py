@@ -17,8 +17,8 @@ from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule import _scheduled, schedule
 from onnxfuse.schedule.cpu import convolution
+from onnxfuse.schedule.cpu.candidates import Judge, Way
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
-from onnxfuse.schedule.cpu.ways import Judge, Way
 from onnxfuse.schedule.cpu.winograd import Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.target import TARGETS, Target, runs_here

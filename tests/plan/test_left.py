@@ -15,7 +15,7 @@ from onnxfuse import Options, optimize
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
-from onnxfuse.plan.left import unnamed
+from onnxfuse.plan.refusals import unnamed
 from tests.emit import plans
 
 ALONE = """<ir_version: 8, opset_import: ["": 17]>

@@ -9,7 +9,7 @@ from __future__ import annotations
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt, Tile
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.gemm import POINTERS, height
 from onnxfuse.schedule.cpu.tiles import (
@@ -143,7 +143,7 @@ def _stage(
     even = even_rows(tiled, tiled.rows, load, m, frame.tall, frame.places)
     segments, depth = _segments(job), product([r.extent for r in tiled.ranges])
     here = (Index.of(at) - t0) * (segments * (EVEN if even else frame.tall))
-    point = Point(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
+    point = RowPointer(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
     panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
     right = right_offset(tiled.right, tiled.ranges, frame)
     tile = Tile(

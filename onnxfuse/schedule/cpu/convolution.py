@@ -10,10 +10,10 @@ from onnxfuse.ir.index import Index, floor_div, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.least import least_seconds
+from onnxfuse.schedule.cpu.candidates import MANY as MANY_CORES
+from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.lower_bound import least_seconds
 from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
-from onnxfuse.schedule.cpu.ways import MANY as MANY_CORES
-from onnxfuse.schedule.cpu.ways import Judge, Way
 from onnxfuse.schedule.cpu.winograd import Division, Windows, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import Together, partition, together
 from onnxfuse.schedule.nests.tiled import Tiled, balanced

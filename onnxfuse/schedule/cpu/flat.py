@@ -25,8 +25,8 @@ from onnxfuse.schedule.nests.nest import (
     order_of,
     strided,
 )
-from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
-from onnxfuse.schedule.nests.turn import turned
+from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.transpose import turned
 from onnxfuse.schedule.nests.windows import jammed
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Target
@@ -34,7 +34,7 @@ from onnxfuse.target import Target
 NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
-RECORDS = (2, 3, 4)  # elements side by side that vectors of them are woven into
+RECORDS = (2, 3, 4)  # elements side by side that vectors of them are interleaved into
 SCARCE = 64  # rows that are too few for the tasks of a large machine
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
@@ -73,7 +73,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
         work = work + product([a.extent for a in axes]) * LANE * lanes
     if vector is not None and points is not None and len(points) > 2:
-        return _cut_phase(work, frame, cut(goals, vector.axis, points), m, woven=record is not None)
+        return _cut_phase(work, frame, cut(goals, vector.axis, points), m, interleaved=record is not None)
     opened: list[Level] = []
     splits: list[Split] = []
     kinds: tuple[tuple[Axis | None, LoopKind, str], ...] = (
@@ -86,11 +86,11 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Ta
         lo, hi = Axis(f"{letter}0", axis.extent), Axis(f"{letter}1", axis.extent + 1)
         splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
-    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, woven=record is not None))
+    return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
 
 
 def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
-    """The loops with vectors of records instead of a vector along a record, where that would be woven."""
+    """The loops with vectors of records instead of a vector along a record, where that would be interleaved."""
     if not loops or loops[-1].kind != "vector" or loops[-1].axis.extent.constant not in RECORDS:
         return loops
     *rest, along = loops
@@ -98,8 +98,8 @@ def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
     if lane is None:
         return loops
     others = [x for x in rest if x is not lane]
-    woven = [*others, Level(along.axis), Level(lane.axis, "vector", lane.begin, lane.end)]
-    return woven if _record(goals, woven) == along.axis else loops
+    interleaved = [*others, Level(along.axis), Level(lane.axis, "vector", lane.begin, lane.end)]
+    return interleaved if _record(goals, interleaved) == along.axis else loops
 
 
 def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
@@ -147,12 +147,12 @@ def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
 
 
 def _cut_phase(
-    work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, *, woven: bool = False
+    work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, *, interleaved: bool = False
 ) -> Phase:
     """Rows whose vector loop is cut into parts: with and without padding."""
     body: list[Stmt] = []
     for number, (axis, goals) in enumerate(parts):
-        body += written(goals, [Level(axis, "vector")], f"p{number}", woven=woven)
+        body += written(goals, [Level(axis, "vector")], f"p{number}", interleaved=interleaved)
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", tuple(body))
     return Phase((Split(lo, hi, m.extent),), work, tuple(frame.locals), (loop,))

@@ -12,9 +12,10 @@ from itertools import pairwise
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Point, Split, Stmt, Tile, TileKind
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt, Tile, TileKind
 from onnxfuse.ir.products import Product, Unit
 from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.cpu.candidates import Way, usual_rows
 from onnxfuse.schedule.cpu.tiles import (
     EVEN,
     TABLE,
@@ -28,7 +29,6 @@ from onnxfuse.schedule.cpu.tiles import (
     right_offset,
     tile_window,
 )
-from onnxfuse.schedule.cpu.ways import Way, usual_rows
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
@@ -252,7 +252,9 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
     entries = s.segments * (EVEN if even else s.tall)
     frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
     end = Index.of(Axis("m1", s.rows + 1))
-    point = Point(TABLE, m, Index.of(first), end, s.tall, t.segments, load, t.length, here * entries, even, padding)
+    point = RowPointer(
+        TABLE, m, Index.of(first), end, s.tall, t.segments, load, t.length, here * entries, even, padding
+    )
     return _Rows((block.loop(point),), "even" if even else "rows", TABLE, here * entries, s.segments, t.length)
 
 

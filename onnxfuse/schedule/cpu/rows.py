@@ -12,12 +12,13 @@ from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt, Tile
 from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.analysis.contract import as_held
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.cpu import across
+from onnxfuse.schedule.cpu import horizontal
+from onnxfuse.schedule.cpu.causal_skip import visible
 from onnxfuse.schedule.cpu.flat import flat_phase
 from onnxfuse.schedule.cpu.tiles import (
     EVEN,
@@ -30,14 +31,13 @@ from onnxfuse.schedule.cpu.tiles import (
     right_offset,
     tile_window,
 )
-from onnxfuse.schedule.cpu.visible import visible
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
 from onnxfuse.schedule.nests.jobs import Job, is_output
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
-from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.schedule.passes.fetch import LONG, fetched
+from onnxfuse.schedule.passes.prefetch import LONG, fetched
 from onnxfuse.target import Target
 
 
@@ -185,7 +185,7 @@ def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_bat
         stmts += written(part, levels, f"s{frame.stages}")
     if frame.row is None or frame.tall == 1 or frame.tall > frame.lanes:
         return stmts
-    stmts, buffers = across.together(stmts, frame.row, frame.first, frame.tall, frame.lanes)
+    stmts, buffers = horizontal.together(stmts, frame.row, frame.first, frame.tall, frame.lanes)
     frame.locals.extend(b for b in buffers if b not in frame.locals)
     return stmts
 
@@ -265,7 +265,7 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Target) ->
     segments = product([s.extent for s in tiled.segments]).constant or 1
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
     even = frame.row is not None and even_rows(tiled, rows, load, row, frame.tall, frame.places)
-    point = Point(
+    point = RowPointer(
         TABLE,
         row,
         frame.first,

@@ -8,7 +8,7 @@ from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Coding, Loop, Pack, Stmt, Touch
+from onnxfuse.ir.kernel import Bind, Coding, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
@@ -107,7 +107,7 @@ def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
     return written([goal], [Level(at, "vector")]), PADDING
 
 
-def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Touch]:
+def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Prefetch]:
     """What the tile below reads of each tensor that runs with the lanes and changes with the row.
 
     Not what is looked up: behind the last row, its indices would be read outside of their tensor.
@@ -117,7 +117,7 @@ def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: 
         if any(isinstance(a, Loaded) for a in atoms(at)):
             continue
         if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
-            yield Touch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
+            yield Prefetch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
 
 
 def epilogue(

@@ -15,7 +15,7 @@ from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, Point, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt, Tile
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.schedule.analysis.memory import Place, flat
@@ -241,7 +241,7 @@ class _Winograd:
         p, begin = Axis("p", Index.of(n)), Index.of(self.first) - self.begin
         load = Load(LEFT, ((k * n + p) * self.left + (Index.of(self.row) - self.begin) * self.pitch,), F32)
         first, last, depth = Index.of(self.first), Index.of(self.last), Index.of(self.depth)
-        table = Point(TABLE, self.row, first, last, self.tall, (), load, depth, even=True)
+        table = RowPointer(TABLE, self.row, first, last, self.tall, (), load, depth, even=True)
         tile = Tile(
             SUMS,
             Index.of(p) * self.sums + begin * self.width,

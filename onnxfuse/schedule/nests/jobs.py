@@ -25,8 +25,8 @@ from onnxfuse.schedule.analysis.groups import channel_blocks
 from onnxfuse.schedule.analysis.image import image_of, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nests.nest import Goal, order_of
-from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 from onnxfuse.target import Target
 

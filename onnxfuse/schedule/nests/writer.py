@@ -14,10 +14,10 @@ from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
-from onnxfuse.ir.kernel import Accumulate, Bind, Fold, Let, Loop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
-from onnxfuse.schedule.nests.pieces import parted
+from onnxfuse.schedule.nests.subranges import parted
 
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
@@ -175,7 +175,7 @@ class Writer:
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
         ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
-        self.at[level].append(Fold(names, x.combine, x.body[0].dtype, closed, ways))
+        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, ways))
         return Load(names[x.slot], (), x.dtype)
 
     def _folded(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
@@ -235,7 +235,7 @@ class Writer:
         self.shared = set()
         for name, x in zip(names, reduces, strict=True):
             self.known[x] = name
-        self.at[level].append(Fold(tuple(names), first.combine, first.body[0].dtype, closed))
+        self.at[level].append(ReduceLoop(tuple(names), first.combine, first.body[0].dtype, closed))
 
 
 def _in_parts(x: Reduce, in_vector: bool) -> Reduce | None:
@@ -323,17 +323,19 @@ def use_counts(values: Sequence[Scalar]) -> dict[Scalar, int]:
 
 
 def written(
-    goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "", *, woven: bool = False
+    goals: Sequence[Goal], loops: Sequence[Level], prefix: str = "", *, interleaved: bool = False
 ) -> tuple[Stmt, ...]:
     """Statements that compute the goals' values over the loops and store them in the innermost one.
 
     Their variables begin with `prefix`, so that stages that follow each other do not share names. Woven goals are
     elements side by side, which one statement stores.
     """
-    return finished(Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix), goals, woven=woven)
+    return finished(
+        Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix), goals, interleaved=interleaved
+    )
 
 
-def finished(writer: Writer, goals: Sequence[Goal], *, woven: bool = False) -> tuple[Stmt, ...]:
+def finished(writer: Writer, goals: Sequence[Goal], *, interleaved: bool = False) -> tuple[Stmt, ...]:
     """All statements of a writer, once the goals' values are written and stored."""
     for t in goals:
         writer.also |= t.also
@@ -343,9 +345,9 @@ def finished(writer: Writer, goals: Sequence[Goal], *, woven: bool = False) -> t
     values = []
     for t in goals:
         values.append(writer.visit(t.value, uses, len(writer.loops)))
-        if not woven:
+        if not interleaved:
             writer.at[-1].append(Store(t.buffer, writer.index(t.offset), values[-1]))
-    if woven:
+    if interleaved:
         offset = writer.index(goals[0].offset)
         writer.at[-1].append(Store(goals[0].buffer, offset, values[0], behind=tuple(values[1:])))
     return (*writer.at[0], *_closed(writer.at[1:], writer.loops, {}))

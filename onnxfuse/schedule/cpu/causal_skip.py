@@ -13,7 +13,7 @@ from onnxfuse.ir.compose import sources
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, Symbol, atoms, axes_of, floor_div, nonnegative
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Bind, Fold, Loop, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt, Tile
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
@@ -157,7 +157,7 @@ def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], en
                 s = replace(s, end=panels[s.axis.name])
             elif s.axis.name in keys.sums:
                 s = replace(s, body=tuple(replace(x, length=end) if isinstance(x, Tile) else x for x in s.body))
-        elif isinstance(s, Fold):
+        elif isinstance(s, ReduceLoop):
             s = replace(s, body=_ended(s.body, keys, panels, end))
         made.append(s)
     return tuple(made)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.index import ONE, Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Accumulate, Fold, Let, Loop, Stmt, Store, Touch
+from onnxfuse.ir.kernel import Accumulate, Let, Loop, Prefetch, ReduceLoop, Stmt, Store
 from onnxfuse.ir.scalar import Load, Scalar
 
 LONG = 256  # elements of a row worth it
@@ -19,7 +19,7 @@ LONG = 256  # elements of a row worth it
 
 def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
     """Statements of one row (or window of rows) that also touch what they use `ahead` rows on."""
-    wanted: dict[str, tuple[Loop, Touch]] = {}
+    wanted: dict[str, tuple[Loop, Prefetch]] = {}
     for loop in _vector_loops(stmts):
         if (loop.end - loop.begin).constant is not None and (loop.end - loop.begin).constant < LONG:
             continue
@@ -28,7 +28,7 @@ def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple
             if any(isinstance(a, Loaded) for a in atoms(at)):  # what is looked up ahead may lie outside its tensor
                 continue
             if load.source.startswith("in") and coefficient(at, loop.axis) == ONE and row in axes_of(at):
-                wanted[load.source] = (loop, Touch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))
+                wanted[load.source] = (loop, Prefetch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))
     return _with(stmts, list(wanted.values()))
 
 
@@ -36,7 +36,7 @@ def _vector_loops(stmts: tuple[Stmt, ...]) -> Iterator[Loop]:
     for s in stmts:
         if isinstance(s, Loop) and s.kind == "vector":
             yield s
-        elif isinstance(s, (Loop, Fold)):
+        elif isinstance(s, (Loop, ReduceLoop)):
             yield from _vector_loops(s.body)
 
 
@@ -50,10 +50,10 @@ def _loads(stmts: tuple[Stmt, ...]) -> Iterator[Load]:
         yield from (x for v in values for x in loads(v) if x.index and not x.guards)
 
 
-def _with(stmts: tuple[Stmt, ...], wanted: list[tuple[Loop, Touch]]) -> tuple[Stmt, ...]:
+def _with(stmts: tuple[Stmt, ...], wanted: list[tuple[Loop, Prefetch]]) -> tuple[Stmt, ...]:
     made: list[Stmt] = []
     for s in stmts:
-        if isinstance(s, (Loop, Fold)):
+        if isinstance(s, (Loop, ReduceLoop)):
             touches = tuple(touch for loop, touch in wanted if loop is s)
             made.append(replace(s, body=(*touches, *_with(s.body, wanted))))
         else:

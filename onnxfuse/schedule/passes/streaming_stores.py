@@ -9,7 +9,7 @@ from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, Axis
 from onnxfuse.ir.indexing import coefficient, product
-from onnxfuse.ir.kernel import Accumulate, Fold, Let, Loop, Param, Phase, Stmt, Store, When, statements
+from onnxfuse.ir.kernel import Accumulate, Let, Loop, Param, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Target
 
@@ -40,7 +40,7 @@ def _streamed(body: tuple[Stmt, ...], names: Container[str], axis: Axis | None) 
     for s in body:
         if isinstance(s, Loop):
             s = replace(s, body=_streamed(s.body, names, s.axis if s.kind == "vector" else axis))
-        elif isinstance(s, (Fold, When)):
+        elif isinstance(s, (ReduceLoop, When)):
             s = replace(s, body=_streamed(s.body, names, axis))
         elif isinstance(s, Store) and s.buffer in names and axis is not None and coefficient(s.offset, axis) == ONE:
             s = replace(s, stream=True)

@@ -16,7 +16,7 @@ from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.nest import Goal, Level
-from onnxfuse.schedule.nests.pieces import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Target
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.kernel import Across, Buffer, Fold, Let, Loop, Stmt, Store, statements
+from onnxfuse.ir.kernel import Buffer, HorizontalReduce, Let, Loop, ReduceLoop, Stmt, Store, statements
 from onnxfuse.ir.scalar import Load, Scalar
 
 TOGETHER = ("sum", "max", "peak", "min")
@@ -26,21 +26,21 @@ def together(
     loop = stmts[0]
     *before, store = loop.body
     fold = before[-1] if before else None
-    if not isinstance(fold, Fold) or not isinstance(store, Store) or not _suits(fold, store.value):
+    if not isinstance(fold, ReduceLoop) or not isinstance(store, Store) or not _suits(fold, store.value):
         return stmts, ()
     at = Index.of(row) - first
     carried = replace(fold, part=(PARTS, at * lanes))
     rows = (replace(loop, body=(*before[:-1], carried)),)
     buffers = (Buffer(PARTS, F32, Index.of(tall * lanes), "local"),)
     if store.value == Load(fold.targets[0], (), F32) and store.offset == at:
-        return (*rows, Across(store.buffer, PARTS, fold.combine, loop.end - loop.begin)), buffers
+        return (*rows, HorizontalReduce(store.buffer, PARTS, fold.combine, loop.end - loop.begin)), buffers
     read = Let(fold.targets[0], Load(SUMS, (at,), F32))
-    across = Across(SUMS, PARTS, fold.combine, loop.end - loop.begin)
+    across = HorizontalReduce(SUMS, PARTS, fold.combine, loop.end - loop.begin)
     finish = replace(loop, body=(read, store))
     return (*rows, across, finish), (*buffers, Buffer(SUMS, F32, Index.of(max(tall, lanes)), "local"))
 
 
-def _suits(fold: Fold, value: Scalar) -> bool:
+def _suits(fold: ReduceLoop, value: Scalar) -> bool:
     """A plain fold carried by a vector loop, whose result alone decides what is stored."""
     carried = any(isinstance(s, Loop) and s.kind == "vector" for s in statements(fold.body))
     alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
