@@ -207,7 +207,7 @@ def _product(call: Call) -> Work:
         return Work("product of codes", operations)
     if len(right.shape) > 2 and len(out.shape) > 1:
         return Work("product batched" if out.shape[-2] > _SHORT else "product of few rows", operations)
-    rows = out.elements // max(out.shape[-1], 1)
+    rows = out.elements // max(out.shape[-1], 1) if out.shape else 1
     return Work("product of a row" if rows == 1 else "product of few rows" if rows <= _SHORT else "product", operations)
 
 

@@ -112,6 +112,15 @@ def test_every_operator_with_a_row_has_a_kind():
             assert node_seconds(Call(op, tensors, tensors[:1], {}), V4) > 0, op
 
 
+def test_products_of_vectors():
+    """Operands of one dimension: the result has one fewer, down to a scalar."""
+    dot = Call("MatMul", (floats(512), floats(512)), (floats(),), {})
+    row = Call("MatMul", (floats(512), floats(512, 64)), (floats(64),), {})
+    column = Call("MatMul", (floats(64, 512), floats(512)), (floats(64),), {})
+    assert all(work_of(call).kind.startswith("product") for call in (dot, row, column))
+    assert node_seconds(dot, V4) <= node_seconds(row, V4)
+
+
 def test_weights_that_come_round_come_from_memory():
     row = Call("MatMul", (floats(1, 512), floats(512, 512, constant=True)), (floats(1, 512),), {})
     assert node_seconds(row, V4, 1e9) > 1.5 * node_seconds(row, V4)
