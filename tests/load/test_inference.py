@@ -119,7 +119,7 @@ def test_what_fails_shares_its_seconds():
 @pytest.mark.parametrize("ending", ["pass", "os.kill(os.getpid(), signal.SIGKILL)"])
 def test_the_process_ends_with_the_one_that_asks(ending: str):
     program = (
-        "import os, signal, onnx\nfrom onnxfuse import inference\n"
+        "import os, signal, onnx\nfrom onnxfuse.runtime import inference\n"
         "inference.of_model(onnx.ModelProto(ir_version=8))\n"
         f"print(inference._PROGRAM._running[1]._child.pid, flush=True)\n{ending}"
     )
