@@ -74,6 +74,5 @@ def test_a_pixel_that_is_no_number_reaches_no_farther_by_winograd(way: str, pads
             known = ~np.isnan(there)
             assert np.array_equal(there[known & np.isinf(there)], here[known & np.isinf(there)])
             finite = np.isfinite(there)
-            size = np.abs(there[finite])
-            scale = np.where(size > 1e30, size.max(), np.maximum(1.0, size))  # by a small weight, beside larger ones
-            assert (np.abs(here[finite] - there[finite]) <= 1e-5 * scale).all()
+            largest = np.abs(there[finite]).max()  # the results of a tile are rounded as the largest of them is
+            assert (np.abs(here[finite] - there[finite]) <= 1e-5 * largest).all()
