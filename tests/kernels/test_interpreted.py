@@ -35,6 +35,10 @@ EVERY = [
     for i, (_, case, target) in enumerate(kernels())
 ]
 COMPARED = [k for k in kernels() if k[2] == MAIN and not k[1].name.startswith(LONG)][::FEW]
+# The library of a whole table is compiled for each: some of the first table every time, the others under `slow`.
+COMPILED = [
+    pytest.param(*k, id=k[1].name, marks=[] if k[0] is COMPARED[0][0] else [pytest.mark.slow]) for k in COMPARED
+]
 
 
 def kernel_for(case: Case, target: str) -> Kernel:
@@ -67,7 +71,7 @@ def test_any_number_of_tasks_computes_the_same(table: Sequence[Case], case: Case
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("table", "case", "target"), COMPARED, ids=[case.name for _, case, _ in COMPARED])
+@pytest.mark.parametrize(("table", "case", "target"), COMPILED)
 def test_the_compiled_kernel_computes_the_same(table: Sequence[Case], case: Case, target: str) -> None:
     """Within twice the bound of either, to the bit where nothing is rounded."""
     kernel = kernel_for(case, target)
