@@ -51,7 +51,7 @@ class Opened:
 
 
 def main(request: dict[str, Any]) -> dict[str, Any]:
-    """Answer a request of `profile_gain.py`."""
+    """Answer a request of `gain.py`."""
     begin = time.monotonic()
     wish = {key: request[key] for key in ("inputs", "seed")}
     with work_folder() as folder:

@@ -1,4 +1,4 @@
-"""The half of calibration that runs the measuring kernel: the program that `profile_machine.py` starts."""
+"""The half of calibration that runs the measuring kernel: the program that `machine.py` starts."""
 
 from __future__ import annotations
 

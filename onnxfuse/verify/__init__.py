@@ -153,7 +153,7 @@ def _undone(problem: DeviceError, notes: Path) -> Verdict:
 def judged(
     measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None, precision: str = "fp32"
 ) -> Verdict:
-    """The verdict on what `verify_child.measure` measured."""
+    """The verdict on what `child.measure` measured."""
     if "problem" in measured:
         return _only_loaded(measured)
     floors = [max(measured["floor"], compare.rounded(precision, moved)) for moved in measured["moved"]]
