@@ -15,9 +15,10 @@ from onnxfuse.emit.proto import node_proto, set_metadata, value_info, without
 from onnxfuse.emit.weights import Weights
 from onnxfuse.ir.graph import Graph, Node, sorted_nodes
 from onnxfuse.ir.layout import Shape
-from onnxfuse.load.inline import defined, free_names, graphs
+from onnxfuse.load.inline import defined, free_names
 from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
+from onnxfuse.runtime.graphs import graphs
 
 _CALL = "\0fused"  # domain of the stand-ins for groups while nodes are put in order
 

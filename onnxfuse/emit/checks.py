@@ -10,8 +10,8 @@ from onnxfuse.emit.planned import Fused
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.layout import PLAIN, Layout
-from onnxfuse.load.inline import defined, free_names, graphs
-from onnxfuse.runtime.unfolded import subgraphs
+from onnxfuse.load.inline import defined, free_names
+from onnxfuse.runtime.graphs import graphs, subgraphs
 
 DOMAIN = "onnxfuse."  # of fused nodes begins so
 

@@ -16,10 +16,10 @@ from onnxfuse.emit.proto import node_proto, set_metadata, tensors_in, without
 from onnxfuse.emit.weights import Weight, Weights
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
-from onnxfuse.load.inline import graphs
 from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
 from onnxfuse.load.wire import Buffer, key_of, slim
+from onnxfuse.runtime.graphs import graphs
 
 _IR_WITH_FUNCTIONS = 8
 

@@ -13,9 +13,10 @@ from dataclasses import dataclass
 import onnx
 
 from onnxfuse.ir.graph import Graph, Node
-from onnxfuse.load.inline import defined, graphs
+from onnxfuse.load.inline import defined
 from onnxfuse.load.simplify import alive
 from onnxfuse.load.source import Source
+from onnxfuse.runtime.graphs import graphs
 
 Outputs = tuple[str, ...]
 Path = tuple[tuple[Outputs, str], ...]  # from graph to graph: the outputs of a node, the attribute that holds the next

@@ -14,7 +14,7 @@ from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.graph import Attribute, Constant, Node, sorted_nodes
 from onnxfuse.load.inline import free_names
 from onnxfuse.load.tensors import Payloads, constant, sparse_constant
-from onnxfuse.runtime.unfolded import subgraphs
+from onnxfuse.runtime.graphs import subgraphs
 
 _KIND = onnx.AttributeProto
 _IR_WITH_OVERRIDABLE = 4  # before, every initializer had to be listed as an input, and none could be overridden

@@ -20,7 +20,7 @@ from onnxfuse.load.infer import NodeInference, type_proto
 from onnxfuse.load.shapes import Setting, propagate
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.runtime.unfolded import subgraphs
+from onnxfuse.runtime.graphs import subgraphs
 
 _DEEPEST = 3  # bodies within bodies
 

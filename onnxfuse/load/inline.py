@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 
 import onnx
 
-from onnxfuse.runtime.unfolded import subgraphs
+from onnxfuse.runtime.graphs import graphs, subgraphs
 
 
 def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
@@ -34,14 +33,6 @@ def inlined(proto: onnx.ModelProto) -> onnx.ModelProto | None:
     finally:
         log.setLevel(level)
     return None if _shadows(result.graph) > _shadows(proto.graph) else result
-
-
-def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    """A graph and all graphs inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for inner in subgraphs(node):
-            yield from graphs(inner)
 
 
 def defined(graph: onnx.GraphProto) -> set[str]:

@@ -16,7 +16,7 @@ from onnxfuse.load.branches import opened
 from onnxfuse.load.convert import Parts, convert
 from onnxfuse.load.dims import Names, declared_type, names_of
 from onnxfuse.load.infer import NodeInference, inferred
-from onnxfuse.load.inline import graphs, inlined
+from onnxfuse.load.inline import inlined
 from onnxfuse.load.legal import marked
 from onnxfuse.load.names import defined_once, respelled
 from onnxfuse.load.read import File, read
@@ -26,7 +26,7 @@ from onnxfuse.load.source import Source, opsets_of
 from onnxfuse.load.tensors import Payloads
 from onnxfuse.load.typed import declared, typed
 from onnxfuse.runtime import inference
-from onnxfuse.runtime.unfolded import bounded
+from onnxfuse.runtime.graphs import bounded, graphs
 
 OLDEST = 7  # the first opset whose broadcasting is that of NumPy
 UNSTATED = 21  # the newest opset of the oldest runtime that is served, 1.18

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import onnx
 from onnx import helper
 
-from onnxfuse.load.inline import graphs
-from onnxfuse.runtime.unfolded import subgraphs
+from onnxfuse.runtime.graphs import graphs, subgraphs
 
 _TENSOR = onnx.TensorProto
 _LISTS = {

@@ -14,9 +14,9 @@ import onnx
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # protobuf ships no types
 
 from onnxfuse.errors import ModelError, UsageError
-from onnxfuse.load.inline import graphs
 from onnxfuse.load.tensors import mapped
 from onnxfuse.load.wire import Malformed, slim
+from onnxfuse.runtime.graphs import graphs
 
 # What people hand over by mistake, by the bytes that it begins with.
 _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (

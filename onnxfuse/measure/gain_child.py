@@ -25,6 +25,7 @@ from onnxfuse.measure.gain import LOST, AtSize, Gained, Tried
 from onnxfuse.measure.profile_child import DOMAIN, KERNEL_TIME, typical_inputs
 from onnxfuse.runtime import engine, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.graphs import graphs
 
 PROFILED = 3  # runs of each model at each size, node by node
 SURE = 0.005  # half the width of an interval that is narrow enough
@@ -175,7 +176,7 @@ def _filled(names: Sequence[str | None], at: int, *, ahead: bool) -> str:
 def _kernel_ops(model: str) -> dict[str, str]:
     """By name of each node that calls a kernel of ours, its operator type."""
     proto = feed_limits.load_proto(Path(model))
-    nodes = (node for graph in feed_limits.graphs(proto.graph) for node in graph.node)
+    nodes = (node for graph in graphs(proto.graph) for node in graph.node)
     return {node.name: node.op_type for node in nodes if node.domain.startswith(DOMAIN)}
 
 

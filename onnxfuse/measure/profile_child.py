@@ -19,6 +19,7 @@ from onnx import ModelProto
 from onnxfuse.measure import turns
 from onnxfuse.runtime import engine, feed_limits, feeds, process
 from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.graphs import graphs
 from onnxfuse.verify import trial
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
@@ -165,7 +166,7 @@ def node_origins(model: ModelProto) -> dict[str, tuple[str, ...]]:
     functions = {(each.domain, each.name): _origin(each) for each in model.functions}
     return {
         node.name: _origin(node) or functions.get((node.domain, node.op_type), ()) or (node.name,)
-        for graph in feed_limits.graphs(model.graph)
+        for graph in graphs(model.graph)
         for node in graph.node
         if node.name
     }

@@ -15,7 +15,6 @@ from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.load.inline import graphs
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import described, features_of, forbidden, names_of, predicted
@@ -27,6 +26,7 @@ from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
 from onnxfuse.report.result import GroupResult, Model
+from onnxfuse.runtime.graphs import graphs
 from onnxfuse.target import Target
 
 

@@ -25,6 +25,7 @@ _PROGRAM = (
     "runtime/feed_limits",
     "runtime/feed_sizes",
     "runtime/feeds",
+    "runtime/graphs",
     "verify/__init__",
     "verify/child",
     "verify/compare",

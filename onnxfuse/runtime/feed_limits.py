@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -24,7 +24,7 @@ from onnx import (
 
 from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.runtime import inference
-from onnxfuse.runtime.unfolded import bounded
+from onnxfuse.runtime.graphs import bounded, graphs
 
 _SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
 
@@ -135,15 +135,6 @@ def rank_of(name: str, graph: GraphProto) -> int:
         if name in node.input[:1] and node.op_type in _RANKED and len(node.input) > 1:
             return len(shapes.get(node.input[1], ()))
     return 0
-
-
-def graphs(graph: GraphProto) -> Iterator[GraphProto]:
-    """A graph and all graphs inside its nodes."""
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (attribute.g, *attribute.graphs) if attribute.HasField("g") or attribute.graphs else ():
-                yield from graphs(inner)
 
 
 def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:

@@ -10,8 +10,9 @@ from typing import TypeAlias, TypeVar
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
 
 from onnxfuse.runtime import inference
-from onnxfuse.runtime.feed_limits import graphs, shapes_of
+from onnxfuse.runtime.feed_limits import shapes_of
 from onnxfuse.runtime.feeds import Input
+from onnxfuse.runtime.graphs import graphs
 
 T = TypeVar("T")
 Extents: TypeAlias = tuple[int | str | None, ...]

@@ -13,7 +13,8 @@ from onnx import ModelProto, TensorProto, numpy_helper
 from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime import engine, feeds
+from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Load, Watch
 from onnxfuse.verify import compare, trial, truth
 from onnxfuse.verify.compare import Results
@@ -224,7 +225,7 @@ def makes_codes(bare: ModelProto) -> bool:
 
 
 def _nodes(bare: ModelProto) -> Iterator[Any]:
-    for graph in feed_limits.graphs(bare.graph):
+    for graph in graphs(bare.graph):
         yield from graph.node
     for function in bare.functions:
         yield from function.node

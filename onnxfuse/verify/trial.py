@@ -16,9 +16,10 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.engine import Array
 from onnxfuse.runtime.feed_sizes import fixed_sizes, told_sizes
+from onnxfuse.runtime.graphs import graphs
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 
@@ -126,7 +127,7 @@ class _Runner:
 
 def _order(bare: ModelProto) -> dict[str, int]:
     """Places of nodes, those of inner graphs behind all others."""
-    nodes = [node for graph in feed_limits.graphs(bare.graph) for node in graph.node]
+    nodes = [node for graph in graphs(bare.graph) for node in graph.node]
     return {node.name: at for at, node in enumerate(nodes) if node.name}
 
 

@@ -29,7 +29,8 @@ from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.runtime import engine, feed_limits
+from onnxfuse.runtime import engine
+from onnxfuse.runtime.graphs import graphs
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Array, Results
 
@@ -79,8 +80,8 @@ def _alone(wide: ModelProto, node: NodeProto, known: Mapping[str, Array]) -> tup
     read = [*node.input]
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs) if attribute.HasField("g") or attribute.graphs else ():
-            read += [name for inner in feed_limits.graphs(graph) for each in inner.node for name in each.input]
-            read += [each.name for inner in feed_limits.graphs(graph) for each in inner.output]
+            read += [name for inner in graphs(graph) for each in inner.node for name in each.input]
+            read += [each.name for inner in graphs(graph) for each in inner.output]
     given = {name: known[name] for name in dict.fromkeys(read) if name in known}
     graph = GraphProto(name="one", node=[node], output=[ValueInfoProto(name=name) for name in node.output if name])
     for name, value in given.items():

@@ -1,6 +1,7 @@
-"""How large a model is once every call of its own functions is written out: it may double with each of them.
+"""Graphs inside of graphs, and how large a model is once every call of its own functions is written out.
 
-The runtime and the tools of ONNX write them out whatever comes of it; a model of a few kilobytes takes them years.
+It may double with each of them. The runtime and the tools of ONNX write them out whatever comes of it; a model of a few
+kilobytes takes them years.
 """
 
 from __future__ import annotations
@@ -51,3 +52,11 @@ def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
             yield a.g
         elif a.type == onnx.AttributeProto.GRAPHS:
             yield from a.graphs
+
+
+def graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """A graph and all graphs inside its nodes."""
+    yield graph
+    for node in graph.node:
+        for inner in subgraphs(node):
+            yield from graphs(inner)
