@@ -6,16 +6,14 @@ machine is the same again. For other machines, and where a lock file says what t
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, replace
 from importlib.util import find_spec
 from itertools import islice, product
 from typing import Any
 
 from onnxfuse.build.cache import Cache
-from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
+from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.load.dims import is_extent
 from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import Gained, Tried, gained_of
@@ -24,7 +22,7 @@ from onnxfuse.pipeline.finish import cache_of
 from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import remembered
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.remembered import key_of_bytes
+from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt
@@ -151,7 +149,7 @@ def _found(
 ) -> tuple[Gained, bool]:
     """What is gained, and whether that was known before."""
     options = context.options
-    known = _recalled(cache, key)
+    known = recalled(cache, key, gained_of)
     if known is not None:
         return known, True
     left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
@@ -168,20 +166,8 @@ def _found(
         time_limit=context.meter.left,
         memory_limit=size_of(options.memory_budget) if options.memory_budget else None,
     )
-    if cache is not None:
-        with suppress(OutputError):
-            cache.put(key, json.dumps(asdict(found)).encode())
+    keep(cache, key, asdict(found))
     return found, False
-
-
-def _recalled(cache: Cache | None, key: str) -> Gained | None:
-    """What was measured of the same bytes; what cannot be read counts as absent."""
-    path = cache.get(key) if cache is not None else None
-    if path is None:
-        return None
-    with suppress(OSError, ValueError, TypeError, KeyError):
-        return gained_of(json.loads(path.read_text(encoding="utf-8")))
-    return None
 
 
 def _kernels(b: Build) -> dict[str, tuple[str, ...]]:

@@ -6,15 +6,13 @@ measured of, so that equal builds on one machine say the same.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 
 from onnxfuse.build.cache import Cache, key_of
-from onnxfuse.errors import OutputError
 from onnxfuse.load import Source
+from onnxfuse.pipeline.remembered import keep, recalled
 from onnxfuse.pipeline.state import Build, have
 from onnxfuse.report.result import Loading
 from onnxfuse.runtime.memory import Load
@@ -49,15 +47,10 @@ def _bytes(paths: Iterable[Path]) -> int:
 
 def remembered(cache: Cache | None, key: str, loads: tuple[Load, ...]) -> tuple[Load, ...]:
     """What was measured the first time that these bytes were; `key` is theirs."""
-    if cache is None or not key:
-        return loads
     place = key_of("loads", key)
-    path = cache.get(place)
-    if path is not None:
-        with suppress(OSError, ValueError, TypeError):
-            known: list[Mapping[str, object]] = json.loads(path.read_text(encoding="utf-8"))
-            return tuple(Load(**each) for each in known)  # type: ignore[arg-type]  # as they were written
+    known = recalled(cache, place, lambda held: tuple(Load(**each) for each in held))
+    if known is not None:
+        return known
     if loads:
-        with suppress(OutputError):
-            cache.put(place, json.dumps([asdict(each) for each in loads]).encode())
+        keep(cache, place, [asdict(each) for each in loads])
     return loads

@@ -7,11 +7,11 @@ and of the libraries, the inputs, the limits, the runtime, the machine, and the 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
 from onnxfuse.errors import OutputError
@@ -19,6 +19,8 @@ from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.document import envelope
 from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import Run, Verdict
+
+T = TypeVar("T")
 
 _PROGRAM = (
     "runtime/engine",
@@ -47,21 +49,35 @@ class Memory:
 
     def recall(self) -> Verdict | None:
         """The verdict on the same bytes; one that cannot be read counts as absent."""
-        path = self.cache.get(self.key) if self.cache is not None else None
-        if path is None:
-            return None
-        with suppress(OSError, ValueError, TypeError, KeyError):
-            held = json.loads(path.read_text(encoding="utf-8"))
-            runs = tuple(Run(**each) for each in held["runs"])
-            loads = tuple(Load(**each) for each in held["loads"])
-            return Verdict(**held | {"runs": runs, "unsteady": tuple(held["unsteady"]), "loads": loads, "cached": True})
-        return None
+        return recalled(self.cache, self.key, _verdict)
 
     def keep(self, verdict: Verdict) -> None:
         """Keep a verdict that says yes; a cache that cannot be written keeps nothing."""
-        if self.cache is not None and verdict.ok and not verdict.cached:
-            with suppress(OutputError):
-                self.cache.put(self.key, json.dumps(asdict(verdict)).encode())
+        if verdict.ok and not verdict.cached:
+            keep(self.cache, self.key, asdict(verdict))
+
+
+def _verdict(held: Any) -> Verdict:
+    runs = tuple(Run(**each) for each in held["runs"])
+    loads = tuple(Load(**each) for each in held["loads"])
+    return Verdict(**held | {"runs": runs, "unsteady": tuple(held["unsteady"]), "loads": loads, "cached": True})
+
+
+def recalled(cache: Cache | None, key: str, make: Callable[[Any], T]) -> T | None:
+    """What is made of the plain values that are kept under a key; what cannot be read counts as absent."""
+    path = cache.get(key) if cache is not None else None
+    if path is None:
+        return None
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        return make(json.loads(path.read_text(encoding="utf-8")))
+    return None
+
+
+def keep(cache: Cache | None, key: str, values: Any) -> None:
+    """Keep plain values under a key; a cache that cannot be written keeps nothing."""
+    if cache is not None:
+        with suppress(OutputError):
+            cache.put(key, json.dumps(values).encode())
 
 
 def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
