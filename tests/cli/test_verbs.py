@@ -72,9 +72,9 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     assert said.code == 1 and "slower" in said.last and said.json["verdict"] == "slower"
     said = against(1000.0)
     assert said.code == 0 and said.json["verdict"] == "not slower"
-    said = against(1.0, half=1e6)
+    said = against(4.0, half=1e6)
     assert said.code == 0 and said.json["verdict"] == "inconclusive" and "--strict makes it an error" in said.err
-    assert against(1.0, "--strict", half=1e6).code == 1
+    assert against(4.0, "--strict", half=1e6).code == 1
     del fast["models"][0]["level_ms"]  # of an earlier version: the least time is taken as it is
     fast["models"][0]["latency_ms"]["min"] *= 1000
     Path("old.json").write_text(json.dumps(fast))
