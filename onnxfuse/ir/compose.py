@@ -58,6 +58,11 @@ def indices_of(x: Scalar) -> Iterator[Index]:
                 yield from (g.index, g.extent)
 
 
+def computes(x: Scalar) -> bool:
+    """Whether a scalar is more than an element that was moved, filled in or cast."""
+    return any(isinstance(n, Reduce) or (isinstance(n, Apply) and n.fn != "cast") for n in walk(x))
+
+
 def sources(x: Scalar) -> frozenset[str]:
     """Names of all tensors that x reads, those behind loaded indices too."""
     found = {n.source for n in loads(x)}

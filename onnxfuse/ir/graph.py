@@ -79,17 +79,21 @@ LIMIT = 1024  # bytes of a constant inside a function body: larger ones would be
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A tensor known before the model runs. `load` maps or makes its array; `raw` is what the loader had."""
+    """A tensor known before the model runs. `load` maps or makes its array, or gives the one that is `in_memory`;
+
+    `raw` is what the loader had.
+    """
 
     dtype: DType
     shape: tuple[int, ...]
     load: Callable[[], np.ndarray[Any, Any]]
     raw: Any = None
+    in_memory: bool = False
 
     @staticmethod
     def of(array: np.ndarray[Any, Any], dtype: DType) -> Constant:
         """A constant that holds its array."""
-        return Constant(dtype, tuple(array.shape), lambda: array)
+        return Constant(dtype, tuple(array.shape), lambda: array, in_memory=True)
 
     @property
     def size(self) -> int:

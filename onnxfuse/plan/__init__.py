@@ -35,6 +35,7 @@ from onnxfuse.plan.kinds import (
     kind_of,
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
+from onnxfuse.plan.once import computed_once
 from onnxfuse.plan.refusals import BEST, about, cut, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.storage_types import held_in
@@ -49,7 +50,7 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
     """Groups of a graph. Nodes named in `forbidden` stay with the runtime."""
     graph = with_own_decoders(graph, rows)
     kinds, decisions = _kinds(graph, rows, options, forbidden)
-    theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows)
+    theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
     decisions.extend(theirs.values())
     kinds = {i: k for i, k in kinds.items() if i not in theirs}
     left: set[str] = set()

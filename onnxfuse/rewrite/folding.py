@@ -1,7 +1,8 @@
 """The values of nodes whose inputs are constants: small ones at once, large ones when somebody loads them.
 
-Nothing that is large and lazy is kept: each `load` computes again from the constants behind it, so that weights are
-never held twice.
+Nothing that is large and comes from a file is kept: each `load` computes again from the constants behind it, so that
+weights are never in memory twice. What a model itself computes of small constants is kept, since a chain of such nodes
+would be evaluated again for each of its readers.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from functools import partial
 
 import numpy as np
 
-from onnxfuse.ir.compose import indices_of, sources, walk
+from onnxfuse.ir.compose import computes, indices_of, sources, walk
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.index import ZERO, Index, Loaded, atoms, axes_of, in_range, symbols_of
 from onnxfuse.ir.indexing import flatten, product, substitute
@@ -21,8 +22,9 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.work import Array, Definitions, Miss
 
 EAGER_BYTES = 64 << 10  # results up to this are computed at once, and always worth a constant
-LARGEST_BYTES = 1 << 20  # a result may grow up to this, and to GROWTH times what it is made of
+LARGEST_BYTES = 1 << 20  # what only moves and repeats may grow up to this, and to GROWTH times what it is made of
 GROWTH = 4
+COMPUTED_BYTES = 4 << 20  # what is computed may grow up to this: filters made by a model itself, tables of positions
 LARGEST_WORK = 1 << 23  # elements visited by one evaluation, except where NumPy has a function for it
 
 Constants = Mapping[str, Constant]
@@ -40,7 +42,9 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     shapes = {d.name: _static(d) for d in own}
     size = sum(int(np.prod(shapes[d.name], dtype=np.int64)) * d.value.dtype.bytes for d in own)
     have = sum(constants[s].bytes for s in needed)
-    if size > EAGER_BYTES and size > have and size > min(LARGEST_BYTES, GROWTH * have):
+    computed = any(computes(d.value) for d in definitions)
+    again = not all(constants[s].in_memory or constants[s].bytes <= EAGER_BYTES for s in needed)
+    if size > max(EAGER_BYTES, have, COMPUTED_BYTES if computed else min(LARGEST_BYTES, GROWTH * have)):
         raise Miss(f"{size} bytes from {have} are too many")
     arrays = {s: constants[s] for s in needed}
     move = moved(own[0], arrays) if len(definitions) == 1 else None
@@ -49,7 +53,7 @@ def folded(definitions: Definitions, outputs: tuple[str, ...], constants: Consta
     gathers = any(isinstance(a, Loaded) for d in definitions for i in indices_of(d.value) for a in atoms(i))
     if gathers and size > LARGEST_BYTES:
         raise Miss("an index may be out of range, which only the evaluation tells")
-    if gathers or size <= EAGER_BYTES:
+    if gathers or size <= EAGER_BYTES or (computed and size <= COMPUTED_BYTES and not again):
         return _now(definitions, own, arrays)
     return {d.name: Constant(d.value.dtype, shapes[d.name], _later(definitions, d, arrays, move)) for d in own}
 

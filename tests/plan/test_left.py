@@ -121,3 +121,17 @@ def test_an_output_of_the_model_that_is_taken_out_of_it_is_fused() -> None:
     del proto.graph.output[0]
     without = plan(plans.graph_of(proto), ROWS, Options())
     assert [n.op for g in without.groups for n in g.nodes].count("Transpose") == 2
+
+
+def test_what_constants_alone_decide_is_computed_once_by_the_runtime() -> None:
+    text = """<ir_version: 8, opset_import: ["": 17]>
+    g (float[1500, 1500] x) => (float[1500, 1500] y) <float[1500, 1] a, float[1, 1500] b, int64[2] s = {1500, 1500}>
+    { t = Mul(a, b)\n u = Sin(t)\n z = Expand(b, s)\n v = Neg(x)\n w = Add(v, u)\n y = Add(w, z) }"""
+    proto = onnx.parser.parse_model(text)
+    for name, shape in (("a", (1500, 1)), ("b", (1, 1500))):
+        proto.graph.initializer.append(
+            numpy_helper.from_array(np.linspace(0, 1, 1500, dtype=np.float32).reshape(shape), name)
+        )
+    made = plan(plans.graph_of(proto), ROWS, Options())
+    assert [[n.op for n in g.nodes] for g in made.groups] == [["Expand", "Neg", "Add", "Add"]]
+    assert {d.nodes for d in made.decisions if "once by the runtime" in d.reason} == {("Mul_0",), ("Sin_0",)}

@@ -318,3 +318,12 @@ def test_types_that_follow_from_folding_are_found() -> None:
     after, _ = rewritten(b.graph(z))
     assert ops(after) == ["Conv"] and after.nodes[0].attrs["pads"] == (1, 1, 1, 1)
     assert run(after, {"x": np.ones((1, 2, 5, 5), np.float32)})["z"].shape == (1, 3, 5, 5)
+
+
+def test_what_a_model_computes_of_small_constants_folds_once() -> None:
+    b = Build()
+    places = b.node("Add", b.weights(600, 1), b.weights(1, 500))
+    for _ in range(24):  # without a kept result each reader would evaluate everything before it again
+        places = b.node("Mul", b.node("Sin", places), places)
+    y = b.node("Add", b.input("x", 600, 500), places)
+    check(b, y, ("fold",), ["Add"])
