@@ -10,7 +10,7 @@ from typing import Any
 
 from onnxfuse.measure import ratios
 from onnxfuse.measure.ratios import Ratio
-from onnxfuse.runtime import process
+from onnxfuse.runtime.attempts import persistent_child
 
 _CHILD = "onnxfuse.measure.gain_child"
 _START = 0.5  # seconds that a process takes to be there
@@ -112,7 +112,7 @@ def measure_gain(
         "threads": threads or len(os.sched_getaffinity(0)),
         "seconds": max(0.5, seconds - _START),
     }
-    found = process.python_child(_CHILD, request, stage="gain", time_limit=time_limit, memory_limit=memory_limit)
+    found = persistent_child(_CHILD, request, stage="gain", time_limit=time_limit, memory_limit=memory_limit)
     return gained_of(found)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from onnxfuse.measure import ratios, turns
 from onnxfuse.measure.ratios import Ratio
-from onnxfuse.runtime import process
+from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 
 _CHILD = "onnxfuse.measure.profile_child"
@@ -258,7 +258,7 @@ def _whole(path: str | Path) -> str:
 
 
 def _ask(request: dict[str, Any], time_limit: float | None) -> Any:
-    return process.python_child(_CHILD, request, stage="profile", time_limit=time_limit)
+    return persistent_child(_CHILD, request, stage="profile", time_limit=time_limit)
 
 
 def _ops(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.runtime import process
+from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import compare
@@ -138,7 +138,7 @@ def _whole(path: str | Path) -> str:
 
 def _ask(request: dict[str, Any], notes: Path, time_limit: float | None, memory_limit: int | None) -> Any:
     request = request | {"notes": str(notes)}
-    return process.python_child(_CHILD, request, stage="verify", time_limit=time_limit, memory_limit=memory_limit)
+    return persistent_child(_CHILD, request, stage="verify", time_limit=time_limit, memory_limit=memory_limit)
 
 
 def _undone(problem: DeviceError, notes: Path) -> Verdict:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -92,7 +92,7 @@ class Original:
         own = [[min(column)] for column in zip(*self.own, strict=True)]  # of the set that says most
         facts = {"outputs": self.names, "exact": self.exact, "own": own, "moved": self.moved}
         facts |= {"coded": self.coded, "shaken": self.shaken, "floor": floor(self.bare), "sets": len(self.sets)}
-        return facts | {"seed": self.seed, "shapes": [words_of(each) for each in self.sets]}
+        return facts | {"seed": self.seed, "shapes": [trial.words_of(each) for each in self.sets]}
 
     def opinion(self, found: Results) -> Opinion | None:
         """What float64 says of outputs that are too far away; None where none is, or where it has nothing to say.
@@ -200,11 +200,6 @@ def loads(path: str, custom: Sequence[str]) -> bool | None:
 
 def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True) -> InferenceSession:
     return engine.open_session(path, engine.options(libraries=libraries, optimize=optimize, lean=True, arena=False))
-
-
-def words_of(values: Mapping[str, Any]) -> str:
-    """The shapes of inputs in one line."""
-    return ", ".join(f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}" for name, value in values.items())
 
 
 # ---- what a model computes with ----

@@ -17,6 +17,7 @@ from onnx import ModelProto
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
+from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
 from onnxfuse.runtime.feed_sizes import fixed_sizes, told_sizes
 from onnxfuse.runtime.graphs import graphs
@@ -110,7 +111,8 @@ class _Runner:
 
     def run(self, values: Values) -> list[Array]:
         """What the model makes of the values. Raises DeviceError."""
-        return engine.run(self.session, values, self.names)
+        with attempt(words_of(values)):
+            return engine.run(self.session, values, self.names)
 
     def tells(self, results: Results) -> bool:
         """Whether the model's outputs are there, and are numbers for the most part."""
@@ -123,6 +125,11 @@ class _Runner:
     def reached(self, problem: DeviceError) -> int:
         """How far a run went: the place of the node that failed, by its name in the runtime's words; -1 unknown."""
         return max((self.order.get(name, -1) for name in re.findall(r"Name:'([^']*)'", problem.message)), default=-1)
+
+
+def words_of(values: Mapping[str, Array]) -> str:
+    """The shapes of inputs in one line."""
+    return ", ".join(f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}" for name, value in values.items())
 
 
 def _order(bare: ModelProto) -> dict[str, int]:

@@ -13,7 +13,8 @@ from onnxfuse.runtime import engine
 from onnxfuse.runtime.memory import Load, Watch
 from onnxfuse.verify import WITH_LIBRARY, compare
 from onnxfuse.verify.compare import Results
-from onnxfuse.verify.original import Original, words_of
+from onnxfuse.verify.original import Original
+from onnxfuse.verify.trial import words_of
 
 Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
 

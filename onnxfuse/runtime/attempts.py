@@ -1,0 +1,72 @@
+"""What a process is about to try, in a file that outlives it: what killed one process is not tried by the next.
+
+Some models bring their process down at some sizes, with the runtime's own operators: a Reshape that divides by zero is
+one. Whoever looks for sizes at which a model runs has to come through that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.runtime import process
+from onnxfuse.runtime.folders import work_folder
+
+_VARIABLE = "ONNXFUSE_ATTEMPTS"  # of a child's environment: the file, a line for each attempt that killed a process
+_MOST = 32  # processes that may die, and one more
+
+
+def persistent_child(
+    module: str,
+    payload: Any,
+    *,
+    stage: str,
+    time_limit: float | None = None,
+    memory_limit: int | None = None,
+) -> Any:
+    """As `process.python_child`; a child that dies in an `attempt` is started again, and goes around that one."""
+    begin = time.monotonic()
+    with work_folder() as folder:
+        attempts = folder / "attempts"
+        while True:
+            died = _fatal(attempts)
+            left = None if time_limit is None else max(time_limit - (time.monotonic() - begin), 0.001)
+            env = {_VARIABLE: str(attempts)}
+            try:
+                return process.python_child(
+                    module, payload, stage=stage, env=env, time_limit=left, memory_limit=memory_limit
+                )
+            except DeviceError:
+                if not len(died) < len(_fatal(attempts)) < _MOST:
+                    raise
+
+
+@contextmanager
+def attempt(words: str) -> Iterator[None]:
+    """Around what may kill this process, and is named in one line; noted if a `persistent_child` started the process.
+
+    Raises DeviceError where it killed an earlier one.
+    """
+    file = os.environ.get(_VARIABLE)
+    if file is None:
+        yield
+        return
+    attempts = Path(file)
+    fatal = _fatal(attempts)
+    if words in fatal:
+        raise DeviceError(f"runtime: the process died when it ran the model on {words}")
+    attempts.write_text("".join(f"{each}\n" for each in (*fatal, words)), encoding="utf-8")
+    try:
+        yield
+    finally:
+        attempts.write_text("".join(f"{each}\n" for each in fatal), encoding="utf-8")
+
+
+def _fatal(attempts: Path) -> list[str]:
+    """The attempts that killed a process, and one that is under way."""
+    return attempts.read_text(encoding="utf-8").splitlines() if attempts.exists() else []
