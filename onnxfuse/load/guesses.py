@@ -1,4 +1,4 @@
-"""Output types that ONNX inference does not find: of ONNX Runtime's own operators, dropped ones, symbolic resizing."""
+"""Output types that inference lacks or has wrong: of ONNX Runtime's own operators, dropped ones, resizing, frames."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from onnxfuse.ir.dtype import U8
 from onnxfuse.ir.graph import Refused, TensorType
-from onnxfuse.ir.index import Index, divides
+from onnxfuse.ir.index import Index, divides, floor_div
 from onnxfuse.ops.resize import resized
 from onnxfuse.ops.spec import UNFORESEEN, View
 
@@ -52,6 +52,17 @@ def _resize(view: View) -> TensorType | None:
     return TensorType(view.dtype(0), resized(view))
 
 
+def _frames(view: View) -> TensorType | None:
+    """STFT: frames, bins, and the real and the imaginary part of each; inference takes every one for two-sided."""
+    (step,), x = view.static_ints(1), view.shape(0)
+    size = view.shape(2)[0] if view.has(2) else Index.of(view.static_ints(3)[0])
+    points = size.constant
+    if points is None or step < 1:
+        return None
+    bins = points // 2 + 1 if view.attr("onesided", 1) else points
+    return TensorType(view.dtype(0), (x[0], floor_div(x[1] - size, Index.of(step)) + 1, Index.of(bins), Index.of(2)))
+
+
 # By domain and operator: the type of the first output; of other outputs nothing is said.
 _MICROSOFT: dict[str, Guess] = {
     **dict.fromkeys(("BiasAdd", "BiasSoftmax"), _same),
@@ -63,6 +74,7 @@ _MICROSOFT: dict[str, Guess] = {
 _DEFAULT: dict[str, Guess] = {
     **dict.fromkeys(("ParametricSoftplus",), _same),
     "Resize": _resize,
+    "STFT": _frames,
     "Upsample": _resize,
 }
 _GUESSES: dict[str, dict[str, Guess]] = {"": _DEFAULT, "ai.onnx": _DEFAULT, "com.microsoft": _MICROSOFT}

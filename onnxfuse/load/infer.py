@@ -31,6 +31,9 @@ def inferred(proto: onnx.ModelProto, inputs: Mapping[str, TensorType | None]) ->
         known = inputs.get(info.name)
         if known is not None:
             info.type.CopyFrom(type_proto(known, repr))
+    for node in bare.graph.node:
+        if node.op_type == "STFT" and not any(a.name == "onesided" for a in node.attribute):
+            node.attribute.append(onnx.helper.make_attribute("onesided", 1))  # the default, which inference has wrong
     done = inference.of_model(bare)
     if done is None:
         return {}

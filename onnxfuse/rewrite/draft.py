@@ -135,15 +135,23 @@ class Draft:
         return name
 
     def replace(self, old: str, new: str, *, typed: bool = True) -> Draft:
-        """Let everybody who reads `old` read `new`, which has the same type; one may be unknown unless `typed`."""
+        """Let everybody who reads `old` read `new`, which has the same type; one may be unknown unless `typed`.
+
+        Of what an operator without a row makes, element type and rank are believed, extents are not: ONNX's inference
+        takes every STFT for a two-sided one.
+        """
         have, want = self.types.get(new) or self.work.types.get(new), self.work.types.get(old)
         if have is None or want is None:
             if typed:
                 raise Miss(f"the type of {old} or of its replacement is not known")
-        elif have != want:
+        elif have != want and not (self._opaque() and have.dtype == want.dtype and len(have.shape) == len(want.shape)):
             raise Miss(f"{old} is {want!r}, its replacement {have!r}")
         self.swaps.append((old, new))
         return self
+
+    def _opaque(self) -> bool:
+        """Whether no row says what the node does that is looked at."""
+        return ROWS.find(self.work.nodes[self.root], self.work.opset) is None
 
     def become(self, old: str, constant: Constant) -> Draft:
         """Let a value be a constant."""

@@ -1,7 +1,7 @@
 """The rewrite step: every rule and pass applied until none lowers the measure, and what fired.
 
-A rewrite fires only where it lowers cost, then the number of nodes, then the distance from the canonical form. So the
-process ends, and no two rules can undo each other.
+A rewrite fires only where it lowers cost, then the number of nodes, then the distance from the canonical form, or takes
+an operator without a row away. So the process ends, and no two rules can undo each other.
 """
 
 from __future__ import annotations
@@ -13,8 +13,22 @@ from heapq import heappop, heappush
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
-from onnxfuse.rewrite import affine, cleanup, coded, codes, linear, masks, merge, movement, padding, scale, selection
+from onnxfuse.rewrite import (
+    affine,
+    cleanup,
+    coded,
+    codes,
+    linear,
+    masks,
+    merge,
+    movement,
+    padding,
+    scale,
+    selection,
+    spectrum,
+)
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
@@ -26,6 +40,7 @@ from onnxfuse.rewrite.work import Miss, Work
 _ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *linear.STEPS, *(r.step() for r in RULES))
 _LOCAL: tuple[tuple[Step, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
+    spectrum.STEPS,
     movement.STEPS,
     selection.STEPS,
     codes.STEPS,
@@ -145,7 +160,8 @@ def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draf
     """A rewrite at a node, and by how much it lowers the measure. Raises Miss with the reason why there is none."""
     draft = step.attempt(work, at, trust).settled()
     gain = draft.gain()
-    if not gain > Measure():
+    opaque = ROWS.find(work.nodes[at], work.opset) is None  # whose cost nobody knows, and which no step brings back
+    if not opaque and not gain > Measure():
         raise Miss("it would not lower the cost")
     if step.name in _KEEPS_IDIOMS:
         for dead in draft.dead():

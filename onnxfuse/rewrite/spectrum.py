@@ -1,0 +1,135 @@
+"""Fourier transforms of frames become products with constant matrices, of which kernels can be made.
+
+The discrete Fourier transform of N numbers is a linear map; of the frames of a signal, a convolution whose filters are
+the map's rows times the window, at the stride of the frames (as spectrograms of neural front ends are computed). It
+takes N / log N times as many operations as a fast transform, and is faster all the same while N is small: the runtime
+transforms frame by frame in scalar code, and the matrix is multiplied at the machine's peak. What follows, such as the
+power of each bin, joins the kernel. Matrices are made in double precision.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.graph import Node
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Array, Miss, Work
+
+LONGEST = 1024  # points of a transform that is a matrix: 4 MB of float32
+
+
+def frames_as_convolution(work: Work, at: int, trust: bool) -> Draft:
+    """STFT(x, step, window) of a real signal is a convolution with the windowed rows of the transform."""
+    node = work.nodes[at]
+    window, step = _window(work, node), _whole(work, node, 1)
+    bins = _bins(work, node, len(window))
+    filters = transform(len(window), bins)[:, :1] * window[:, None, None, None]  # time, part of x, bin, part of y
+    shape = work.type(node.inputs[0]).shape
+    draft = Draft(work, at)
+    if len(shape) == 3:
+        _real(shape[2].constant)
+        signal = draft.node("Transpose", node.inputs[:1], {"perm": (0, 2, 1)})
+    else:
+        signal = draft.node("Unsqueeze", (node.inputs[0], draft.ints((1,))))
+    rows = filters.reshape(len(window), 1, 2 * bins).transpose(2, 1, 0)
+    weight = draft.array(rows, F32, "transform", node.outputs[0])
+    found = draft.node("Conv", (signal, weight), {"strides": (step,)})
+    found = draft.node("Transpose", (found,), {"perm": (0, 2, 1)})
+    found = draft.node("Reshape", (found, draft.ints((0, 0, bins, 2))))
+    return draft.replace(node.outputs[0], found, typed=False)
+
+
+def transform_as_product(work: Work, at: int, trust: bool) -> Draft:
+    """DFT along the last axis but that of real and imaginary parts is a product with the matrix of the transform."""
+    node = work.nodes[at]
+    type_, view = work.type(node.inputs[0]), work.view(node)
+    rank, inverse = len(type_.shape), bool(view.attr("inverse", 0))
+    axis = _whole(work, node, 2) if view.has(2) else view.attr("axis", 1 if work.opset < 20 else -2)
+    have, parts = type_.shape[rank - 2].constant, type_.shape[rank - 1].constant
+    if axis % rank != rank - 2 or have is None or parts not in (1, 2):
+        raise Miss("the transform is not along a known last axis of real or complex numbers")
+    points = _whole(work, node, 1) if view.has(1) else have
+    if inverse and view.attr("onesided", 0):
+        raise Miss("half of a spectrum is transformed back")
+    bins = _bins(work, node, points, 0)
+    matrix = transform(points, bins, inverse)[:have, :parts]
+    matrix = np.concatenate([matrix, np.zeros((max(0, have - points), *matrix.shape[1:]))])  # what is cut off
+    draft = Draft(work, at)
+    flat = draft.node("Reshape", (node.inputs[0], draft.ints((*(0,) * (rank - 2), have * parts))))
+    weight = draft.array(matrix.reshape(have * parts, 2 * bins), F32, "transform", node.outputs[0])
+    found = draft.node("MatMul", (flat, weight))
+    found = draft.node("Reshape", (found, draft.ints((*(0,) * (rank - 2), bins, 2))))
+    return draft.replace(node.outputs[0], found, typed=False)
+
+
+def transform(points: int, bins: int, inverse: bool = False) -> Array:
+    """The matrix [points, parts of x, bins, parts of y] of a discrete Fourier transform, parts real and imaginary.
+
+    y[k] = sum over n of x[n] * exp(-2 pi i n k / points); the inverse has the other sign, and divides by the points.
+    """
+    if not 0 < points <= LONGEST:
+        raise Miss(f"a transform of {points} points is no matrix")
+    angle = 2 * np.pi * (np.outer(np.arange(points), np.arange(bins)) % points) / points
+    cos, sin = np.cos(angle), np.sin(angle) if inverse else -np.sin(angle)
+    made = np.array([[cos, sin], [-sin, cos]]).transpose(2, 0, 3, 1)
+    return made / points if inverse else made
+
+
+def _bins(work: Work, node: Node, points: int, usual: int = 1) -> int:
+    """Bins of a spectrum: only the first half, which tells the other of a real signal, or all."""
+    return points // 2 + 1 if work.view(node).attr("onesided", usual) else points
+
+
+def _window(work: Work, node: Node) -> Array:
+    """The window of an STFT, ones where it has none. Raises Miss."""
+    view = work.view(node)
+    length = _whole(work, node, 3) if view.has(3) else None
+    if not view.has(2):
+        if length is None:
+            raise Miss("the length of the frames is not known")
+        return np.ones(length)
+    found = work.constants.get(node.inputs[2])
+    if found is None or found.dtype != F32 or (length is not None and found.shape != (length,)):
+        raise Miss("the window is not as many constants of float32 as a frame has numbers")
+    if not 0 < found.size <= LONGEST:
+        raise Miss(f"a transform of {found.size} points is no matrix")
+    return np.asarray(found.load(), np.float64).reshape(-1)
+
+
+def _whole(work: Work, node: Node, i: int) -> int:
+    """The number that an input is. Raises Miss."""
+    found = work.known.get(node.inputs[i], ())
+    if len(found) != 1 or found[0].constant is None:
+        raise Miss(f"{node.inputs[i]} is not known")
+    return found[0].constant
+
+
+def _real(parts: int | None) -> None:
+    if parts != 1:
+        raise Miss("the signal is complex")
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "frames-as-convolution",
+        "STFT(x, step, window) => Reshape(Transpose(Conv(x, windowed rows of the transform, strides=step)))",
+        "reassociates",
+        frames_as_convolution,
+        frozenset({"STFT"}),
+        ("the signal is real", "step and window are constant", f"a frame has at most {LONGEST} numbers"),
+    ),
+    Step(
+        "transform-as-product",
+        "DFT(x) => Reshape(MatMul(Reshape(x), matrix of the transform))",
+        "reassociates",
+        transform_as_product,
+        frozenset({"DFT"}),
+        (
+            "it runs along a last axis of known extent",
+            f"at most {LONGEST} points",
+            "no half spectrum is transformed back",
+        ),
+    ),
+)
