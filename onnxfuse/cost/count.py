@@ -30,6 +30,7 @@ from onnxfuse.ir.kernel import (
     statements,
 )
 from onnxfuse.ir.lanes import NEAR, masked
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.target import Target
 
@@ -176,6 +177,8 @@ class Counter:
                 self._store(s, block)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 block.other += self._call(s)
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+                raise TypeError(f"{type(s).__name__} is a statement of threads, which are not counted")
             case _:
                 assert_never(s)
 

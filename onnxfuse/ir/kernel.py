@@ -1,8 +1,9 @@
 """The loop nest that is printed: phases of parallel tasks over buffers, with every access a flat offset.
 
 A kernel is a list of phases. A phase is one parallel loop: its `splits` are divided into contiguous ranges among tasks,
-and `body` runs once per task. Between phases stands a barrier. Twelve kinds of statement exist; nothing here chooses
-anything: widths, orders, tiles and buffers were decided by `schedule`.
+and `body` runs once per task, or once per thread of its `launch`. Between phases stands a barrier. Twelve kinds of
+statement exist, and five more for threads that work together (`ir/launch.py`); nothing here chooses anything: widths,
+orders, tiles and buffers were decided by `schedule`.
 """
 
 from __future__ import annotations
@@ -13,12 +14,16 @@ from typing import Literal
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import SINGLE, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
-Space = Literal["scratch", "local", "pointers"]  # pointers are local too: a table of addresses
-LoopKind = Literal["serial", "vector", "unroll", "seldom"]
+# Memory of all threads, of those of a block, and of one: the last four. Registers have constant offsets once loops are
+# unrolled, those of a fragment hold a part of a matrix; pointers are a table of addresses.
+Space = Literal["global", "shared", "local", "register", "fragment", "pointers"]
+LoopKind = Literal["serial", "vector", "unroll", "seldom", "block", "warp", "thread", "lane"]
+ReduceScope = Literal["serial", "lane", "warp", "block"]
 TileKind = Literal["rows", "even", "packed", "codes"]
 
 
@@ -40,12 +45,16 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory inside the kernel. `scratch` is shared by all tasks of a run, `local` belongs to one running task."""
+    """Memory inside the kernel: `global` is that of all tasks of a run, `local` belongs to one running task or thread.
+
+    `shared` belongs to a block of threads, and lies `at` an offset in bytes of the memory that a block is given.
+    """
 
     name: str
     dtype: DType
     size: Index  # elements
     space: Space
+    at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,9 @@ class Bind:
 class Loop:
     """For axis from begin up to end.
 
-    Kinds: serial, vector (masked tails), unroll (all spelled out), seldom (serial, and hardly ever run at all).
+    Kinds: serial, vector (masked tails; in a thread, of constant extent: one wide access), unroll (all spelled out),
+    seldom (serial, and hardly ever run at all). In a phase with a launch besides: block, warp (of a block), thread (of
+    a block) and lane (of a warp), which divide their iterations among those, in turns where there are more.
     """
 
     axis: Axis
@@ -74,7 +85,11 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class ReduceLoop:
-    """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final."""
+    """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final.
+
+    `scope` says whose partial results are then combined: one thread has but one (serial), a vector loop carries one in
+    each lane of its vectors (lane), and each thread of a warp or a block has its own, and the result in the end.
+    """
 
     targets: tuple[str, ...]
     combine: str
@@ -82,6 +97,7 @@ class ReduceLoop:
     body: tuple[Stmt, ...]
     ways: int = 1  # partial results side by side, where a vector loop carries them
     part: tuple[str, Index] | None = None  # where the vector that a vector loop carried is stored, instead of its sum
+    scope: ReduceScope = "serial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,9 +255,9 @@ class Prefetch:
     count: int
 
 
-Stmt = (
-    Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | RowPointer | Tile | Pack | HorizontalReduce | Prefetch
-)
+Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # of a function of the CPU's headers
+Threaded = Sync | CopyAsync | Commit | Wait | Mma  # in phases with a launch
+Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +274,8 @@ class Split:
 class Phase:
     """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
 
-    `few`: every task reads all weights, so that there is only one for each core.
+    `few`: every task reads all weights, so that there is only one for each core. With a `launch` there are no splits,
+    and the body is what each thread runs.
     """
 
     splits: tuple[Split, ...]
@@ -266,6 +283,7 @@ class Phase:
     locals: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
     few: bool = False
+    launch: Launch | None = None
 
 
 @dataclass(frozen=True, slots=True)

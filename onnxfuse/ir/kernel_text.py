@@ -25,10 +25,12 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
+    Threaded,
     Tile,
     When,
     tables,
 )
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
@@ -62,7 +64,8 @@ def _param(p: Param) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype}[{b.size!r}]"
+    at = f" at byte {b.at}" if b.at is not None else ""
+    return f"{b.name}: {b.dtype}[{b.size!r}]{at}"
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -73,9 +76,18 @@ def _phase(phase: Phase) -> Iterator[str]:
     splits = ", ".join(
         f"{s.first!r} to {s.last!r} of {s.extent!r}{f' by {s.step}' if s.step > 1 else ''}" for s in phase.splits
     )
-    yield f"phase over {splits or 'nothing'}, {phase.work!r} ps"
+    few = ", a task for each core" if phase.few else ""
+    yield f"phase over {splits or 'nothing'}, {phase.work!r} ps{few}"
+    if phase.launch is not None:
+        yield f"  {_launch(phase.launch)}"
     yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
     yield from _body(phase.body)
+
+
+def _launch(launch: Launch) -> str:
+    together = ", at a time" if launch.cooperative else ""
+    size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
+    return f"launched as {size}, {launch.shared!r} bytes of shared memory{together}"
 
 
 def _body(body: Iterable[Stmt]) -> Iterator[str]:
@@ -92,7 +104,8 @@ def _statement(s: Stmt) -> Iterator[str]:
         case ReduceLoop():
             ways = f" in {s.ways} ways" if s.ways != 1 else ""
             part = f" left in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
-            yield f"fold {', '.join(s.targets)}: {s.dtype} by {s.combine}{ways}{part}"
+            scope = f" of a {s.scope}" if s.scope != "serial" else ""
+            yield f"fold {', '.join(s.targets)}: {s.dtype} by {s.combine}{scope}{ways}{part}"
             yield from _body(s.body)
         case When():
             yield f"when {_guards(s.guards)}"
@@ -109,6 +122,26 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{' past the caches' if s.stream else ''}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
+        case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            yield _threaded(s)
+        case _:
+            assert_never(s)
+
+
+def _threaded(s: Threaded) -> str:
+    """A statement of threads that work together."""
+    match s:
+        case Sync():
+            return f"sync {s.scope}"
+        case CopyAsync():
+            return f"copy {s.count} of {s.source}[{s.at!r}] to {s.target}[{s.to!r}]"
+        case Commit():
+            return "commit copies"
+        case Wait():
+            return f"wait for copies, but {s.pending} groups"
+        case Mma():
+            left, right = f"{s.left}[{s.left_at!r}]", f"{s.right}[{s.right_at!r}]"
+            return f"{s.sums}[{s.sums_at!r}] += {left} @ {right} by {s.core!r}"
         case _:
             assert_never(s)
 

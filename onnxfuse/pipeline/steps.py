@@ -17,7 +17,7 @@ from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.verify_kernel import verify
+from onnxfuse.ir.verify import verify
 from onnxfuse.load import Source as Loaded
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT

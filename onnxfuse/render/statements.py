@@ -25,6 +25,7 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, Scalar, const
 from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
@@ -96,6 +97,8 @@ class Printer:
                 self.put("}")
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s)
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+                raise TypeError(f"{type(s).__name__} is a statement of threads, and C++ is for tasks")
             case _:
                 assert_never(s)
 

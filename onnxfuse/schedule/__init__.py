@@ -128,7 +128,7 @@ def _kernel(
     choices: list[Choice] = []
     scratch: list[Buffer] = []
     inner = (j.nest for j in prepared.jobs if not is_output(j.nest.name))
-    values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "scratch") for nest in inner)
+    values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
     algorithms = Algorithms(judge, values, prepared.places, winograd)
 
     def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
@@ -169,7 +169,7 @@ def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scr
         layout = prepared.layouts.get(name, Layout())
         place = dense(name, job.nest.dtype, job.nest.shape, layout)
         prepared.places[name] = place
-        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "scratch"))
+        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "global"))
     return kept
 
 

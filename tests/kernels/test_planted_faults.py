@@ -11,12 +11,11 @@ import pytest
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
-from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.interpret_memory import KernelFault
+from onnxfuse.ir.interpret import KernelFault, interpret
 from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, Split, Store, Tile
 from onnxfuse.ir.layout import PLAIN
 from onnxfuse.ir.scalar import Guard, Load
-from onnxfuse.ir.verify_kernel import verify
+from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import BUILDS, Case, check, expected, fed, kernel_of, packed
 from tests.kernels.tables import TABLES
 
@@ -174,7 +173,7 @@ def of_phases(*bodies: tuple[Loop, ...]) -> Kernel:
     return Kernel(
         (Param("in0", "x", F32, ONE_LINE, PLAIN),),
         (Param("out0", "y", F32, ONE_LINE, PLAIN),),
-        (Buffer("shared", F32, Index.of(40), "scratch"),),
+        (Buffer("shared", F32, Index.of(40), "global"),),
         (),
         tuple(Phase((SPLIT,), ONE, (), body) for body in bodies),
     )

@@ -176,9 +176,9 @@ def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Wa
         scratch = []
         if s.packed and not s.inside:
             phases.insert(0, _pack_phase(tiled, s, frame, m, first))
-            scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "scratch"))
+            scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "global"))
         if s.chunks > 1:
-            scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "scratch"))
+            scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "global"))
         ways.append(Way(str(s), tuple(phases), tuple(scratch)))
     return tuple(ways)
 

@@ -31,6 +31,7 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 
@@ -54,7 +55,7 @@ def _kinds(kernel: Kernel) -> Iterator[str]:
         names = Counter((*shared, *(b.name for b in phase.locals)))
         yield from (f"there are {n} buffers {name}" for name, n in names.items() if n > 1)
         for b in (*kernel.scratch, *phase.locals):
-            if b.space not in get_args(Space) or (b.space == "scratch") != (b in kernel.scratch):
+            if b.space not in get_args(Space) or (b.space == "global") != (b in kernel.scratch):
                 yield f"{b.name} is in the space {b.space}"
         for s in statements(phase.body):
             kinds = get_args(LoopKind if isinstance(s, Loop) else TileKind)
@@ -187,9 +188,11 @@ def _read(s: Stmt) -> Iterator[str]:
             yield s.load.source
         case Tile():
             yield from (s.a, s.b)
-        case HorizontalReduce():
+        case HorizontalReduce() | CopyAsync():
             yield s.source
-        case Bind() | Loop() | ReduceLoop() | When() | Prefetch():
+        case Mma():
+            yield from (s.left, s.right, s.sums)
+        case Bind() | Loop() | ReduceLoop() | When() | Prefetch() | Sync() | Commit() | Wait():
             pass
         case _:
             assert_never(s)
@@ -204,11 +207,13 @@ def _stored(s: Stmt) -> tuple[str, ...]:
             return (s.table,)
         case Pack() | Tile():
             return (s.out,)
-        case HorizontalReduce():
+        case HorizontalReduce() | CopyAsync():
             return (s.target,)
+        case Mma():
+            return (s.sums,)
         case ReduceLoop():
             return (s.part[0],) if s.part is not None else ()
-        case Let() | Accumulate() | Bind() | Loop() | When() | Prefetch():
+        case Let() | Accumulate() | Bind() | Loop() | When() | Prefetch() | Sync() | Commit() | Wait():
             return ()
         case _:
             assert_never(s)

@@ -11,8 +11,8 @@ import numpy as np
 
 from onnxfuse.ir.dtype import BF16, DType
 from onnxfuse.ir.index import ZERO
-from onnxfuse.ir.interpret_memory import Array, KernelFault, Where, computed, converted, pointed, pointer
-from onnxfuse.ir.interpret_values import Places, both
+from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed, converted, pointed, pointer
+from onnxfuse.ir.interpret.values import Places, both
 from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer, Tile
 from onnxfuse.ir.monoid import MONOIDS
 

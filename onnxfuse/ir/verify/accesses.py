@@ -1,4 +1,4 @@
-"""What is wrong with a kernel, without running it: accesses of sampled iterations, and the order of its statements.
+"""What is wrong with the accesses of a kernel, without running it.
 
 Every finding has a witness, an iteration that leaves a buffer or meets another task; what has none may still be wrong.
 Iterations are sampled at the corners of all loops, where affine indices are largest and smallest, and in between.
@@ -7,7 +7,6 @@ Iterations are sampled at the corners of all loops, where affine indices are lar
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, assert_never
@@ -18,12 +17,13 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import BF16, F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Loaded, atoms
 from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.interpret_calls import EVEN, QUAD
-from onnxfuse.ir.interpret_memory import Array, KernelFault, Where
-from onnxfuse.ir.interpret_values import Places, both
+from onnxfuse.ir.interpret.calls import EVEN, QUAD
+from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
+from onnxfuse.ir.interpret.values import Places, both
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
+    Call,
     Computed,
     HorizontalReduce,
     Kernel,
@@ -36,10 +36,11 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
+    Threaded,
     Tile,
     When,
 )
-from onnxfuse.ir.order import disorder
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
 
 GROUP = 32  # samples of one set of extents, which alone can meet
@@ -50,19 +51,9 @@ ZERO_BYTES = 4096 * F32.bytes  # of tile.h: padding that a pointer or a row that
 UNKNOWN = -1  # a task that has all of a phase
 
 
-def verify(kernel: Kernel) -> tuple[str, ...]:
-    """What is wrong with a kernel, each once; equal kernels of a network are looked at once."""
-    inputs, outputs = (tuple(replace(p, value="") for p in each) for each in (kernel.inputs, kernel.outputs))
-    return _verified(replace(kernel, inputs=inputs, outputs=outputs, choices=()))
-
-
-@lru_cache(256)
-def _verified(kernel: Kernel) -> tuple[str, ...]:
-    found = dict.fromkeys(disorder(kernel))
-    if not found:
-        with np.errstate(all="ignore"):
-            found |= dict.fromkeys(_Check(kernel).findings())
-    return tuple(found)
+def access_faults(kernel: Kernel) -> list[str]:
+    """Accesses of sampled iterations that leave their buffers, or meet those of another task."""
+    return _Check(kernel).findings()
 
 
 @lru_cache(64)
@@ -166,10 +157,14 @@ class _Check:
         for b in phase.locals:
             self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
         self.body(phase.body, p)
-        self.meetings()
+        if phase.launch is None:
+            self.meetings()
 
     def meetings(self) -> None:
-        """Tasks of the phase that store into one element, or of which one reads what another one stores."""
+        """Tasks of the phase that store into one element, or of which one reads what another one stores.
+
+        Threads of a launch are looked at on their own (`launches.py`).
+        """
         for name, stored in self.stored.items():
             at, task = self.places(stored)
             order = np.argsort(at, kind="stable")
@@ -262,17 +257,32 @@ class _Check:
                 self.body(s.body, p)
                 if s.part is not None:
                     self.stores(s.part[0], p.index(s.part[1]), 1, p.alive)
-            case Let():
-                self.value(s.value, p)
-            case Accumulate():
-                for v in s.values:
+            case Let() | Accumulate():
+                for v in (s.value,) if isinstance(s, Let) else s.values:
                     self.value(v, p)
             case Store():
                 self.store(s, p)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+                self.threaded(s, p)
             case _:
                 assert_never(s)
+
+    def threaded(self, s: Threaded, p: _Samples) -> None:
+        """A statement of threads that work together: copies, and the registers of fragments."""
+        if isinstance(s, CopyAsync):
+            self.reads(s.source, p.index(s.at), s.count, p.alive)
+            self.stores(s.target, p.index(s.to), s.count, p.alive)
+        if not isinstance(s, Mma):
+            return
+        for name, at, f in (
+            (s.left, s.left_at, s.core.left),
+            (s.right, s.right_at, s.core.right),
+            (s.sums, s.sums_at, s.core.sums),
+        ):
+            self.reads(name, p.index(at), f.registers, p.alive)
+        self.stores(s.sums, p.index(s.sums_at), s.core.sums.registers, p.alive)
 
     def loop(self, s: Loop, p: _Samples) -> None:
         """One iteration of a loop in each sample."""
@@ -298,7 +308,7 @@ class _Check:
         if s.stream and (self.vector is None or coefficient(s.offset, self.vector) != ONE):
             self.found.append(f"{self.where}: what is streamed into {s.buffer} is no vector")
 
-    def call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch, p: _Samples) -> None:
+    def call(self, s: Call, p: _Samples) -> None:
         """A statement that is a call; what is only fetched may be anywhere."""
         match s:
             case RowPointer():
