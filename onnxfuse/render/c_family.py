@@ -16,22 +16,17 @@ from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Load
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
-    HorizontalReduce,
+    Call,
     Let,
     Loop,
-    Pack,
-    Prefetch,
     ReduceLoop,
-    RowPointer,
     Stmt,
     Store,
-    Tile,
+    Threaded,
     When,
 )
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
-
-Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # of functions in the headers of a language
 
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
@@ -277,7 +272,7 @@ class Printer(ABC):
     depth: int = 1
 
     @abstractmethod
-    def call(self, s: Call) -> None:
+    def call(self, s: Call | Threaded) -> None:
         """A statement that is no control flow: what it calls is of a language's own headers."""
 
     def put(self, text: str) -> None:

@@ -10,6 +10,7 @@ from onnxfuse.ir.index import ZERO, Index, floor_div
 from onnxfuse.ir.indexing import WIDEST, coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
+    Call,
     Coding,
     HorizontalReduce,
     Loop,
@@ -18,13 +19,15 @@ from onnxfuse.ir.kernel import (
     ReduceLoop,
     RowPointer,
     Store,
+    Threaded,
     Tile,
     statements,
 )
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load, const
 from onnxfuse.render import c_family
-from onnxfuse.render.c_family import MERGE, Call, Scalars, computed, condition, identifier, index, stored
+from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
 from onnxfuse.render.vectors import Vectors
 
 EVEN = 4  # entries of one segment in a table of even rows
@@ -44,7 +47,7 @@ class Printer(c_family.Printer):
 
     ways: dict[str, int] = field(default_factory=dict)  # accumulators of what a vector loop carries
 
-    def call(self, s: Call) -> None:
+    def call(self, s: Call | Threaded) -> None:
         """A statement that is a call of a function in a header."""
         match s:
             case RowPointer():
@@ -58,6 +61,8 @@ class Printer(c_family.Printer):
                 self.put(f"{_ACROSS[s.combine]}_each_row({identifier(s.source)}, {rows}, {identifier(s.target)});")
             case Prefetch():
                 self.put(f"touch<{s.count}>({identifier(s.buffer)} + {index(s.offset, 1)});")
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+                raise TypeError(f"{type(s).__name__} is a statement of threads, and C++ is for tasks")
             case _:
                 assert_never(s)
 
