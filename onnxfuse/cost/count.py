@@ -25,13 +25,13 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Tile,
     When,
     statements,
 )
 from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Target
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
@@ -262,50 +262,46 @@ class Counter:
         self.values[s.axis] = self.number(s.value) - sum(cut) / len(cut)
 
     def _tile(self, s: Tile) -> float:
-        rows = max(self.number(s.rows), 1.0)
-        width = s.width if s.codes is not None or s.columns == ZERO else self.number(s.columns)
-        vectors = max(1.0, width / self.target.lanes)
-        depth = s.segments * self.number(s.length)
-        loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
-        short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
-        widened = 0.0 if short or s.product.right == s.product.sums else vectors
-        step = max((rows * vectors + widened) / 2, loads, LATENCY) / (s.product.step if short else 1)
+        kind, rows = s.core.product, max(self.number(s.rows), 1.0)
+        whole = isinstance(s.left, Quantized) or s.right.columns == ZERO
+        vectors = max(1.0, (s.core.width if whole else self.number(s.right.columns)) / self.target.lanes)
+        depth = s.left.segments * self.number(s.left.length)
+        loads = (rows * (2.0 if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
+        short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
+        widened = 0.0 if short or kind.right == kind.sums else vectors
+        step = max((rows * vectors + widened) / 2, loads, LATENCY) / (kind.step if short else 1)
         step += self._in_one_set(s)
-        if s.product.unit is not None:
-            step = rows * vectors / 2 / s.product.step / s.product.unit.speed
+        if kind.unit is not None:
+            step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
-        return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
+        return depth * step + s.left.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _in_one_set(self, s: Tile) -> float:
         """Cycles of a step of a tile whose rows push each other out of L1."""
-        point = self.tables.get(s.a)
-        over = s.most - self.target.l1_bytes // SET
-        if point is None or s.kind == "packed" or over <= 0:
+        point = self.tables.get(s.left.buffer)
+        over = s.core.most - self.target.l1_bytes // SET
+        if point is None or isinstance(s.left, Packed) or over <= 0:
             return 0.0
-        saved = self.values.get(point.row)
-        at = []
+        outer, at = self.values, []
         for row in (0, 1):
-            self.values[point.row] = row
+            self.values = {**outer, point.row: row}
             at.append(self.number(substitute(point.load.index[0], dict.fromkeys(point.segments, ZERO))))
-        if saved is not None:
-            self.values[point.row] = saved
-        else:
-            del self.values[point.row]
+        self.values = outer
         apart = abs(at[1] - at[0]) * point.load.dtype.bytes
         return CONFLICT * over**2 if apart and apart % SET == 0 else 0.0
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
-        left, right, sums = (t.bytes for t in (s.product.left, s.product.right, s.product.sums))
-        self._access(s.b, s.b_at, depth * s.width, right)
-        if s.kind == "packed":
-            self._access(s.a, s.a_at, depth * rows, left)
+        left, right, sums = (t.bytes for t in (s.core.product.left, s.core.product.right, s.core.product.sums))
+        self._access(s.right.buffer, s.right.at, depth * s.core.width, right)
+        if isinstance(s.left, Packed):
+            self._access(s.left.buffer, s.left.at, depth * rows, left)
             if s.out not in {b.name for b in self.phase.locals}:
-                self._access(s.out, s.out_at, rows * s.width, sums, stores=True)
+                self._access(s.out, s.out_at, rows * s.core.width, sums, stores=True)
             return
-        point = self.tables.get(s.a)
+        point = self.tables.get(s.left.buffer)
         if point is None:
             return
-        lines = ceil(sqrt(s.segments)) if s.segments > 1 else 1
+        lines = ceil(sqrt(s.left.segments)) if s.left.segments > 1 else 1
         start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
         self._access(point.load.source, start, rows * self.number(point.length) * lines, left)
 

@@ -66,7 +66,7 @@ class Core:
         return self.name
 
 
-def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, right: DType) -> Core:
+def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, right: DType, sums: DType) -> Core:
     """The CPU's register tile, one step of the depth of a `Tile`: vectors of a panel's columns, rows in all lanes.
 
     `step` elements of the depth lie side by side in a lane.
@@ -81,7 +81,7 @@ def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, rig
         step,
         Fragment(left, lanes, rows * step, floor_div(held, step_), modulo(held, step_)),
         Fragment(right, lanes, vectors * step, modulo(panel, step_), floor_div(panel, step_) * lanes + lane),
-        Fragment(F32, lanes, rows * vectors, floor_div(made, across), modulo(made, across) * lanes + lane),
+        Fragment(sums, lanes, rows * vectors, floor_div(made, across), modulo(made, across) * lanes + lane),
     )
 
 

@@ -16,15 +16,15 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import SINGLE, Product, Unit
+from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.tile import Tile
 
 # Memory of all threads, of those of a block, and of one: the last four. Registers have constant offsets once loops are
 # unrolled, those of a fragment hold a part of a matrix; pointers are a table of addresses.
 Space = Literal["global", "shared", "local", "register", "fragment", "pointers"]
 LoopKind = Literal["serial", "vector", "unroll", "seldom", "block", "warp", "thread", "lane"]
 ReduceScope = Literal["serial", "lane", "warp", "block"]
-TileKind = Literal["rows", "even", "packed", "codes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,56 +161,6 @@ class RowPointer:
     at: Index = ZERO  # first entry of the table
     even: bool = False
     padding: str = ""  # a buffer of `length` elements that stands for the padding, where that is not zeros
-
-
-@dataclass(frozen=True, slots=True)
-class Coding:
-    """What the 8-bit codes of a tile mean: types and zero points of both sides; the left side has one.
-
-    The right side has one zero point, or codes in a buffer, from an offset on one for each column.
-    """
-
-    left: DType
-    left_zero: Scalar
-    right: DType
-    right_zero: Scalar | tuple[str, Index]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A register tile of a contraction: out[row * width + column] = sum over k of a[row, k] * b[k * width + column].
-
-    `a` is a pointer table (`rows`: segments of `length` elements each), one of even rows (`even`: all rows but the
-    first and the last lie at one distance from each other) or a packed block a[k * rows + row] (`packed`).
-    `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
-    `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
-    distances from the zero points, in the first `columns` columns. Others that are given `columns` are packed ones that
-    make no more of them, and add to nothing. In the last panel (number, of how many), `after`
-    is fetched instead of `ahead`: the first panel of another buffer. `ahead_in` is the buffer that `ahead` is in, if
-    not b.
-    """
-
-    out: str
-    out_at: Index
-    rows: Index
-    most: int
-    kind: TileKind
-    a: str
-    a_at: Index
-    segments: int
-    length: Index
-    b: str
-    b_at: Index
-    width: int
-    ahead: Index | None = None  # offset in b of the panel to prefetch while this tile runs: the part of tile
-    turn: Index = ZERO  # `turn`
-    turns: Index = ZERO  # of `turns`
-    more: Index = ZERO
-    product: Product = SINGLE  # element types of a and b
-    codes: Coding | None = None
-    columns: Index = ZERO
-    after: tuple[Index, Index, str] | None = None
-    ahead_in: str = ""
 
 
 @dataclass(frozen=True, slots=True)

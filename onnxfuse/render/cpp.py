@@ -16,11 +16,11 @@ from onnxfuse.ir.kernel import (
     Phase,
     Stmt,
     Store,
-    Tile,
     statements,
     tables,
 )
 from onnxfuse.ir.products import PRODUCTS, Product
+from onnxfuse.ir.tile import Tile
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
@@ -60,7 +60,7 @@ def _tile_headers(kernel: Kernel) -> list[str]:
 
 def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
     """The kinds of register tiles that kernels use, in the order of their table."""
-    found = {s.product for s in _statements(kernels) if isinstance(s, Tile)}
+    found = {s.core.product for s in _statements(kernels) if isinstance(s, Tile)}
     return tuple(p for p in PRODUCTS if p in found)
 
 
@@ -267,7 +267,8 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
         put("char* memory = run.slots.claim(&slot);")
     for b in phase.locals:
         printer.lines += [f"  {line}" for line in _local(b, slots)]
-    units = {(s.product.unit.name, s.most) for s in statements(phase.body) if isinstance(s, Tile) and s.product.unit}
+    cores = {s.core for s in statements(phase.body) if isinstance(s, Tile)}
+    units = {(c.product.unit.name, c.most) for c in cores if c.product.unit is not None}
     assert len(units) < 2, "render: a phase sets a matrix unit up once"
     printer.lines += [f"  {name}_begin({most});" for name, most in units]
     printer.depth = 0

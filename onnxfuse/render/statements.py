@@ -11,7 +11,6 @@ from onnxfuse.ir.indexing import WIDEST, coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Call,
-    Coding,
     HorizontalReduce,
     Loop,
     Pack,
@@ -20,12 +19,12 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Store,
     Threaded,
-    Tile,
     statements,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load, const
+from onnxfuse.ir.tile import Coding, Packed, Quantized, Tile
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
 from onnxfuse.render.vectors import Vectors
@@ -87,9 +86,7 @@ class Printer(c_family.Printer):
 
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A reduction, of which a vector loop in it may carry vectors; these are then combined, or stored."""
-        if isinstance(self.scalars, Vectors) or not any(
-            isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body)
-        ):
+        if s.scope != "lane":
             c_family.Printer.reduce_loop(self, s)
             return
         name, kind = identifier(s.targets[0]), computed(s.dtype)
@@ -169,46 +166,36 @@ class Printer(c_family.Printer):
 
     def tile(self, s: Tile) -> None:
         """A call of the register tile."""
-        unit = s.product.unit
+        core, left, right = s.core, s.left, s.right
+        unit = core.product.unit
         name = unit.name if unit is not None else "tile"
-        a, b = identifier(s.a), identifier(s.b)
-        out = f"{identifier(s.out)} + {index(s.out_at, 1)}" if s.out_at != ZERO else identifier(s.out)
-        depth = s.length * s.segments if s.codes is None else floor_div(s.length + 3, Index.of(4)) * 4 * s.segments
-        ahead = "Ahead{nullptr, 0}"
-        if s.ahead is not None:
-            following = f"{identifier(s.ahead_in or s.b)} + {index(s.ahead, 1)}"
-            if s.after is not None:
-                here, panels, other = s.after
-                following = f"{index(here + 1)} < {index(panels)} ? {following} : {identifier(other)}"
-            ahead = f"ahead_of({following}, {index(depth)}, {index(s.turn)}, {index(s.turns)})"
-        if s.codes is not None:
-            self.codes(s, s.codes, out, ahead)
-        elif s.columns != ZERO:
-            where = f"{a} + {index(s.a_at, 1)}, {index(depth)}, {b} + {index(s.b_at, 1)}"
-            self.put(f"tile_places((int)({index(s.rows)}), {where}, {out}, (int)({index(s.columns)}));")
-        elif s.kind == "packed":
-            self.put(
-                f"{name}_packed({s.most if unit is not None else f'(int)({index(s.rows)})'}, "
-                f"{a} + {index(s.a_at, 1)}, {index(depth)}, "
-                f"{b} + {index(s.b_at, 1)}, {out}, {index(s.more)} != 0, {ahead});"
-            )
+        rows, out = f"(int)({index(s.rows)})", _address(s.out, s.out_at) if s.out_at != ZERO else identifier(s.out)
+        a, b = _address(left.buffer, left.at), _address(right.buffer, right.at)
+        depth, ahead = index(_padded_depth(s)), _ahead(s)
+        if isinstance(left, Quantized):
+            self.codes(s, left.coding, out, ahead)
+        elif right.columns != ZERO:
+            self.put(f"tile_places({rows}, {a}, {depth}, {b}, {out}, (int)({index(right.columns)}));")
+        elif isinstance(left, Packed):
+            most = str(core.most) if unit is not None else rows
+            self.put(f"{name}_packed({most}, {a}, {depth}, {b}, {out}, {index(s.more)} != 0, {ahead});")
         else:
-            self.put(
-                f"{name}_{s.kind}((int)({index(s.rows)}), {a} + {index(s.a_at, 1)}, "
-                f"{f'{s.most}, ' if s.kind == 'rows' or unit is not None else ''}{s.segments}, "
-                f"{index(s.length)}, {b} + {index(s.b_at, 1)}, {out}, {ahead});"
-            )
+            kind = "even" if left.even else "rows"
+            most = f"{core.most}, " if not left.even or unit is not None else ""
+            pieces = f"{most}{left.segments}, {index(left.length)}"
+            self.put(f"{name}_{kind}({rows}, {a}, {pieces}, {b}, {out}, {ahead});")
 
     def codes(self, s: Tile, c: Coding, out: str, ahead: str) -> None:
         """A call of the register tile of codes."""
-        right, zeros = c.right_zero, f"(const {stored(c.right)}*)nullptr"
-        name = s.product.unit.name if s.product.unit is not None else "tile"
-        if isinstance(right, tuple):
-            zeros, right = f"{identifier(right[0])} + {index(right[1], 1)}", const(0, c.right)
+        core, zero, zeros = s.core, c.right_zero, f"(const {stored(c.right)}*)nullptr"
+        name = core.product.unit.name if core.product.unit is not None else "tile"
+        if isinstance(zero, tuple):
+            zeros, zero = _address(*zero), const(0, c.right)
         self.put(
-            f"{name}_codes((int)({index(s.rows)}), {identifier(s.a)} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
-            f"{index(s.length)}, {identifier(s.b)} + {index(s.b_at, 1)}, {index(s.columns)}, {out}, "
-            f"{Scalars().text(c.left_zero)}, {Scalars().text(right)}, {zeros}, {ahead});"
+            f"{name}_codes((int)({index(s.rows)}), {_address(s.left.buffer, s.left.at)}, {core.most}, "
+            f"{s.left.segments}, {index(s.left.length)}, {_address(s.right.buffer, s.right.at)}, "
+            f"{index(s.right.columns)}, {out}, "
+            f"{Scalars().text(c.left_zero)}, {Scalars().text(zero)}, {zeros}, {ahead});"
         )
 
     def pack(self, s: Pack) -> None:
@@ -229,6 +216,28 @@ class Printer(c_family.Printer):
         else:
             self.put(f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, {to}")
         self.put("}")
+
+
+def _address(buffer: str, at: Index) -> str:
+    return f"{identifier(buffer)} + {index(at, 1)}"
+
+
+def _padded_depth(s: Tile) -> Index:
+    """Elements of a panel's column, codes in groups of four."""
+    if isinstance(s.left, Quantized):
+        return floor_div(s.left.length + 3, Index.of(4)) * 4 * s.left.segments
+    return s.depth
+
+
+def _ahead(s: Tile) -> str:
+    """What a tile fetches while it runs."""
+    if s.ahead is None:
+        return "Ahead{nullptr, 0}"
+    following = _address(s.ahead.buffer, s.ahead.at)
+    if s.ahead.after is not None:
+        here, panels, other = s.ahead.after
+        following = f"{index(here + 1)} < {index(panels)} ? {following} : {identifier(other)}"
+    return f"ahead_of({following}, {index(_padded_depth(s))}, {index(s.ahead.turn)}, {index(s.ahead.turns)})"
 
 
 def _piece(load: Load, at: Index, padding: str = "") -> str:

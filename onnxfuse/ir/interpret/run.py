@@ -30,11 +30,11 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Tile,
     When,
     statements,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.tile import Tile
 
 MOST = 1 << 18  # places that run at a time
 FEW = (

@@ -37,11 +37,11 @@ from onnxfuse.ir.kernel import (
     Stmt,
     Store,
     Threaded,
-    Tile,
     When,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
+from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
 
 GROUP = 32  # samples of one set of extents, which alone can meet
 GROUPS = 4  # corners twice, two tasks side by side, iterations in between
@@ -365,28 +365,35 @@ class _Check:
 
     def tile(self, s: Tile, p: _Samples) -> None:
         """Both sides of a tile and its sums."""
-        rows, length, unit = p.index(s.rows), p.index(s.length), s.product.unit
+        core, rows, length, unit = s.core, p.index(s.rows), p.index(s.left.length), s.core.product.unit
         where = both(p.alive, np.broadcast_to(np.asarray(rows) > 0, (SAMPLES,)))
-        if (np.asarray(rows) > s.most).any() and where is not None and (where & (np.asarray(rows) > s.most)).any():
-            self.found.append(f"{self.where}: a tile has more rows than {s.most}")
-        self.stores(s.out, p.index(s.out_at), (s.most if unit is not None else rows) * s.width, where)
-        a, b = p.index(s.a_at), p.index(s.b_at)
-        depth = length * s.segments
-        if s.kind == "packed":
-            t = s.product.left
+        if (
+            (np.asarray(rows) > core.most).any()
+            and where is not None
+            and (where & (np.asarray(rows) > core.most)).any()
+        ):
+            self.found.append(f"{self.where}: a tile has more rows than {core.most}")
+        self.stores(s.out, p.index(s.out_at), (core.most if unit is not None else rows) * core.width, where)
+        a, b = p.index(s.left.at), p.index(s.right.at)
+        depth = length * s.left.segments
+        if isinstance(s.left, Packed):
+            t = core.product.left
             piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
-            self.reads(s.a, a, depth * rows if unit is None else -(-depth // piece) * piece * s.most, where)
-            self.multiple(s.a, a, piece, where)
+            self.reads(
+                s.left.buffer, a, depth * rows if unit is None else -(-depth // piece) * piece * core.most, where
+            )
+            self.multiple(s.left.buffer, a, piece, where)
         else:
-            entries = (s.segments - 1) * (EVEN if s.kind == "even" else s.most) + (EVEN if s.kind == "even" else rows)
-            self.reads(s.a, a, entries, where)
-        if s.codes is not None:
-            self.reads(s.b, b, (-(-length // QUAD) * s.segments + 1) * s.width * QUAD, where)
-            self.multiple(s.b, b, QUAD, where)
-            if isinstance(zero := s.codes.right_zero, tuple):
-                self.reads(zero[0], p.index(zero[1]), np.minimum(p.index(s.columns), s.width), where)
-        elif s.columns != ZERO:
-            self.reads(s.b, b, (depth - 1) * s.width + p.index(s.columns), where)
+            even = isinstance(s.left, Pointers) and s.left.even
+            entries = (s.left.segments - 1) * (EVEN if even else core.most) + (EVEN if even else rows)
+            self.reads(s.left.buffer, a, entries, where)
+        if isinstance(s.left, Quantized):
+            self.reads(s.right.buffer, b, (-(-length // QUAD) * s.left.segments + 1) * core.width * QUAD, where)
+            self.multiple(s.right.buffer, b, QUAD, where)
+            if isinstance(zero := s.left.coding.right_zero, tuple):
+                self.reads(zero[0], p.index(zero[1]), np.minimum(p.index(s.right.columns), core.width), where)
+        elif s.right.columns != ZERO:
+            self.reads(s.right.buffer, b, (depth - 1) * core.width + p.index(s.right.columns), where)
         else:
-            self.reads(s.b, b, depth * s.width, where)
-            self.multiple(s.b, b, s.product.step, where)
+            self.reads(s.right.buffer, b, depth * core.width, where)
+            self.multiple(s.right.buffer, b, core.product.step, where)

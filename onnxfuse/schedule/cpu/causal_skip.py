@@ -13,8 +13,9 @@ from onnxfuse.ir.compose import sources
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, Symbol, atoms, axes_of, floor_div, nonnegative
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
+from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job, is_output
@@ -145,6 +146,11 @@ def _where_hidden(x: Scalar, values: Mapping[str, tuple[int, float]]) -> float |
     return first
 
 
+def _until(tile: Tile, end: Index) -> Tile:
+    """A tile whose sum ends early."""
+    return replace(tile, left=replace(tile.left, length=end))
+
+
 def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], end: Index) -> tuple[Stmt, ...]:
     """Statements with loops over keys, over panels of keys, and sums over keys in tiles, ended early."""
     made: list[Stmt] = []
@@ -156,7 +162,7 @@ def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], en
             elif s.axis.name in panels:
                 s = replace(s, end=panels[s.axis.name])
             elif s.axis.name in keys.sums:
-                s = replace(s, body=tuple(replace(x, length=end) if isinstance(x, Tile) else x for x in s.body))
+                s = replace(s, body=tuple(_until(x, end) if isinstance(x, Tile) else x for x in s.body))
         elif isinstance(s, ReduceLoop):
             s = replace(s, body=_ended(s.body, keys, panels, end))
         made.append(s)

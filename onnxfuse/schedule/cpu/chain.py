@@ -9,7 +9,8 @@ from __future__ import annotations
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
+from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.gemm import POINTERS, height
 from onnxfuse.schedule.cpu.tiles import (
@@ -145,24 +146,16 @@ def _stage(
     here = (Index.of(at) - t0) * (segments * (EVEN if even else frame.tall))
     point = RowPointer(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
     panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
-    right = right_offset(tiled.right, tiled.ranges, frame)
+    right, weights = right_offset(tiled.right, tiled.ranges, frame), frame.places[tiled.right.source].buffer
+    after = (Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None
     tile = Tile(
         C,
         ZERO,
         end - first,
-        frame.tall,
-        "even" if even else "rows",
-        TABLE,
-        here,
-        segments,
-        tiled.length,
-        frame.places[tiled.right.source].buffer,
-        right,
-        target.panel,
-        right + depth * target.panel,
-        Index.of(at) - t0,
-        Index.of(t1) - t0,
-        after=(Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None,
+        TileCore(frame.tall, target.panel),
+        Pointers(TABLE, here, segments, tiled.length, even),
+        Panel(weights, right),
+        ahead=Ahead(weights, right + depth * target.panel, Index.of(at) - t0, Index.of(t1) - t0, after),
     )
     finish = epilogue(job, frame, panel, target.panel, m, end, touch=True)
     inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *finish))

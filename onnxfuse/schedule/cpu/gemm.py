@@ -12,8 +12,9 @@ from itertools import pairwise
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt, Tile, TileKind
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import Product, Unit
+from onnxfuse.ir.tile import Ahead, Coding, Left, Packed, Panel, Pointers, Quantized, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import Way, usual_rows
 from onnxfuse.schedule.cpu.tiles import (
@@ -229,14 +230,12 @@ class _Rows:
     """Where a tile of the block finds its rows, and what makes them ready for the block."""
 
     ready: tuple[Stmt, ...]
-    kind: TileKind
-    source: str
-    at: Index
-    segments: int
-    length: Index
+    left: Left
 
 
-def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block, padding: str) -> _Rows:
+def _rows(
+    t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block, padding: str, codes: Coding | None
+) -> _Rows:
     """Rows packed before, packed here for the block, or pointers to them where they lie."""
     here = Index.of(block.at) - block.begin
     if s.packed:
@@ -246,7 +245,7 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
             slot = here * s.tall * s.packed_depth
             frame.local(PACKED, s.packed_depth * (s.tall * s.block), t.product.left)
             ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
-        return _Rows(ready, "packed", PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks)))
+        return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks))))
     load = left_load(t.left, t.ranges, t.segments, frame)
     even = t.zeros is None and even_rows(t, t.rows, load, m, s.tall, frame.places)
     entries = s.segments * (EVEN if even else s.tall)
@@ -255,7 +254,8 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
     point = RowPointer(
         TABLE, m, Index.of(first), end, s.tall, t.segments, load, t.length, here * entries, even, padding
     )
-    return _Rows((block.loop(point),), "even" if even else "rows", TABLE, here * entries, s.segments, t.length)
+    found = (TABLE, here * entries, s.segments, t.length)
+    return _Rows((block.loop(point),), Pointers(*found, even) if codes is None else Quantized(*found, codes))
 
 
 def _main_phase(
@@ -278,35 +278,25 @@ def _main_phase(
     end = Index.of(Axis("m1", s.rows + 1))
     b_at = right_offset(tiled.right, tiled.ranges, frame)
     before, padding = padding_of(tiled, frame)
-    rows = _rows(tiled, s, frame, m, first, block, padding)
+    codes, present = coding(tiled, frame, panel, target.panel)
+    rows = _rows(tiled, s, frame, m, first, block, padding, codes)
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
     columns = (ZERO, s.panels) if s.inside else (Index.of(p0), Index.of(p1))
-    codes, present = coding(tiled, frame, panel, target.panel)
+    weights, turn = frame.places[tiled.right.source].buffer, (Index.of(at) - t0, Index.of(t1) - t0)
 
     def over_panels(chunk: Index, after: tuple[Stmt, ...]) -> Stmt:
         """One part of the depth over all columns and the rows of the block, and what comes `after` each tile."""
-        skipped = chunk * rows.length if s.chunks > 1 else ZERO
+        skipped = chunk * rows.left.length if s.chunks > 1 else ZERO
         right = b_at + skipped * target.panel
         tile = Tile(
             *sums,
             end - Index.of(first),
-            s.tall,
-            "codes" if codes is not None else rows.kind,
-            rows.source,
-            rows.at + skipped * s.height(first, end),
-            rows.segments,
-            rows.length,
-            frame.places[tiled.right.source].buffer,
-            right,
-            target.panel,
-            right + tiled.depth * target.panel if s.streams else None,
-            Index.of(at) - t0,
-            Index.of(t1) - t0,
+            TileCore(s.tall, target.panel, tiled.product),
+            replace(rows.left, at=rows.left.at + skipped * s.height(first, end)),
+            Panel(weights, right, present),
             chunk,
-            tiled.product,
-            codes,
-            present,
+            Ahead(weights, right + tiled.depth * target.panel, *turn) if s.streams else None,
         )
         return Loop(panel, *columns, "serial", (block.loop(tile, *after),))
 

@@ -12,8 +12,9 @@ from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.ir.tile import Panel, Pointers, Tile, TileCore
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.analysis.contract import as_held
 from onnxfuse.schedule.analysis.memory import Place, flat
@@ -286,15 +287,9 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Target) ->
         C,
         ZERO,
         end - frame.first,
-        frame.tall,
-        "even" if even else "rows",
-        TABLE,
-        ZERO,
-        segments,
-        tiled.length,
-        frame.places[tiled.right.source].buffer,
-        at,
-        width,
+        TileCore(frame.tall, width),
+        Pointers(TABLE, ZERO, segments, tiled.length, even),
+        Panel(frame.places[tiled.right.source].buffer, at),
     )
     body = (tile, *epilogue(job, frame, panel, width, row, end))
     return (point, Loop(panel, ZERO, panel.extent, "serial", body))

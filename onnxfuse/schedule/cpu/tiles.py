@@ -8,8 +8,9 @@ from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Coding, Loop, Pack, Prefetch, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.tile import Coding
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job

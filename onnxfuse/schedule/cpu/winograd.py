@@ -15,9 +15,10 @@ from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
+from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_window
 from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
@@ -246,17 +247,10 @@ class _Winograd:
             SUMS,
             Index.of(p) * self.sums + begin * self.width,
             last - first,
-            self.tall,
-            "even",
-            TABLE,
-            ZERO,
-            1,
-            depth,
-            RIGHT,
-            (right + p) * self.right,
-            self.width,
-            *self._ahead(k * n + p),
-            ahead_in=self.places[self.tiled.right.source].buffer,
+            TileCore(self.tall, self.width),
+            Pointers(TABLE, ZERO, 1, depth, even=True),
+            Panel(RIGHT, (right + p) * self.right),
+            ahead=self._ahead(k * n + p),
         )
         window = tile_window(self.at, self.tiles, self.rows, self.first)
         made = Loop(self.at, Index.of(self.t0), Index.of(self.t1), "serial", (*window, table, tile))
@@ -269,17 +263,15 @@ class _Winograd:
             *self._written(goals, [rows, Level(chunk), Level(lane, "vector")]),
         )
 
-    def _ahead(self, number: Index) -> tuple[Index | None, Index, Index]:
-        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps.
-
-        The offset, and which part of how many as long as what the tile reads itself.
-        """
+    def _ahead(self, number: Index) -> Ahead | None:
+        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps."""
         per_tap, rest = divmod(self.size * self.size, TAPS * TAPS)
         if self.division.keep or rest:
-            return None, ZERO, ZERO
+            return None
         weights = self.depth * self.width  # of a tap
         begin, tiles = Index.of(self.at) - self.t0, Index.of(self.t1) - self.t0
-        return self._tap(0, 0) + TAPS * TAPS * weights + number * (weights // per_tap), begin, tiles * per_tap
+        share = self._tap(0, 0) + TAPS * TAPS * weights + number * (weights // per_tap)
+        return Ahead(self.places[self.tiled.right.source].buffer, share, begin, tiles * per_tap)
 
     def _columns(self) -> tuple[Axis, Axis, Index]:
         """Axes over the columns of a panel, and where they are in a matrix of sums."""

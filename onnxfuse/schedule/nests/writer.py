@@ -14,7 +14,7 @@ from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
-from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceScope, Stmt, Store, When, statements
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
 from onnxfuse.schedule.nests.subranges import parted
@@ -175,7 +175,10 @@ class Writer:
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
         ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
-        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, ways))
+        scope: ReduceScope = "serial"
+        if not any(loop.kind == "vector" for loop in self.loops[:level]) and _has_vector(closed):
+            scope = "lane"
+        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, ways, scope=scope))
         return Load(names[x.slot], (), x.dtype)
 
     def _folded(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
@@ -236,6 +239,10 @@ class Writer:
         for name, x in zip(names, reduces, strict=True):
             self.known[x] = name
         self.at[level].append(ReduceLoop(tuple(names), first.combine, first.body[0].dtype, closed))
+
+
+def _has_vector(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(s, Loop) and s.kind == "vector" for s in statements(body))
 
 
 def _in_parts(x: Reduce, in_vector: bool) -> Reduce | None:
