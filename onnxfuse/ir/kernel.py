@@ -81,6 +81,7 @@ class Loop:
     end: Index
     kind: LoopKind
     body: tuple[Stmt, ...]
+    aligned: bool = False  # whether a vector loop begins at a multiple of the lanes of any machine
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,7 +226,8 @@ class Phase:
     """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
 
     `few`: every task reads all weights, so that there is only one for each core. With a `launch` there are no splits,
-    and the body is what each thread runs.
+    and the body is what each thread runs. Local buffers of tasks lie on the stack, or in `slots` of the run's memory,
+    one for each task that runs.
     """
 
     splits: tuple[Split, ...]
@@ -234,6 +236,7 @@ class Phase:
     body: tuple[Stmt, ...]
     few: bool = False
     launch: Launch | None = None
+    slots: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,6 +77,8 @@ def _phase(phase: Phase) -> Iterator[str]:
     )
     few = ", a task for each core" if phase.few else ""
     yield f"phase over {splits or 'nothing'}, {phase.work!r} ps{few}"
+    if phase.slots:
+        yield "  local buffers lie in slots of the run's memory"
     if phase.launch is not None:
         yield f"  {_launch(phase.launch)}"
     yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
@@ -97,7 +99,8 @@ def _body(body: Iterable[Stmt]) -> Iterator[str]:
 def _statement(s: Stmt) -> Iterator[str]:
     match s:
         case Loop():
-            kind = "" if s.kind == "serial" else f" ({s.kind})"
+            words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
+            kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
         case ReduceLoop():

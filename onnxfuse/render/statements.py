@@ -7,7 +7,7 @@ from typing import assert_never
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ZERO, Index, floor_div
-from onnxfuse.ir.indexing import WIDEST, coefficient, substitute
+from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Call,
@@ -79,7 +79,7 @@ class Printer(c_family.Printer):
         else:
             self.put(f"for_lanes({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
         outer = self.scalars
-        self.scalars = Vectors(s.axis, aligned=all(c % WIDEST == 0 for _, c in s.begin.terms))
+        self.scalars = Vectors(s.axis, s.aligned)
         self.body(s.body)
         self.scalars = outer
         self.put("});")

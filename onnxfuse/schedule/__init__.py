@@ -28,6 +28,7 @@ from onnxfuse.schedule.cpu.gemm import gemm_ways
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
 from onnxfuse.schedule.nests.jobs import Job, Prepared, is_output, prepare
+from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
 from onnxfuse.target import Target
 
@@ -100,7 +101,7 @@ def _scheduled(
             kernels.append(_kernel(c, prepared, *settings, winograd=winograd))
     judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
-    return replace(judge.best_kernel(kernels), requires=requires)
+    return legalize(replace(judge.best_kernel(kernels), requires=requires))
 
 
 def _is_exchanged(job: Job) -> bool:

@@ -12,7 +12,7 @@ import pytest
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.interpret import KernelFault, interpret
-from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, Split, Store
+from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, ReduceLoop, Split, Store
 from onnxfuse.ir.layout import PLAIN
 from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.tile import Tile
@@ -141,6 +141,12 @@ FAULTS = {
         "attention_of_joined", renamed("v0%right", "out0%right"), "verify", "out0%right["),
     "a panel of codes at an odd place": (
         "codes_plain", only_first(Tile, beside), "verify", "no multiple of 4"),
+    "a vector loop that begins between vectors": (
+        "chain_softmax_wide", only_first(Loop, lambda s: replace(s, begin=s.begin + 1), is_vector),
+        "verify", "no multiple of 16"),
+    "vectors of sums that are added up one by one": (
+        "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="serial"), lambda s: s.scope == "lane"),
+        "verify", "its vectors say otherwise"),
     "a variable before it has a value": (
         "chain_softmax_wide", only_first(tuple, last_first, lets_first), "verify", "has no value yet"),
     "rows that are packed behind their tile": (

@@ -16,7 +16,7 @@ from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import check, expected, fed
 from tests.kernels.test_planted_faults import Change, in_phases, last_first, only_first
-from tests.threads.written import WRITTEN, Written
+from tests.threads.written import COOPERATIVE, WRITTEN, Written
 
 
 def interpreted(written: Written, kernel: Kernel) -> str:
@@ -114,6 +114,10 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
         "softmax", only_first(tuple, some_threads, has_sync), BOTH, "branch that not all"),
     "a barrier of the grid that is not launched at a time": (
         "softmax", only_first(Sync, lambda s: replace(s, scope="grid")), BOTH, "wait for each other"),
+    "no barrier between blocks": (
+        "cooperative", dropped(Sync, 2), BOTH, "a thread reads parts["),
+    "blocks that wait for each other and are not launched at a time": (
+        "cooperative", only_first(Launch, lambda x: replace(x, cooperative=False)), VERIFY, "wait for each other"),
     "a reduction that part of a warp takes part in": (
         "softmax", only_first(ReduceLoop, lambda r: Loop(Axis("some", Index.of(20)), ZERO, Index.of(20), "lane", (r,))),
         BOTH, "branch that not all"),
@@ -164,7 +168,7 @@ def doubled(m: Mma) -> Any:
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found(name: str) -> None:
     of, change, finders, said = FAULTS[name]
-    written = WRITTEN[of]
+    written = (WRITTEN | {"cooperative": COOPERATIVE})[of]
     broken = in_phases(written.kernel, change)
     found = {"verify": "; ".join(verify(broken)), "interpret": interpreted(written, broken)}
     assert {finder for finder, text in found.items() if text} == finders, found

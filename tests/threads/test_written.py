@@ -7,10 +7,12 @@ import pytest
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import check, expected, fed
-from tests.threads.written import WRITTEN, Written, layer_norm
+from tests.threads.written import COOPERATIVE, WRITTEN, Written, layer_norm
+
+OTHERS = WRITTEN | {"of_blocks": layer_norm(spelled=False), "cooperative": COOPERATIVE}
 
 
-@pytest.mark.parametrize("written", [*WRITTEN.values(), layer_norm(spelled=False)], ids=[*WRITTEN, "of_blocks"])
+@pytest.mark.parametrize("written", OTHERS.values(), ids=OTHERS)
 def test_a_kernel_computes_what_its_graph_means(written: Written) -> None:
     assert verify(written.kernel) == ()
     for number in range(len(written.case.sizes)):

@@ -303,3 +303,41 @@ def copied(names: str, step: Index) -> tuple[Stmt, ...]:
 
 
 WRITTEN = {w.case.name: w for w in (softmax(), layer_norm(), product(), pipelined())}
+
+
+# All blocks together --------------------------------------------------------------------------------------------------
+
+LONG, GRID = 4096, 4
+
+
+def column_sum() -> Written:
+    """The sum of a long vector: of each block, and, behind a barrier of the grid, of what all blocks have left."""
+    b = Build(13)
+    graph = b.graph(b.node("ReduceSum", b.input("x", LONG), b.ints(0), keepdims=1))
+    i, block, first, again, last = (
+        axis(name, extent) for name, extent in (("i", LONG // GRID), ("b", GRID), ("f", 1), ("l", GRID), ("z", 1))
+    )
+    here = Index.of(block) * (LONG // GRID) + i
+    body = (
+        loop(
+            block,
+            "block",
+            reduced("%part", "sum", "block", loop(i, "thread", into("%part", "sum", at("in0", here)))),
+            loop(first, "thread", Store("parts", Index.of(block), of("%part"))),
+        ),
+        Sync("grid"),
+        reduced("%sum", "sum", "warp", loop(again, "lane", into("%sum", "sum", at("parts", again)))),
+        loop(axis("o", 1), "block", loop(last, "thread", Store("out0", ZERO, of("%sum")))),
+    )
+    phase = Phase((), ONE, (), body, launch=Launch(Index.of(GRID), Index.of(64), cooperative=True))
+    kernel = Kernel(
+        (param("in0", "x", F32, LONG),),
+        (param("out0", graph.outputs[0], F32, 1),),
+        (Buffer("parts", F32, Index.of(GRID), "global"),),
+        (),
+        (in_warps(phase),),
+    )
+    return Written(Case("column_sum", graph), kernel)
+
+
+COOPERATIVE = column_sum()
