@@ -24,7 +24,6 @@ from onnxfuse.schedule.cpu.tiles import (
     coding,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     padding_of,
     right_offset,
@@ -34,7 +33,7 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Part, Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 PACKED = "packed"
 SUMS = "partial"
@@ -82,7 +81,7 @@ class Shape:
         return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}"
 
 
-def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
+def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
     """The ways through a contraction whose times are to be compared; the left side is read at `offset`.
 
     Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
@@ -127,7 +126,7 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(ways))
 
 
-def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
+def _chunks(depth: int, how: Product, rows: int, target: Cpu) -> int:
     """Parts of the depth of which one of all rows stays in half of L2."""
     most = target.l2_bytes // 2 // (how.left.bytes * rows)  # steps of a part
     if depth <= most:
@@ -136,7 +135,7 @@ def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
     return next((n for n in parts if depth // n <= most), 1)
 
 
-def height(t: Tiled, offset: Index, target: Target) -> int:
+def height(t: Tiled, offset: Index, target: Cpu) -> int:
     """Rows of a tile.
 
     Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where
@@ -152,13 +151,13 @@ def height(t: Tiled, offset: Index, target: Target) -> int:
     return balanced(rows, most)
 
 
-def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Way, ...]:
+def gemm_ways(t: Together, places: dict[str, Place], target: Cpu) -> tuple[Way, ...]:
     """The ways through one contraction, each as its phases and the scratch that they share."""
     job = t.jobs[0]
     tiled = job.tiled
     assert tiled is not None
     shapes = shapes_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
+    panel = tiled.panel
     m, first, end = (Axis(name, shapes[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
     shared = dict(zip(tiled.rows, digits, strict=True))
@@ -265,7 +264,7 @@ def _main_phase(
     m: Axis,
     first: Axis,
     panel: Axis,
-    target: Target,
+    target: Cpu,
     sums: tuple[str, Index],
     finish: tuple[Stmt, ...],
 ) -> Phase:
@@ -276,7 +275,7 @@ def _main_phase(
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     block = _Block(at, t0, t1, tile_window(at, s.tiles, s.rows, first))
     end = Index.of(Axis("m1", s.rows + 1))
-    b_at = right_offset(tiled.right, tiled.ranges, frame)
+    b_at = right_offset(tiled, frame)
     before, padding = padding_of(tiled, frame)
     codes, present = coding(tiled, frame, panel, target.panel)
     rows = _rows(tiled, s, frame, m, first, block, padding, codes)
@@ -312,7 +311,7 @@ def _main_phase(
     return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*before, loop))
 
 
-def _work(s: Shape, t: Tiled, target: Target) -> Index:
+def _work(s: Shape, t: Tiled, target: Cpu) -> Index:
     """Serial picoseconds, roughly: multiply-adds at the peak, and the way of weights that are in no cache."""
     columns = product([a.extent for a in t.columns])
     step = round(2e3 / target.gflops * t.product.left.bytes / F32.bytes)

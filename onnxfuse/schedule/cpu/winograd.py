@@ -20,14 +20,14 @@ from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_window
+from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, tile_window
 from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
 PAD = 16  # elements between one product's matrix and the next, so that they do not meet in one set of a cache
@@ -79,7 +79,7 @@ def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
     rest = [e for e in t.left.index if e not in moving]
     known = {Index.of(a) for a in (*images, channel)}
     offset, right = places[t.left.source].offset(t.left.index), places[t.right.source].offset(t.right.index)
-    width = next(a for a in index_axes(t.right.index) if a.name.endswith("_j")).extent
+    width = t.lane.extent
     if channel.extent.constant is None or Index.of(channel) not in rest:
         return None
     if any(e not in known and e.constant is None for e in rest) or any(g.index not in moving for g in t.left.guards):
@@ -97,7 +97,7 @@ def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
     return (rows[0], taps[0]) if (e - rows[0] - taps[0]).constant is not None else None
 
 
-def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> Phase:
+def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> Phase:
     """The one phase of such a convolution."""
     return _Winograd(job, w, division, places, target).phase()
 
@@ -105,7 +105,7 @@ def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, P
 class _Winograd:
     """A phase while it is built: sizes, axes, and the places of what a task holds."""
 
-    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> None:
+    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> None:
         assert job.tiled is not None
         self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
         self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel
@@ -116,7 +116,7 @@ class _Winograd:
         self.rows = product(list(shape))  # tiles of all images, one row each of the products' left sides
         self.tall = balanced(self.rows.constant, target.rows)
         self.tiles = floor_div(self.rows + (self.tall - 1), Index.of(self.tall))
-        self.panel = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_p"))
+        self.panel = self.tiled.panel
         self.row, self.first, self.begin = (Axis(name, self.rows) for name in ("m", "m0", "mb"))
         self.last, self.end = (Axis(name, self.rows + 1) for name in ("m1", "me"))
         self.at, self.t0, self.t1 = Axis("t", self.tiles), Axis("t0", self.tiles), Axis("t1", self.tiles + 1)
@@ -219,8 +219,7 @@ class _Winograd:
     def _tap(self, i: int, j: int) -> Index:
         """Where the weights of a tap begin: those of all channels and of the columns of the panel."""
         right = self.tiled.right
-        lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
-        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, lane: ZERO}
+        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, self.tiled.lane: ZERO}
         index = tuple(substitute(x, values) for x in right.index)
         return self.places[right.source].offset(index)
 
@@ -305,9 +304,8 @@ class _Winograd:
         times, again = Axis("times", Index.of(2)), Axis("again", Index.of(2))
         chunk, lane, _ = self._columns()
         column = Index.of(chunk) * self.lanes + lane
-        width = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_j"))
         values = dict(zip(w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
-        values |= {**self.image, width: column}
+        values |= {**self.image, self.tiled.lane: column}
         both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
         total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
         goal = Goal(
