@@ -1,7 +1,7 @@
 """Predicted seconds of a scheduled kernel on a machine class, in parts that explain it.
 
 A phase takes as long as the slowest of computing and of each way that its bytes take, and a part of the others, which
-overlap only in part; then it waits for its last task. All numbers of the machine come from a `Target` row.
+overlap only in part; then it waits for its last task. All numbers of the machine come from a `Cpu` row.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
-from onnxfuse.cost.count import Counter, SymbolUnknown
+from onnxfuse.cost.count import Counter
+from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.traffic import Fetched, fetched
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Computed, Kernel, Phase
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
@@ -75,7 +76,7 @@ class Cost:
 
 def cost_of(
     kernel: Kernel,
-    target: Target,
+    target: Cpu,
     constants: Container[str] = (),
     round_bytes: float = 0.0,
     symbols: Mapping[str, int] | None = None,
@@ -140,7 +141,7 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
 
 
 def _levels(
-    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], round_bytes: float, target: Target
+    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], round_bytes: float, target: Cpu
 ) -> dict[str, str]:
     """The level in which each buffer lies when the kernel begins, or where it will be wanted; not those of one task."""
     weights = {p.name: max(round_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
@@ -157,7 +158,7 @@ def _levels(
 def _phase(
     phase: Phase,
     kernel: Kernel,
-    target: Target,
+    target: Cpu,
     sizes: Mapping[str, float],
     levels: Mapping[str, str],
     symbols: Mapping[str, int],
@@ -171,7 +172,7 @@ def _phase(
         outer, inner = few_parts_of(target.cores, work, extents[0])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
-    counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes)
+    counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
     compute = counter.cycles() * target.cycle
     near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     moved = _moved(beyond, levels, (L3, MEMORY))

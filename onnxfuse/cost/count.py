@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
+from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, Run
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import ZERO, Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, atoms, axes_of
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Loaded, Mod, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -25,13 +26,14 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Tile,
     When,
     statements,
 )
 from onnxfuse.ir.lanes import NEAR, masked
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
-from onnxfuse.target import Target
+from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
+from onnxfuse.target import Cpu
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
@@ -47,12 +49,9 @@ SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
-POINTER, EVEN_ROWS = 4.0, 4  # cycles of an entry of a table of row pointers; entries of a segment of even rows
+POINTER = 4.0  # cycles of an entry of a table of row pointers
+EVEN_ROWS = 4  # entries of a segment of even rows
 PREFETCH = 0.5  # cycles of fetching a line
-
-
-class SymbolUnknown(Exception):
-    """An extent whose value was not given."""
 
 
 @dataclass(slots=True)
@@ -71,24 +70,20 @@ class _Block:
 
 
 @dataclass(slots=True)
-class Counter:
+class Counter(Means):
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
     phase: Phase
-    target: Target
-    symbols: Mapping[str, int]
+    target: Cpu
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them
     even: bool  # whether tasks are so many that no thread has longer ones than the others
     dtypes: Mapping[str, DType]
     accesses: list[Access] = field(default_factory=list)
     loops: list[Run] = field(default_factory=list)
-    values: dict[Axis, float] = field(default_factory=dict)  # the mean of each axis
-    bound: dict[Axis, Index] = field(default_factory=dict)
     tables: dict[str, RowPointer] = field(default_factory=dict)
     vector: Axis | None = None
     loop_count: int = 0
-    spelled: dict[Index, Index] = field(default_factory=dict)  # what `whole` gave for indices less their numbers
 
     def cycles(self) -> float:
         """Cycles of one thread. The accesses are there afterwards."""
@@ -110,42 +105,6 @@ class Counter:
     def _split(self, s: Loop) -> int | None:
         """Which split of the phase a loop runs over."""
         return next((i for i, p in enumerate(self.phase.splits) if p.first in axes_of(s.begin)), None)
-
-    def number(self, e: Index) -> float:
-        """An index at the mean of all axes in it."""
-        total: float = 0
-        for mono, c in e.terms:
-            part: float = c
-            for atom in mono:
-                part = part * self._atom(atom)
-            total = total + part
-        return total
-
-    def _atom(self, atom: Atom) -> float:
-        if isinstance(atom, Axis):
-            return self.values[atom] if atom in self.values else self.number(atom.extent) / 2
-        if isinstance(atom, Symbol):
-            if atom.name not in self.symbols:
-                raise SymbolUnknown(atom.name)
-            return self.symbols[atom.name]
-        if isinstance(atom, Div):
-            num, den = self.number(atom.num), self.number(atom.den)
-            return num // den if isinstance(num, int) and isinstance(den, int) else num / den
-        if isinstance(atom, Mod):
-            num, den = self.number(atom.num), self.number(atom.den)
-            return num % den if isinstance(num, int) and isinstance(den, int) else den / 2
-        if isinstance(atom, (Least, Common)):
-            return (min if isinstance(atom, Least) else max)(self.number(atom.one), self.number(atom.two))
-        if isinstance(atom, Entry):
-            return sum(atom.table.values) / max(len(atom.table.values), 1)
-        return self.number(atom.extent) / 2
-
-    def whole(self, e: Index) -> Index:
-        """An index in loop axes alone: bound ones are spelled out."""
-        rest = Index(tuple((mono, c) for mono, c in e.terms if mono))
-        if rest not in self.spelled:
-            self.spelled[rest] = substitute(rest, self.bound)
-        return self.spelled[rest] + sum(c for mono, c in e.terms if not mono)
 
     # statements -------------------------------------------------------------------------------------------------------
 
@@ -176,6 +135,8 @@ class Counter:
                 self._store(s, block)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 block.other += self._call(s)
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+                raise TypeError(f"{type(s).__name__} is a statement of threads, which are not counted")
             case _:
                 assert_never(s)
 
@@ -259,50 +220,46 @@ class Counter:
         self.values[s.axis] = self.number(s.value) - sum(cut) / len(cut)
 
     def _tile(self, s: Tile) -> float:
-        rows = max(self.number(s.rows), 1.0)
-        width = s.width if s.codes is not None or s.columns == ZERO else self.number(s.columns)
-        vectors = max(1.0, width / self.target.lanes)
-        depth = s.segments * self.number(s.length)
-        loads = (rows * (2.0 if s.kind == "rows" else 1.0) + vectors) / 2
-        short = s.product.left.bytes < s.product.sums.bytes  # steps that lie side by side are multiplied at once
-        widened = 0.0 if short or s.product.right == s.product.sums else vectors
-        step = max((rows * vectors + widened) / 2, loads, LATENCY) / (s.product.step if short else 1)
+        kind, rows = s.core.product, max(self.number(s.rows), 1.0)
+        whole = isinstance(s.left, Quantized) or s.right.columns == ZERO
+        vectors = max(1.0, (s.core.width if whole else self.number(s.right.columns)) / self.target.lanes)
+        depth = s.left.segments * self.number(s.left.length)
+        loads = (rows * (2.0 if isinstance(s.left, Pointers) and not s.left.even else 1.0) + vectors) / 2
+        short = kind.left.bytes < kind.sums.bytes  # steps that lie side by side are multiplied at once
+        widened = 0.0 if short or kind.right == kind.sums else vectors
+        step = max((rows * vectors + widened) / 2, loads, LATENCY) / (kind.step if short else 1)
         step += self._in_one_set(s)
-        if s.product.unit is not None:
-            step = rows * vectors / 2 / s.product.step / s.product.unit.speed
+        if kind.unit is not None:
+            step = rows * vectors / 2 / kind.step / kind.unit.speed
         self._touch_tile(s, rows, depth)
-        return depth * step + s.segments * SEGMENT + 2 * rows * vectors + CALL
+        return depth * step + s.left.segments * SEGMENT + 2 * rows * vectors + CALL
 
     def _in_one_set(self, s: Tile) -> float:
         """Cycles of a step of a tile whose rows push each other out of L1."""
-        point = self.tables.get(s.a)
-        over = s.most - self.target.l1_bytes // SET
-        if point is None or s.kind == "packed" or over <= 0:
+        point = self.tables.get(s.left.buffer)
+        over = s.core.most - self.target.l1_bytes // SET
+        if point is None or isinstance(s.left, Packed) or over <= 0:
             return 0.0
-        saved = self.values.get(point.row)
-        at = []
+        outer, at = self.values, []
         for row in (0, 1):
-            self.values[point.row] = row
+            self.values = {**outer, point.row: row}
             at.append(self.number(substitute(point.load.index[0], dict.fromkeys(point.segments, ZERO))))
-        if saved is not None:
-            self.values[point.row] = saved
-        else:
-            del self.values[point.row]
+        self.values = outer
         apart = abs(at[1] - at[0]) * point.load.dtype.bytes
         return CONFLICT * over**2 if apart and apart % SET == 0 else 0.0
 
     def _touch_tile(self, s: Tile, rows: float, depth: float) -> None:
-        left, right, sums = (t.bytes for t in (s.product.left, s.product.right, s.product.sums))
-        self._access(s.b, s.b_at, depth * s.width, right)
-        if s.kind == "packed":
-            self._access(s.a, s.a_at, depth * rows, left)
+        left, right, sums = (t.bytes for t in (s.core.product.left, s.core.product.right, s.core.product.sums))
+        self._access(s.right.buffer, s.right.at, depth * s.core.width, right)
+        if isinstance(s.left, Packed):
+            self._access(s.left.buffer, s.left.at, depth * rows, left)
             if s.out not in {b.name for b in self.phase.locals}:
-                self._access(s.out, s.out_at, rows * s.width, sums, stores=True)
+                self._access(s.out, s.out_at, rows * s.core.width, sums, stores=True)
             return
-        point = self.tables.get(s.a)
+        point = self.tables.get(s.left.buffer)
         if point is None:
             return
-        lines = ceil(sqrt(s.segments)) if s.segments > 1 else 1
+        lines = ceil(sqrt(s.left.segments)) if s.left.segments > 1 else 1
         start = substitute(point.load.index[0], {point.row: point.begin} | dict.fromkeys(point.segments, ZERO))
         self._access(point.load.source, start, rows * self.number(point.length) * lines, left)
 
@@ -356,11 +313,13 @@ class Counter:
         for a in looked_up:
             self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
         alone = self.vector is not None and self.vector in axes_of(whole)
-        stride, wide = coefficient(whole, self.vector) if alone and self.vector else ZERO, max(1.0, dtype.bytes / 4)
+        stride = coefficient(whole, self.vector) if alone and self.vector else ZERO
+        wide = max(1.0, dtype.bytes / 4)
         if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
             block.other += LOOKED_UP * self.target.lanes
         elif stride is not None and (near := stride.constant) in NEAR and not stores:
-            block.loads, block.ops = block.loads + wide * (near or 0), block.ops + SORTED * wide * ((near or 0) - 1)
+            block.loads += wide * (near or 0)
+            block.ops += SORTED * wide * ((near or 0) - 1)
         elif stride is None or (stride.constant or 0) not in (0, 1):
             far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
             block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes

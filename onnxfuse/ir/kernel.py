@@ -1,25 +1,30 @@
 """The loop nest that is printed: phases of parallel tasks over buffers, with every access a flat offset.
 
 A kernel is a list of phases. A phase is one parallel loop: its `splits` are divided into contiguous ranges among tasks,
-and `body` runs once per task. Between phases stands a barrier. Twelve kinds of statement exist; nothing here chooses
-anything: widths, orders, tiles and buffers were decided by `schedule`.
+and `body` runs once per task, or once per thread of its `launch`. Between phases stands a barrier. Twelve kinds of
+statement exist, and five more for threads that work together (`ir/launch.py`); nothing here chooses anything: widths,
+orders, tiles and buffers were decided by `schedule`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import SINGLE, Product, Unit
+from onnxfuse.ir.products import PRODUCTS, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.tile import Tile
 
-Space = Literal["scratch", "local", "pointers"]  # pointers are local too: a table of addresses
-LoopKind = Literal["serial", "vector", "unroll", "seldom"]
-TileKind = Literal["rows", "even", "packed", "codes"]
+# Memory of all threads, of those of a block, and of one: the last four. Registers have constant offsets once loops are
+# unrolled, those of a fragment hold a part of a matrix; pointers are a table of addresses.
+Space = Literal["global", "shared", "local", "register", "fragment", "pointers"]
+LoopKind = Literal["serial", "vector", "unroll", "seldom", "block", "warp", "thread", "lane"]
+ReduceScope = Literal["serial", "lane", "warp", "block"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +45,16 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory inside the kernel. `scratch` is shared by all tasks of a run, `local` belongs to one running task."""
+    """Memory inside the kernel: `global` is that of all tasks of a run, `local` belongs to one running task or thread.
+
+    `shared` belongs to a block of threads, and lies `at` an offset in bytes of the memory that a block is given.
+    """
 
     name: str
     dtype: DType
     size: Index  # elements
     space: Space
+    at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +71,9 @@ class Bind:
 class Loop:
     """For axis from begin up to end.
 
-    Kinds: serial, vector (masked tails), unroll (all spelled out), seldom (serial, and hardly ever run at all).
+    Kinds: serial, vector (masked tails; in a thread, of constant extent: one wide access), unroll (all spelled out),
+    seldom (serial, and hardly ever run at all). In a phase with a launch besides: block, warp (of a block), thread (of
+    a block) and lane (of a warp), which divide their iterations among those, in turns where there are more.
     """
 
     axis: Axis
@@ -70,11 +81,16 @@ class Loop:
     end: Index
     kind: LoopKind
     body: tuple[Stmt, ...]
+    aligned: bool = False  # whether a vector loop begins at a multiple of the lanes of any machine
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceLoop:
-    """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final."""
+    """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final.
+
+    `scope` says whose partial results are then combined: one thread has but one (serial), a vector loop carries one in
+    each lane of its vectors (lane), and each thread of a warp or a block has its own, and the result in the end.
+    """
 
     targets: tuple[str, ...]
     combine: str
@@ -82,6 +98,7 @@ class ReduceLoop:
     body: tuple[Stmt, ...]
     ways: int = 1  # partial results side by side, where a vector loop carries them
     part: tuple[str, Index] | None = None  # where the vector that a vector loop carried is stored, instead of its sum
+    scope: ReduceScope = "serial"
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,56 +165,6 @@ class RowPointer:
 
 
 @dataclass(frozen=True, slots=True)
-class Coding:
-    """What the 8-bit codes of a tile mean: types and zero points of both sides; the left side has one.
-
-    The right side has one zero point, or codes in a buffer, from an offset on one for each column.
-    """
-
-    left: DType
-    left_zero: Scalar
-    right: DType
-    right_zero: Scalar | tuple[str, Index]
-
-
-@dataclass(frozen=True, slots=True)
-class Tile:
-    """A register tile of a contraction: out[row * width + column] = sum over k of a[row, k] * b[k * width + column].
-
-    `a` is a pointer table (`rows`: segments of `length` elements each), one of even rows (`even`: all rows but the
-    first and the last lie at one distance from each other) or a packed block a[k * rows + row] (`packed`).
-    `b` is a weight panel of segments*length rows and `width` columns. At most `most` rows. Packed tiles add to what
-    `out` holds where `more` is not 0. With `codes`, both sides hold codes, and what is summed are products of their
-    distances from the zero points, in the first `columns` columns. Others that are given `columns` are packed ones that
-    make no more of them, and add to nothing. In the last panel (number, of how many), `after`
-    is fetched instead of `ahead`: the first panel of another buffer. `ahead_in` is the buffer that `ahead` is in, if
-    not b.
-    """
-
-    out: str
-    out_at: Index
-    rows: Index
-    most: int
-    kind: TileKind
-    a: str
-    a_at: Index
-    segments: int
-    length: Index
-    b: str
-    b_at: Index
-    width: int
-    ahead: Index | None = None  # offset in b of the panel to prefetch while this tile runs: the part of tile
-    turn: Index = ZERO  # `turn`
-    turns: Index = ZERO  # of `turns`
-    more: Index = ZERO
-    product: Product = SINGLE  # element types of a and b
-    codes: Coding | None = None
-    columns: Index = ZERO
-    after: tuple[Index, Index, str] | None = None
-    ahead_in: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class Pack:
     """Rows of a matrix side by side: out[at + k * pitch + row - begin] = load(row, k), zeros behind the last row.
 
@@ -239,9 +206,9 @@ class Prefetch:
     count: int
 
 
-Stmt = (
-    Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | RowPointer | Tile | Pack | HorizontalReduce | Prefetch
-)
+Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # of a function of the CPU's headers
+Threaded = Sync | CopyAsync | Commit | Wait | Mma  # in phases with a launch
+Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +225,9 @@ class Split:
 class Phase:
     """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
 
-    `few`: every task reads all weights, so that there is only one for each core.
+    `few`: every task reads all weights, so that there is only one for each core. With a `launch` there are no splits,
+    and the body is what each thread runs. Local buffers of tasks lie on the stack, or in `slots` of the run's memory,
+    one for each task that runs.
     """
 
     splits: tuple[Split, ...]
@@ -266,6 +235,8 @@ class Phase:
     locals: tuple[Buffer, ...]
     body: tuple[Stmt, ...]
     few: bool = False
+    launch: Launch | None = None
+    slots: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,6 +290,17 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         yield s
         if isinstance(s, (Loop, ReduceLoop, When)):
             yield from statements(s.body)
+
+
+def all_statements(kernel: Kernel) -> Iterator[Stmt]:
+    """Every statement of a kernel."""
+    return (s for phase in kernel.phases for s in statements(phase.body))
+
+
+def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
+    """The kinds of register tiles that kernels use, in the order of their table."""
+    found = {s.core.product for k in kernels for s in all_statements(k) if isinstance(s, Tile)}
+    return tuple(p for p in PRODUCTS if p in found)
 
 
 def tables(kernel: Kernel) -> tuple[Table, ...]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import assert_never
 
-from onnxfuse.ir.index import ONE, ZERO, Index
+from onnxfuse.ir.index import ONE, ZERO
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
     Buffer,
-    Coding,
     Computed,
     ExtentBind,
     HorizontalReduce,
@@ -25,13 +24,15 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Tile,
+    Threaded,
     When,
     tables,
 )
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard
 from onnxfuse.ir.text import text
+from onnxfuse.ir.tile import Ahead, Left, Packed, Pointers, Quantized, Tile
 
 
 def kernel_lines(kernel: Kernel) -> Iterator[str]:
@@ -39,7 +40,7 @@ def kernel_lines(kernel: Kernel) -> Iterator[str]:
     for role, params in (("input", kernel.inputs), ("output", kernel.outputs)):
         yield from (f"{role} {_param(p)}" for p in params)
     for b in kernel.binds:
-        yield f"{b.symbol!r} is {_bound(b, kernel)}"
+        yield f"{b.symbol!r} is {_bound(b)}"
     yield from (f"requires {e!r} >= 0" for e in kernel.requires)
     yield from (f"{each.space} {_buffer(each)}" for each in kernel.scratch)
     yield from (f"table {t!r} = {_listed(t.values)}" for t in tables(kernel))
@@ -47,10 +48,10 @@ def kernel_lines(kernel: Kernel) -> Iterator[str]:
         yield from _phase(phase)
 
 
-def _bound(b: ExtentBind | Computed, kernel: Kernel) -> str:
+def _bound(b: ExtentBind | Computed) -> str:
     if isinstance(b, Computed):
         return repr(b.value)
-    dimension = f"dimension {b.axis} of {kernel.inputs[b.input].name}"
+    dimension = f"dimension {b.axis} of in{b.input}"
     if b.rest != ZERO:
         dimension = f"({dimension} - ({b.rest!r}))"
     return dimension if b.factor == ONE else f"{dimension} / {b.factor!r}"
@@ -62,7 +63,8 @@ def _param(p: Param) -> str:
 
 
 def _buffer(b: Buffer) -> str:
-    return f"{b.name}: {b.dtype}[{b.size!r}]"
+    at = f" at byte {b.at}" if b.at is not None else ""
+    return f"{b.name}: {b.dtype}[{b.size!r}]{at}"
 
 
 def _listed(values: Iterable[object]) -> str:
@@ -73,9 +75,20 @@ def _phase(phase: Phase) -> Iterator[str]:
     splits = ", ".join(
         f"{s.first!r} to {s.last!r} of {s.extent!r}{f' by {s.step}' if s.step > 1 else ''}" for s in phase.splits
     )
-    yield f"phase over {splits or 'nothing'}, {phase.work!r} ps"
+    few = ", a task for each core" if phase.few else ""
+    yield f"phase over {splits or 'nothing'}, {phase.work!r} ps{few}"
+    if phase.slots:
+        yield "  local buffers lie in slots of the run's memory"
+    if phase.launch is not None:
+        yield f"  {_launch(phase.launch)}"
     yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
     yield from _body(phase.body)
+
+
+def _launch(launch: Launch) -> str:
+    together = ", at a time" if launch.cooperative else ""
+    size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
+    return f"launched as {size}, {launch.shared!r} bytes of shared memory{together}"
 
 
 def _body(body: Iterable[Stmt]) -> Iterator[str]:
@@ -86,13 +99,15 @@ def _body(body: Iterable[Stmt]) -> Iterator[str]:
 def _statement(s: Stmt) -> Iterator[str]:
     match s:
         case Loop():
-            kind = "" if s.kind == "serial" else f" ({s.kind})"
+            words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
+            kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
         case ReduceLoop():
             ways = f" in {s.ways} ways" if s.ways != 1 else ""
             part = f" left in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
-            yield f"fold {', '.join(s.targets)}: {s.dtype} by {s.combine}{ways}{part}"
+            scope = {"serial": "", "lane": " across lanes"}.get(s.scope, f" across a {s.scope}")
+            yield f"reduce {', '.join(s.targets)}: {s.dtype} by {s.combine}{scope}{ways}{part}"
             yield from _body(s.body)
         case When():
             yield f"when {_guards(s.guards)}"
@@ -109,6 +124,26 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{' past the caches' if s.stream else ''}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
+        case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+            yield _threaded(s)
+        case _:
+            assert_never(s)
+
+
+def _threaded(s: Threaded) -> str:
+    """A statement of threads that work together."""
+    match s:
+        case Sync():
+            return f"sync {s.scope}"
+        case CopyAsync():
+            return f"copy {s.count} of {s.source}[{s.at!r}] to {s.target}[{s.to!r}]"
+        case Commit():
+            return "commit copies"
+        case Wait():
+            return f"wait for copies, but {s.pending} groups"
+        case Mma():
+            left, right = f"{s.left}[{s.left_at!r}]", f"{s.right}[{s.right_at!r}]"
+            return f"{s.sums}[{s.sums_at!r}] += {left} @ {right} by {s.core!r}"
         case _:
             assert_never(s)
 
@@ -122,38 +157,52 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
             to = f"{s.table}[{s.at!r} + segment * {s.pitch} + {s.row!r} - ({s.begin!r})]"
             return f"{to} = address of {s.length!r} at {s.load!r}{over} for {s.row!r} from {s.begin!r} to {s.end!r}"
         case Tile():
-            there = f" in {s.ahead_in}" if s.ahead_in else ""
-            ahead = f" ahead {_piece(s.ahead, s.turn, s.turns)}{there}" if s.ahead is not None else ""
-            left = f"{s.kind} {s.a}[{s.a_at!r}]"
-            right = f"{s.b}[{s.b_at!r}]"
-            size = f"rows {s.rows!r} of {s.most}, depth {s.segments} * {s.length!r}, width {s.width}"
-            size += f", columns {s.columns!r}" if s.codes is None and s.columns != ZERO else ""
-            plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
-            at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
-            how = "" if s.product == SINGLE else f" as {s.product!r}"
-            codes = f", {_coding(s.codes, s.columns)}" if s.codes is not None else ""
-            return f"tile {s.out}{at} ={plus} {left} @ {right}{how}, {size}{ahead}{codes}"
+            return _tile(s)
         case Pack():
             rows = f"{s.row!r} from {s.begin!r} to {s.end!r}"
             pitch = f"{s.pitch or 'rows'}{' apart' if s.apart else ''}"
-            pieces = f", {s.unit.name} after {s.skip!r}" if s.unit is not None else ""
+            pieces = f", {s.unit.name}" if s.unit is not None else ""
+            pieces += f" after {s.skip!r}" if s.skip != ZERO else ""
             return f"pack {s.out}[{s.at!r}] = {s.load!r} for {rows}, {s.k!r} < {s.k.extent!r}, pitch {pitch}{pieces}"
         case HorizontalReduce():
-            return f"across {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
+            return f"reduce lanes {s.target} = {s.combine} of {s.source} for {s.rows!r} rows"
         case Prefetch():
-            return f"touch {s.buffer}[{s.offset!r}], {s.count}"
+            return f"prefetch {s.buffer}[{s.offset!r}], {s.count}"
         case _:
             assert_never(s)
 
 
-def _coding(c: Coding, columns: Index) -> str:
-    right = c.right_zero
-    zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
-    return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in {columns!r} columns"
+def _tile(s: Tile) -> str:
+    """A register tile: sides, sizes, element types, and what is fetched while it runs."""
+    plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
+    at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
+    how = "" if s.core.product == SINGLE else f" as {s.core.product!r}"
+    size = f"rows {s.rows!r} of {s.core.most}, depth {s.left.segments} * {s.left.length!r}, width {s.core.width}"
+    size += f", columns {s.right.columns!r}" if s.right.columns != ZERO else ""
+    sides = f"{_left(s.left)} {s.left.buffer}[{s.left.at!r}] @ {s.right.buffer}[{s.right.at!r}]"
+    return f"tile {s.out}{at} ={plus} {sides}{how}, {size}{_ahead(s.ahead)}"
 
 
-def _piece(at: Index, turn: Index, turns: Index) -> str:
-    return f"{at!r} part {turn!r} of {turns!r}"
+def _left(left: Left) -> str:
+    match left:
+        case Pointers():
+            return "even" if left.even else "rows"
+        case Packed():
+            return "packed"
+        case Quantized():
+            c = left.coding
+            right = c.right_zero
+            zeros = f"{right[0]}[{right[1]!r} ..]" if isinstance(right, tuple) else f"{right!r}"
+            return f"codes {c.left} from {c.left_zero!r} by {c.right} from {zeros} in"
+        case _:
+            assert_never(left)
+
+
+def _ahead(a: Ahead | None) -> str:
+    if a is None:
+        return ""
+    after = f", then {a.after[2]} after panel {a.after[0]!r} of {a.after[1]!r}" if a.after is not None else ""
+    return f" ahead {a.buffer}[{a.at!r}] part {a.turn!r} of {a.turns!r}{after}"
 
 
 def _guards(guards: Iterable[Guard]) -> str:

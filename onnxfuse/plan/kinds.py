@@ -6,13 +6,15 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.codes import sides_of
-from onnxfuse.ir.compose import cost, free_axes, loads, walk
+from onnxfuse.ir.compose import cost, loads, walk
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
-from onnxfuse.ops.spec import Definition, Table, define, view_of
+from onnxfuse.ir.scalar import Const, Load, Reduce, Scalar
+from onnxfuse.ops.spec import Definition, Images, Table, define, view_of
+from onnxfuse.ops.traits import keeps_order
 
 WEIGHTS = "weights"  # a contraction with a constant side
 BATCHED = "batched"  # a contraction of two activations
@@ -23,25 +25,25 @@ DECODING = "decoding"  # elementwise from integer codes to numbers: belongs to w
 MOVEMENT = "movement"
 
 
-_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-_POOLS_OF_CODES = ("QLinearAveragePool", "QLinearGlobalAveragePool")
-CONVOLUTIONS = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
-SPATIAL = CONVOLUTIONS.union(_POOLS, _POOLS_OF_CODES)  # operators of images
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A node's kind and definitions; whether it keeps row-major order or puts several tensors together (movement),
+    """A node's kind and definitions.
 
-    whether it wants channels last. `products` are its contractions of two activations: a whole attention has two.
+    Of movement, whether it keeps row-major order, and whether it puts several tensors together. What it does to
+    `images`, which it wants channels last. `products` are its contractions of two activations: a whole attention has 2.
     """
 
     name: str
     definitions: tuple[Definition, ...]
     keeps_order: bool = False
-    spatial: bool = False
+    images: Images = ""
     products: int = 0
     joins: bool = False
+
+    @property
+    def spatial(self) -> bool:
+        """Whether it is an operator of images."""
+        return self.images != ""
 
 
 def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:
@@ -52,21 +54,22 @@ def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ())
     refused = _types_refused(graph, node)
     if refused is not None:
         return refused
+    row = rows.find(node, graph.opset)
+    images: Images = row.images if row is not None else ""
     reduces = [(d, n) for d in found for n in walk(d.value) if isinstance(n, Reduce)]
-    spatial = node.op in SPATIAL
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
-        keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
         if moves:
+            keeps = row is not None and keeps_order(row)
             return Kind(MOVEMENT, found, keeps, joins=len(set(node.reads)) > 1 and any(map(_joins, found)))
         return Kind(DECODING if decodes(graph, node, rows) else ELEMENTWISE, found)
     sides = [_contraction(d, n, graph.constants, weights) for d, n in reduces]
     if sides[0] is not None and (len(sides) == 1 or set(sides) == {WEIGHTS}):
-        return Kind(sides[0], found, spatial=spatial, products=int(sides[0] == BATCHED))
+        return Kind(sides[0], found, images=images, products=int(sides[0] == BATCHED))
     if sides.count(BATCHED) > 1:
         return Kind(BATCHED, found, products=sides.count(BATCHED))
-    windowed = spatial and len(found) == 1
-    return Kind(WINDOW if windowed else REDUCTION, found, spatial=spatial)
+    windowed = images and len(found) == 1
+    return Kind(WINDOW if windowed else REDUCTION, found, images=images)
 
 
 def _types_refused(graph: Graph, node: Node) -> Decision | None:
@@ -117,21 +120,20 @@ def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
 
 def _contraction(d: Definition, reduce: Reduce, *weights: Container[str]) -> str | None:
     """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
-    body = reduce.body[0]
-    if reduce.combine != "sum" or not isinstance(body, Apply) or body.fn != "mul":
+    found = contraction_of(d.axes, reduce)
+    if found is None or (reduce.dtype != F32 and sides_of(reduce) is None):
         return None
-    if reduce.dtype != F32 and sides_of(reduce) is None:
+
+    def constant(x: Scalar) -> bool:
+        read = {n.source for n in loads(x)}
+        return bool(read) and all(any(v in w for w in weights) for v in read)
+
+    c = found.weights_right(constant)
+    if constant(c.left):
         return None
-    sides = [free_axes(a) & set(d.axes) for a in body.args]
-    names = [{n.source for n in loads(a)} for a in body.args]
-    constant = [bool(s) and all(any(v in w for w in weights) for v in s) for s in names]
-    only = [sides[0] - sides[1], sides[1] - sides[0]]
-    if constant[0] != constant[1]:
-        own = only[0] if constant[0] else only[1]
-        return WEIGHTS if _wide(tuple(a.extent for a in own)) and not sides[0] & sides[1] else None
-    if constant[0]:
-        return None
-    return BATCHED if (only[0] and only[1]) or any(only) else None
+    if constant(c.right):
+        return WEIGHTS if _wide(tuple(a.extent for a in c.columns)) and not c.batch else None
+    return BATCHED if c.columns or c.swapped.columns else None
 
 
 def _wide(extents: tuple[Index, ...]) -> bool:

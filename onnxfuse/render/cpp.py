@@ -14,18 +14,17 @@ from onnxfuse.ir.kernel import (
     Pack,
     Param,
     Phase,
-    Stmt,
     Store,
-    Tile,
+    all_statements,
+    products_of,
     statements,
     tables,
 )
-from onnxfuse.ir.products import PRODUCTS, Product
-from onnxfuse.render.expr import identifier, index, stored
+from onnxfuse.ir.products import Product
+from onnxfuse.ir.tile import Tile
+from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
-
-STACK_BYTES = 64 << 10  # local buffers up to this size are arrays of the task's own stack
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
@@ -58,16 +57,6 @@ def _tile_headers(kernel: Kernel) -> list[str]:
     return [f'#include "{name}"' for name in (*units, *(["codes.h"] if codes else []))] or ['#include "tile.h"']
 
 
-def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
-    """The kinds of register tiles that kernels use, in the order of their table."""
-    found = {s.product for s in _statements(kernels) if isinstance(s, Tile)}
-    return tuple(p for p in PRODUCTS if p in found)
-
-
-def _statements(kernels: Iterable[Kernel]) -> Iterator[Stmt]:
-    return (s for k in kernels for phase in k.phases for s in statements(phase.body))
-
-
 def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, ...] = ()) -> tuple[Source, ...]:
     """The translation units of the register tiles that kernels use: one for each kind, and one that all share.
 
@@ -75,7 +64,7 @@ def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, .
     `flags` are those of the kernels' target, and `tail` is what tells its symbols from those of other targets.
     """
     held = tuple(kernels)
-    used, packs = products_of(held), any(isinstance(s, Pack) for s in _statements(held))
+    used, packs = products_of(held), any(isinstance(s, Pack) for k in held for s in all_statements(k))
     common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
     made = [Source(f"tiles{tail}", common, flags)] if used or packs else []
     return tuple(dict.fromkeys((*made, *(_tiles(p, tail, flags) for p in used))))
@@ -178,20 +167,13 @@ def _bytes(b: Buffer) -> str:
     return f"rounded({index(b.size, 1)} * {size})"
 
 
-def _in_slots(phase: Phase) -> bool:
-    """Whether a phase's local buffers are too large, or of unknown size, for the stack."""
-    sizes = [b.size.constant for b in phase.locals]
-    known = sum((s or 0) * 8 for s in sizes)
-    return any(s is None for s in sizes) or known > STACK_BYTES
-
-
 def _scratch(kernel: Kernel) -> list[str]:
     """One allocation: shared buffers, then slots of local buffers for the tasks that run at a time."""
     out = ["  size_t shared = 0, local = 0;"]
     for b in kernel.scratch:
         out.append(f"  const size_t at_{identifier(b.name)} = shared; shared += {_bytes(b)};")
     for number, phase in enumerate(kernel.phases):
-        if _in_slots(phase):
+        if phase.slots:
             total = " + ".join(_bytes(b) for b in phase.locals)
             out.append(
                 f"  const size_t local{number} = {total}; local = local < local{number} ? local{number} : local;"
@@ -261,13 +243,13 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
         for edge, more in ((split.first, ""), (split.last, " + 1")):
             where = f"{index(split.extent)}, (i64)({part}){more}, {parts}{f', {split.step}' if split.step > 1 else ''}"
             put(f"const i64 {identifier(edge.name)} = part_begin({where});")
-    slots = _in_slots(phase)
-    if slots:
+    if phase.slots:
         put("int slot;")
         put("char* memory = run.slots.claim(&slot);")
     for b in phase.locals:
-        printer.lines += [f"  {line}" for line in _local(b, slots)]
-    units = {(s.product.unit.name, s.most) for s in statements(phase.body) if isinstance(s, Tile) and s.product.unit}
+        printer.lines += [f"  {line}" for line in _local(b, slots=phase.slots)]
+    cores = {s.core for s in statements(phase.body) if isinstance(s, Tile)}
+    units = {(c.product.unit.name, c.most) for c in cores if c.product.unit is not None}
     assert len(units) < 2, "render: a phase sets a matrix unit up once"
     printer.lines += [f"  {name}_begin({most});" for name, most in units]
     printer.depth = 0
@@ -275,14 +257,14 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     printer.lines += [f"  {name}_end();" for name, _ in units]
     if any(isinstance(s, Store) and s.stream for s in statements(phase.body)):
         printer.lines.append("  streamed();")
-    if slots:
+    if phase.slots:
         printer.depth = 1
         put("run.slots.release(slot);")
     unused = ["  (void)run;", "  (void)task;"]
     return [f"void phase{number}(void* user, size_t task) {{", *printer.lines[:1], *unused, *printer.lines[1:], "}"]
 
 
-def _local(b: Buffer, slots: bool) -> Iterator[str]:
+def _local(b: Buffer, *, slots: bool) -> Iterator[str]:
     """The declaration of a local buffer: from the task's slot, or on its stack."""
     name = identifier(b.name)
     kind = f"const {stored(b.dtype)}*" if b.space == "pointers" else stored(b.dtype)

@@ -27,16 +27,17 @@ from onnxfuse.schedule.cpu.exchange import exchanged_phase
 from onnxfuse.schedule.cpu.gemm import gemm_ways
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
-from onnxfuse.schedule.nests.jobs import Job, Prepared, is_output, prepare
+from onnxfuse.schedule.nests.jobs import Job, Prepared, prepare
+from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
 def schedule(
     lowered: Lowered,
     layouts: Mapping[str, Layout],
     constants: Container[str],
-    target: Target,
+    target: Cpu,
     half: DType | None = None,
     round_bytes: float = 0.0,
     best: Best = Judge.best,
@@ -77,7 +78,7 @@ def _positional(c: Canonical) -> Canonical:
 def _scheduled(
     c: Canonical,
     weights: frozenset[str],
-    target: Target,
+    target: Cpu,
     half: DType | None,
     round_bytes: float,
     best: Best,
@@ -100,7 +101,7 @@ def _scheduled(
             kernels.append(_kernel(c, prepared, *settings, winograd=winograd))
     judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
-    return replace(judge.best_kernel(kernels), requires=requires)
+    return legalize(replace(judge.best_kernel(kernels), requires=requires))
 
 
 def _is_exchanged(job: Job) -> bool:
@@ -111,7 +112,7 @@ def _kernel(
     c: Canonical,
     prepared: Prepared,
     weights: frozenset[str],
-    target: Target,
+    target: Cpu,
     round_bytes: float,
     best: Best,
     *,
@@ -123,12 +124,13 @@ def _kernel(
         for p in c.inputs
     )
     judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
+    given = frozenset(p.name for p in inputs)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []
     scratch: list[Buffer] = []
-    inner = (j.nest for j in prepared.jobs if not is_output(j.nest.name))
-    values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "scratch") for nest in inner)
+    inner = (j.nest for j in prepared.jobs if not j.nest.output)
+    values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
     algorithms = Algorithms(judge, values, prepared.places, winograd)
 
     def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
@@ -152,7 +154,7 @@ def _kernel(
             phases.append(chain_phase(part, prepared.places, kept, target))
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
+            phases.append(streamed(row_phase(part, prepared.places, kept, given, large, target), large))
     return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
 
 
@@ -163,13 +165,13 @@ def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scr
     kept: set[str] = set()
     for job in part.jobs:
         name = job.nest.name
-        if name not in read or is_output(name):
+        if name not in read or job.nest.output:
             continue
         kept.add(name)
         layout = prepared.layouts.get(name, Layout())
         place = dense(name, job.nest.dtype, job.nest.shape, layout)
         prepared.places[name] = place
-        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "scratch"))
+        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "global"))
     return kept
 
 

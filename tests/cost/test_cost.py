@@ -8,10 +8,11 @@ import pytest
 from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, few_parts_of, parts_of, weight_bytes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Axis, Index
-from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store, Tile
+from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
 from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.target import TARGETS
 from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
 
@@ -138,7 +139,9 @@ def tile(kind: Product) -> float:
     depth = Index.of(1024)
     inputs = (param("in0", kind.left, 14 * 1024), param("in1", kind.right, 32 * 1024))
     (out,) = outputs = (param("out0", kind.sums, 14 * 32),)
-    one = Tile(out.name, ZERO, Index.of(14), 14, "packed", "in0", ZERO, 1, depth, "in1", ZERO, 32, product=kind)
+    one = Tile(
+        out.name, ZERO, Index.of(14), TileCore(14, 32, kind), Packed("in0", ZERO, 1, depth), Panel("in1", ZERO)
+    )  # fmt: skip
     found = cost_of(Kernel(inputs, outputs, (), (), (Phase((), Index.of(1), (), (one,)),)), V4)
     assert found is not None
     return found.parts[COMPUTE]

@@ -4,11 +4,11 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.kernel import Buffer, Kernel, Loop, Param, Phase, Stmt, Store
 from onnxfuse.ir.layout import PLAIN
-from onnxfuse.ir.order import early_reads
 from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.verify.order import early_reads
 
 AT = Axis("i", Index.of(4))
-LOCAL, SHARED = Buffer("local", F32, Index.of(4), "local"), Buffer("shared", F32, Index.of(4), "scratch")
+LOCAL, SHARED = Buffer("local", F32, Index.of(4), "local"), Buffer("shared", F32, Index.of(4), "global")
 
 
 def copied(source: str, to: str) -> Stmt:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.ir.kernel import Kernel, Pack, Tile, statements
+from onnxfuse.ir.kernel import Kernel, Pack, statements
+from onnxfuse.ir.tile import Packed, Tile
 from onnxfuse.target import TARGETS
 from tests.kernels.border_cases import CASES
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
@@ -25,7 +26,7 @@ def kinds(name: str) -> set[type]:
     kernel = kernel_of(next(c for c in CASES if c.name == name), TARGETS[TARGET])
     assert isinstance(kernel, Kernel)
     found = [s for phase in kernel.phases for s in statements(phase.body)]
-    return {type(s) for s in found if not isinstance(s, Tile) or s.kind == "packed"}
+    return {type(s) for s in found if not isinstance(s, Tile) or isinstance(s.left, Packed)}
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from onnxfuse.ir.kernel import Kernel, Tile, statements
+from onnxfuse.ir.kernel import Kernel, statements
+from onnxfuse.ir.tile import Quantized, Tile
 from tests.kernels.code_cases import ATTENTIONS, CASES, MADE, WINDOWS
 from tests.kernels.compiled import HERE, SHARING, Case, scheduled, verified
 from tests.kernels.pool_host import compiler
@@ -19,7 +20,7 @@ def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     kernel = scheduled(case, target)
     assert isinstance(kernel, Kernel)
     tiles = [s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Tile)]
-    assert [t.kind for t in tiles] == ["codes"]
+    assert [type(t.left) for t in tiles] == [Quantized]
 
 
 @pytest.mark.parametrize("target", [*HERE, SHARING])

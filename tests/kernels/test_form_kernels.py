@@ -7,9 +7,10 @@ import pytest
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, Tile, statements
+from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.tile import Tile
 from onnxfuse.target import TARGETS
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.form_cases import CASES, EXCHANGED
@@ -39,7 +40,7 @@ def tiles(made: Kernel) -> list[Tile]:
 def exchanged(made: Kernel) -> bool:
     """Whether there are tiles, all of which have filters for rows and places of a line for columns."""
     found = tiles(made)
-    return bool(found) and all(tile.columns != ZERO for tile in found)
+    return bool(found) and all(tile.right.columns != ZERO for tile in found)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith("exchanged")], ids=lambda c: c.name)

@@ -6,11 +6,13 @@ import pytest
 
 from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.kernel import Kernel, Pack, Tile, statements
+from onnxfuse.ir.kernel import Kernel, Pack, statements
 from onnxfuse.ir.products import DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
+from onnxfuse.ir.tile import Tile
 from tests.kernels.compiled import HERE, MACHINES, SHARING, Case, kernel_of, verified
 from tests.kernels.half_cases import CASES
 from tests.kernels.pool_host import compiler
+from tests.kernels.test_choices import left_of
 
 NAMED: dict[str, Case] = {c.name: c for c in CASES}
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
@@ -33,7 +35,8 @@ def kernel(name: str, machine: str = "x86-64-v4") -> Kernel:
 
 def found(name: str, machine: str = "x86-64-v4") -> tuple[set[Product], set[str]]:
     stmts = [s for phase in kernel(name, machine).phases for s in statements(phase.body)]
-    return {s.product for s in stmts if isinstance(s, Tile)}, {s.kind for s in stmts if isinstance(s, Tile)}
+    tiles = [s for s in stmts if isinstance(s, Tile)]
+    return {t.core.product for t in tiles}, {left_of(t) for t in tiles}
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pytest
 
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.ir.verify_kernel import verify
+from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import BUILDS, Array, Case, check, expected, fed, library_of, packed, scheduled
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.tables import kernels

@@ -11,12 +11,12 @@ import pytest
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
-from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.interpret_memory import KernelFault
-from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, Split, Store, Tile
+from onnxfuse.ir.interpret import KernelFault, interpret
+from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, ReduceLoop, Split, Store
 from onnxfuse.ir.layout import PLAIN
 from onnxfuse.ir.scalar import Guard, Load
-from onnxfuse.ir.verify_kernel import verify
+from onnxfuse.ir.tile import Tile
+from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import BUILDS, Case, check, expected, fed, kernel_of, packed
 from tests.kernels.tables import TABLES
 
@@ -79,6 +79,14 @@ def shorter(loop: Loop) -> Loop:
     return replace(loop, end=loop.end - 1)
 
 
+def shallower(t: Tile) -> Tile:
+    return replace(t, left=replace(t.left, length=t.left.length - 1))
+
+
+def beside(t: Tile) -> Tile:
+    return replace(t, right=replace(t.right, at=t.right.at + 1))
+
+
 def is_vector(loop: Loop) -> bool:
     return loop.kind == "vector"
 
@@ -105,7 +113,7 @@ def renamed(old: str, new: str) -> Change:
     def go(x: Any) -> Any:
         if isinstance(x, tuple) and any(isinstance(b, Buffer) for b in x):
             return tuple(b for b in x if b.name != old)
-        names = {"out": "out", "b": "b", "buffer": "buffer", "source": "source"}
+        names = ("out", "buffer", "source")
         mine = {n: new for n in names if getattr(x, n, None) == old} if is_dataclass(x) else {}
         return replace(x, **mine) if mine else x
 
@@ -125,14 +133,20 @@ FAULTS = {
     "a tile of too many rows": (
         "attention", only_first(Tile, lambda t: replace(t, rows=t.rows + 3)), "verify", "more rows"),
     "a sum that leaves its last step out": (
-        "attention", only_first(Tile, lambda t: replace(t, length=t.length - 1)), "interpret", "times the bound"),
+        "attention", only_first(Tile, shallower), "interpret", "times the bound"),
     "two buffers of one name": (
         "attention", only_first(Buffer, lambda b: replace(b, name="acc"), lambda b: b.name != "acc"),
         "verify", "buffers acc"),
     "two values alive in one buffer": (
         "attention_of_joined", renamed("v0%right", "out0%right"), "verify", "out0%right["),
     "a panel of codes at an odd place": (
-        "codes_plain", only_first(Tile, lambda t: replace(t, b_at=t.b_at + 1)), "verify", "no multiple of 4"),
+        "codes_plain", only_first(Tile, beside), "verify", "no multiple of 4"),
+    "a vector loop that begins between vectors": (
+        "chain_softmax_wide", only_first(Loop, lambda s: replace(s, begin=s.begin + 1), is_vector),
+        "verify", "no multiple of 16"),
+    "vectors of sums that are added up one by one": (
+        "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="serial"), lambda s: s.scope == "lane"),
+        "verify", "its vectors say otherwise"),
     "a variable before it has a value": (
         "chain_softmax_wide", only_first(tuple, last_first, lets_first), "verify", "has no value yet"),
     "rows that are packed behind their tile": (
@@ -174,7 +188,7 @@ def of_phases(*bodies: tuple[Loop, ...]) -> Kernel:
     return Kernel(
         (Param("in0", "x", F32, ONE_LINE, PLAIN),),
         (Param("out0", "y", F32, ONE_LINE, PLAIN),),
-        (Buffer("shared", F32, Index.of(40), "scratch"),),
+        (Buffer("shared", F32, Index.of(40), "global"),),
         (),
         tuple(Phase((SPLIT,), ONE, (), body) for body in bodies),
     )

@@ -13,11 +13,12 @@ from onnxfuse.ir.compose import sources
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, Symbol, atoms, axes_of, floor_div, nonnegative
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
+from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
-from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.jobs import Job
 
 LEAST, NOTHING = float("-inf"), 0.0  # what hidden scores are, and their powers
 END = "seen"
@@ -53,7 +54,7 @@ def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str],
         return inside
     end = Axis(END, column.extent + 1)
     seen = floor_div(count + (width - 1), Index.of(width)) * width
-    panels = {f"{first.nest.name}_p": floor_div(Index.of(end) + (width - 1), Index.of(width))}
+    panels = {first.tiled.panel.name: floor_div(Index.of(end) + (width - 1), Index.of(width))}
     return (Bind(end, seen, column.extent), *_ended(inside, keys, panels, Index.of(end)))
 
 
@@ -93,7 +94,7 @@ def _hidden(x: Scalar) -> Index | None:
 def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Keys | None:
     """What runs over keys in the jobs behind the scores; None where a hidden key would change something."""
     at = next((i for i, e in enumerate(first.nest.dims) if e == Index.of(column)), None)
-    if at is None or first.nest.name in kept or is_output(first.nest.name):
+    if at is None or first.nest.name in kept or first.nest.output:
         return None
     keys = _Keys({first.nest.name: (at, LEAST)})
     for job in jobs[jobs.index(first) + 1 :]:
@@ -111,7 +112,7 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
                 return None
             if job.tiled.ranges != (axis,) or job.tiled.segments or job.tiled.length != axis.extent:
                 return None
-            keys.sums.add(f"{job.nest.name}_p")
+            keys.sums.add(job.tiled.panel.name)
         elif isinstance(job.nest.value, Reduce):
             value = job.nest.value
             neutral = {"sum": NOTHING, "max": LEAST, "peak": LEAST}.get(value.combine)
@@ -120,7 +121,7 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
         else:
             place = next((i for i, e in enumerate(job.nest.dims) if e == Index.of(axis)), None)
             hidden = _where_hidden(job.nest.value, keys.values)
-            if place is None or hidden is None or job.nest.name in kept or is_output(job.nest.name):
+            if place is None or hidden is None or job.nest.name in kept or job.nest.output:
                 return None
             keys.values[job.nest.name] = (place, hidden)
         keys.axes.add(axis)
@@ -145,6 +146,11 @@ def _where_hidden(x: Scalar, values: Mapping[str, tuple[int, float]]) -> float |
     return first
 
 
+def _until(tile: Tile, end: Index) -> Tile:
+    """A tile whose sum ends early."""
+    return replace(tile, left=replace(tile.left, length=end))
+
+
 def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], end: Index) -> tuple[Stmt, ...]:
     """Statements with loops over keys, over panels of keys, and sums over keys in tiles, ended early."""
     made: list[Stmt] = []
@@ -156,7 +162,7 @@ def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], en
             elif s.axis.name in panels:
                 s = replace(s, end=panels[s.axis.name])
             elif s.axis.name in keys.sums:
-                s = replace(s, body=tuple(replace(x, length=end) if isinstance(x, Tile) else x for x in s.body))
+                s = replace(s, body=tuple(_until(x, end) if isinstance(x, Tile) else x for x in s.body))
         elif isinstance(s, ReduceLoop):
             s = replace(s, body=_ended(s.body, keys, panels, end))
         made.append(s)

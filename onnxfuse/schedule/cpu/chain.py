@@ -9,7 +9,8 @@ from __future__ import annotations
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
+from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.gemm import POINTERS, height
 from onnxfuse.schedule.cpu.tiles import (
@@ -18,22 +19,21 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     right_offset,
     tile_window,
 )
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, inner_axes
-from onnxfuse.schedule.nests.jobs import Job, is_output
-from onnxfuse.target import Target
+from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.target import Cpu
 
 SHARES = 4  # tiles are divided evenly among as many cores, where rows allow
 LEAST = 8  # rows of a tile, for that
 PAGE = 1024  # elements: rows at such a distance from each other meet in the same few lines of a cache
 
 
-def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
+def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
     """The phase of contractions that share their rows, whose number is known. `kept` are values that are read later."""
     rows = product([a.extent for a in t.rows])
     count, tall = _tiles(t.jobs[0], rows.constant or 1, places, target)
@@ -41,7 +41,7 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: T
     m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
     digits = unflatten(Index.of(m), tuple(a.extent for a in t.rows))
     frame = Frame(dict(zip(t.rows, digits, strict=True)), m, Index.of(first), tall, places)
-    inside = [j for j in t.jobs if j.nest.name not in kept and not is_output(j.nest.name)]
+    inside = [j for j in t.jobs if j.nest.name not in kept and not j.nest.output]
     rooms = _rooms(inside, t)
     widths: dict[str, int] = {}
     for j in inside:
@@ -73,7 +73,7 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: T
     return Phase((Split(u0, u1, tiles),), _work(t.jobs, rows), tuple(frame.locals), (loop,), few=True)
 
 
-def _tiles(job: Job, rows: int, places: dict[str, Place], target: Target) -> tuple[int, int]:
+def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[int, int]:
     """Tiles of the first contraction, and rows of the tallest: parts of an image's lines, or as cores share evenly."""
     tiled = job.tiled
     assert tiled is not None
@@ -127,7 +127,7 @@ def _place(job: Job, t: Together, room: str, begin: Axis) -> Place:
 
 
 def _stage(
-    job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Target
+    job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Cpu
 ) -> tuple[Stmt, ...]:
     """One contraction for a block of tiles (of how many, from the first up to the last): panel by panel.
 
@@ -144,25 +144,17 @@ def _stage(
     segments, depth = _segments(job), product([r.extent for r in tiled.ranges])
     here = (Index.of(at) - t0) * (segments * (EVEN if even else frame.tall))
     point = RowPointer(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
-    right = right_offset(tiled.right, tiled.ranges, frame)
+    panel = tiled.panel
+    right, weights = right_offset(tiled, frame), frame.places[tiled.right.source].buffer
+    after = (Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None
     tile = Tile(
         C,
         ZERO,
         end - first,
-        frame.tall,
-        "even" if even else "rows",
-        TABLE,
-        here,
-        segments,
-        tiled.length,
-        frame.places[tiled.right.source].buffer,
-        right,
-        target.panel,
-        right + depth * target.panel,
-        Index.of(at) - t0,
-        Index.of(t1) - t0,
-        after=(Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None,
+        TileCore(frame.tall, target.panel),
+        Pointers(TABLE, here, segments, tiled.length, even),
+        Panel(weights, right),
+        ahead=Ahead(weights, right + depth * target.panel, Index.of(at) - t0, Index.of(t1) - t0, after),
     )
     finish = epilogue(job, frame, panel, target.panel, m, end, touch=True)
     inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *finish))

@@ -11,8 +11,9 @@ from dataclasses import replace
 from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.scalar import Guard, Load, const
+from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.tiles import C, epilogue
 from onnxfuse.schedule.nests.frame import Frame, flat_in
@@ -20,12 +21,12 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 SIDE = "places"  # a panel of the image
 
 
-def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase:
+def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     """The phase of a contraction with its sides exchanged: for each panel of places all filters, tile by tile."""
     t = job.tiled
     assert t is not None
@@ -42,9 +43,13 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase
     frame.local(SIDE, depth * width)
     frame.local(C, Index.of(width * tall))
     tile = Tile(
-        C, ZERO, Index.of(tall), tall, "packed", t.left.source, Index.of(at) * depth * tall, 1, depth, SIDE, ZERO,
-        width, columns=Index.of(Axis("jn", Index.of(width + 1))),
-    )  # fmt: skip
+        C,
+        ZERO,
+        Index.of(tall),
+        TileCore(tall, width),
+        Packed(t.left.source, Index.of(at) * depth * tall, 1, depth),
+        Panel(SIDE, ZERO, Index.of(Axis("jn", Index.of(width + 1)))),
+    )
     window = (Bind(first, Index.of(at) * tall), Bind(end, Index.of(at) * tall + tall, rows))
     finish = epilogue(job, frame, panel, width, m, Index.of(end))
     inner = (*_panel(t, frame, panel, width, target.lanes), Loop(at, ZERO, tiles, "serial", (*window, tile, *finish)))

@@ -12,8 +12,9 @@ from itertools import pairwise
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt, Tile, TileKind
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import Product, Unit
+from onnxfuse.ir.tile import Ahead, Coding, Left, Packed, Panel, Pointers, Quantized, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import Way, usual_rows
 from onnxfuse.schedule.cpu.tiles import (
@@ -23,7 +24,6 @@ from onnxfuse.schedule.cpu.tiles import (
     coding,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     padding_of,
     right_offset,
@@ -33,7 +33,7 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Part, Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 PACKED = "packed"
 SUMS = "partial"
@@ -81,7 +81,7 @@ class Shape:
         return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}"
 
 
-def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
+def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
     """The ways through a contraction whose times are to be compared; the left side is read at `offset`.
 
     Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
@@ -126,7 +126,7 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(ways))
 
 
-def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
+def _chunks(depth: int, how: Product, rows: int, target: Cpu) -> int:
     """Parts of the depth of which one of all rows stays in half of L2."""
     most = target.l2_bytes // 2 // (how.left.bytes * rows)  # steps of a part
     if depth <= most:
@@ -135,7 +135,7 @@ def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
     return next((n for n in parts if depth // n <= most), 1)
 
 
-def height(t: Tiled, offset: Index, target: Target) -> int:
+def height(t: Tiled, offset: Index, target: Cpu) -> int:
     """Rows of a tile.
 
     Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where
@@ -151,13 +151,13 @@ def height(t: Tiled, offset: Index, target: Target) -> int:
     return balanced(rows, most)
 
 
-def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Way, ...]:
+def gemm_ways(t: Together, places: dict[str, Place], target: Cpu) -> tuple[Way, ...]:
     """The ways through one contraction, each as its phases and the scratch that they share."""
     job = t.jobs[0]
     tiled = job.tiled
     assert tiled is not None
     shapes = shapes_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
+    panel = tiled.panel
     m, first, end = (Axis(name, shapes[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
     shared = dict(zip(tiled.rows, digits, strict=True))
@@ -176,9 +176,9 @@ def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Wa
         scratch = []
         if s.packed and not s.inside:
             phases.insert(0, _pack_phase(tiled, s, frame, m, first))
-            scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "scratch"))
+            scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "global"))
         if s.chunks > 1:
-            scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "scratch"))
+            scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "global"))
         ways.append(Way(str(s), tuple(phases), tuple(scratch)))
     return tuple(ways)
 
@@ -229,14 +229,12 @@ class _Rows:
     """Where a tile of the block finds its rows, and what makes them ready for the block."""
 
     ready: tuple[Stmt, ...]
-    kind: TileKind
-    source: str
-    at: Index
-    segments: int
-    length: Index
+    left: Left
 
 
-def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block, padding: str) -> _Rows:
+def _rows(
+    t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block, padding: str, codes: Coding | None
+) -> _Rows:
     """Rows packed before, packed here for the block, or pointers to them where they lie."""
     here = Index.of(block.at) - block.begin
     if s.packed:
@@ -246,7 +244,7 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
             slot = here * s.tall * s.packed_depth
             frame.local(PACKED, s.packed_depth * (s.tall * s.block), t.product.left)
             ready = (block.loop(*_packing(t, s, frame, m, first, slot)),)
-        return _Rows(ready, "packed", PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks)))
+        return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks))))
     load = left_load(t.left, t.ranges, t.segments, frame)
     even = t.zeros is None and even_rows(t, t.rows, load, m, s.tall, frame.places)
     entries = s.segments * (EVEN if even else s.tall)
@@ -255,7 +253,8 @@ def _rows(t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block,
     point = RowPointer(
         TABLE, m, Index.of(first), end, s.tall, t.segments, load, t.length, here * entries, even, padding
     )
-    return _Rows((block.loop(point),), "even" if even else "rows", TABLE, here * entries, s.segments, t.length)
+    found = (TABLE, here * entries, s.segments, t.length)
+    return _Rows((block.loop(point),), Pointers(*found, even) if codes is None else Quantized(*found, codes))
 
 
 def _main_phase(
@@ -265,7 +264,7 @@ def _main_phase(
     m: Axis,
     first: Axis,
     panel: Axis,
-    target: Target,
+    target: Cpu,
     sums: tuple[str, Index],
     finish: tuple[Stmt, ...],
 ) -> Phase:
@@ -276,37 +275,27 @@ def _main_phase(
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     block = _Block(at, t0, t1, tile_window(at, s.tiles, s.rows, first))
     end = Index.of(Axis("m1", s.rows + 1))
-    b_at = right_offset(tiled.right, tiled.ranges, frame)
+    b_at = right_offset(tiled, frame)
     before, padding = padding_of(tiled, frame)
-    rows = _rows(tiled, s, frame, m, first, block, padding)
+    codes, present = coding(tiled, frame, panel, target.panel)
+    rows = _rows(tiled, s, frame, m, first, block, padding, codes)
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
     columns = (ZERO, s.panels) if s.inside else (Index.of(p0), Index.of(p1))
-    codes, present = coding(tiled, frame, panel, target.panel)
+    weights, turn = frame.places[tiled.right.source].buffer, (Index.of(at) - t0, Index.of(t1) - t0)
 
     def over_panels(chunk: Index, after: tuple[Stmt, ...]) -> Stmt:
         """One part of the depth over all columns and the rows of the block, and what comes `after` each tile."""
-        skipped = chunk * rows.length if s.chunks > 1 else ZERO
+        skipped = chunk * rows.left.length if s.chunks > 1 else ZERO
         right = b_at + skipped * target.panel
         tile = Tile(
             *sums,
             end - Index.of(first),
-            s.tall,
-            "codes" if codes is not None else rows.kind,
-            rows.source,
-            rows.at + skipped * s.height(first, end),
-            rows.segments,
-            rows.length,
-            frame.places[tiled.right.source].buffer,
-            right,
-            target.panel,
-            right + tiled.depth * target.panel if s.streams else None,
-            Index.of(at) - t0,
-            Index.of(t1) - t0,
+            TileCore(s.tall, target.panel, tiled.product),
+            replace(rows.left, at=rows.left.at + skipped * s.height(first, end)),
+            Panel(weights, right, present),
             chunk,
-            tiled.product,
-            codes,
-            present,
+            Ahead(weights, right + tiled.depth * target.panel, *turn) if s.streams else None,
         )
         return Loop(panel, *columns, "serial", (block.loop(tile, *after),))
 
@@ -322,7 +311,7 @@ def _main_phase(
     return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*before, loop))
 
 
-def _work(s: Shape, t: Tiled, target: Target) -> Index:
+def _work(s: Shape, t: Tiled, target: Cpu) -> Index:
     """Serial picoseconds, roughly: multiply-adds at the peak, and the way of weights that are in no cache."""
     columns = product([a.extent for a in t.columns])
     step = round(2e3 / target.gflops * t.product.left.bytes / F32.bytes)

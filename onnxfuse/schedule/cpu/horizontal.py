@@ -10,7 +10,7 @@ from dataclasses import replace
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import Axis, Index
-from onnxfuse.ir.kernel import Buffer, HorizontalReduce, Let, Loop, ReduceLoop, Stmt, Store, statements
+from onnxfuse.ir.kernel import Buffer, HorizontalReduce, Let, Loop, ReduceLoop, Stmt, Store
 from onnxfuse.ir.scalar import Load, Scalar
 
 TOGETHER = ("sum", "max", "peak", "min")
@@ -42,6 +42,5 @@ def together(
 
 def _suits(fold: ReduceLoop, value: Scalar) -> bool:
     """A plain fold carried by a vector loop, whose result alone decides what is stored."""
-    carried = any(isinstance(s, Loop) and s.kind == "vector" for s in statements(fold.body))
     alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
-    return carried and alone and fold.combine in TOGETHER and fold.dtype == F32 and len(fold.targets) == 1
+    return fold.scope == "lane" and alone and fold.combine in TOGETHER and fold.dtype == F32 and len(fold.targets) == 1

@@ -12,8 +12,9 @@ from onnxfuse.ir.compose import loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce
+from onnxfuse.ir.tile import Panel, Pointers, Tile, TileCore
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.analysis.contract import as_held
 from onnxfuse.schedule.analysis.memory import Place, flat
@@ -26,25 +27,31 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     right_offset,
     tile_window,
 )
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
-from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.schedule.passes.prefetch import LONG, fetched
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
-def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Container[str], target: Target) -> Phase:
+def row_phase(
+    t: Together,
+    places: dict[str, Place],
+    kept: set[str],
+    inputs: Container[str],
+    large: Container[str],
+    target: Cpu,
+) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already).
 
-    `large` are outputs that go past the caches.
+    `inputs` are the kernel's, `large` those outputs that go past the caches.
     """
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
@@ -66,7 +73,7 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Cont
     frame.aliases = in_place(t.jobs, kept, apart)
     before, inside = _stages(t, frame, kept, target)
     if frame.row is not None and frame.tall <= target.lanes and not any(j.tiled is not None for j in t.jobs):
-        inside = fetched(inside, frame.row, frame.tall, target.lanes)
+        inside = fetched(inside, inputs, frame.row, frame.tall, target.lanes)
     if any(j.tiled is not None for j in t.jobs):
         inside = visible(t, frame, inside, kept, target.panel)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
@@ -82,7 +89,7 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Cont
 SHORT = 1024  # elements of a row up to which several rows are reduced together
 
 
-def short_rows(t: Together, target: Target) -> bool:
+def short_rows(t: Together, target: Cpu) -> bool:
     """Whether rows are so short, and so many, that finishing each reduction alone would cost more than its sums."""
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     lengths = [product([r.extent for r in n.ranges]).constant for n in reduces]
@@ -91,7 +98,7 @@ def short_rows(t: Together, target: Target) -> bool:
     return bool(lengths) and all(n is not None and n <= SHORT for n in lengths) and enough and bool(t.rows)
 
 
-def _tall(t: Together, target: Target) -> int:
+def _tall(t: Together, target: Cpu) -> int:
     """Rows of a window: those of a register tile, or as many as a vector has lanes."""
     return target.rows if any(j.tiled is not None for j in t.jobs) else target.lanes
 
@@ -110,7 +117,7 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
     for at, job in enumerate(jobs):
         name = job.nest.name
         readers = [j for j in jobs[at + 1 :] if any(read.source == name for read in j.reads)]
-        if not readers or name in kept or is_output(name) or job.right_side or readers[-1].tiled is not None:
+        if not readers or name in kept or job.nest.output or job.right_side or readers[-1].tiled is not None:
             continue
         last = readers[-1]
         reads = [read for read in last.reads if read.source == name]
@@ -118,14 +125,7 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
         alike = last.nest.dtype == job.nest.dtype and last.nest.shape == job.nest.shape
         taken = any(other is last for other in found.values())
         read_again = any(read.source == last.nest.name for j in jobs for read in j.reads)
-        if (
-            is_output(last.nest.name)
-            and last.nest.name not in apart
-            and same
-            and alike
-            and not taken
-            and not read_again
-        ):
+        if last.nest.output and last.nest.name not in apart and same and alike and not taken and not read_again:
             found[name] = last
     return found
 
@@ -145,7 +145,7 @@ def _row_loops(
     return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
 
 
-def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
     """Statements before the rows (right sides) and inside them, in order of the jobs."""
     before: list[Stmt] = []
     inside: list[Stmt] = []
@@ -255,7 +255,7 @@ def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) 
     return Goal(goal.buffer, goal.offset, goal.value, {made: (here.source, here.index[0])})
 
 
-def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Target) -> tuple[Stmt, ...]:
+def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tuple[Stmt, ...]:
     """A contraction of the window's rows with panels, and its epilogue."""
     tiled = job.tiled
     assert tiled is not None
@@ -280,21 +280,15 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Target) ->
     if not any(b.name == TABLE for b in frame.locals):
         frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), F32, "pointers")
         frame.local(C, Index.of(width * frame.tall))
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
-    at = right_offset(tiled.right, tiled.ranges, frame)
+    panel = tiled.panel
+    at = right_offset(tiled, frame)
     tile = Tile(
         C,
         ZERO,
         end - frame.first,
-        frame.tall,
-        "even" if even else "rows",
-        TABLE,
-        ZERO,
-        segments,
-        tiled.length,
-        frame.places[tiled.right.source].buffer,
-        at,
-        width,
+        TileCore(frame.tall, width),
+        Pointers(TABLE, ZERO, segments, tiled.length, even),
+        Panel(frame.places[tiled.right.source].buffer, at),
     )
     body = (tile, *epilogue(job, frame, panel, width, row, end))
     return (point, Loop(panel, ZERO, panel.extent, "serial", body))

@@ -8,8 +8,9 @@ from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Coding, Loop, Pack, Prefetch, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.tile import Coding
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
@@ -31,11 +32,6 @@ def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt,
         Bind(first, floor_div(Index.of(at) * rows, tiles)),
         Bind(last, floor_div((Index.of(at) + 1) * rows, tiles)),
     )
-
-
-def index_axes(index: tuple[Index, ...]) -> list[Axis]:
-    """The axes that an index is a sum of."""
-    return [a for e in index for m, _ in e.terms for a in m if isinstance(a, Axis)]
 
 
 def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
@@ -75,12 +71,11 @@ def _padded_at_ends(g: Guard, x: Axis) -> bool:
     return nonnegative(first + step) and nonnegative(g.extent - 1 - last - step * (width - 2))
 
 
-def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
+def right_offset(t: Tiled, frame: Frame) -> Index:
     """Where a panel of the right side begins."""
-    lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
-    start = dict.fromkeys((*ranges, lane), ZERO)
-    index = tuple(substitute(substitute(e, frame.shared), start) for e in right.index)
-    return frame.places[right.source].offset(index)
+    start = dict.fromkeys((*t.ranges, t.lane), ZERO)
+    index = tuple(substitute(substitute(e, frame.shared), start) for e in t.right.index)
+    return frame.places[t.right.source].offset(index)
 
 
 def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | None, Index]:

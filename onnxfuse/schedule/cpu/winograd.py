@@ -15,18 +15,19 @@ from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32, I64
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt, Tile
+from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
+from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_window
+from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, tile_window
 from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
 PAD = 16  # elements between one product's matrix and the next, so that they do not meet in one set of a cache
@@ -78,7 +79,7 @@ def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
     rest = [e for e in t.left.index if e not in moving]
     known = {Index.of(a) for a in (*images, channel)}
     offset, right = places[t.left.source].offset(t.left.index), places[t.right.source].offset(t.right.index)
-    width = next(a for a in index_axes(t.right.index) if a.name.endswith("_j")).extent
+    width = t.lane.extent
     if channel.extent.constant is None or Index.of(channel) not in rest:
         return None
     if any(e not in known and e.constant is None for e in rest) or any(g.index not in moving for g in t.left.guards):
@@ -96,7 +97,7 @@ def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
     return (rows[0], taps[0]) if (e - rows[0] - taps[0]).constant is not None else None
 
 
-def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> Phase:
+def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> Phase:
     """The one phase of such a convolution."""
     return _Winograd(job, w, division, places, target).phase()
 
@@ -104,7 +105,7 @@ def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, P
 class _Winograd:
     """A phase while it is built: sizes, axes, and the places of what a task holds."""
 
-    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> None:
+    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> None:
         assert job.tiled is not None
         self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
         self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel
@@ -115,7 +116,7 @@ class _Winograd:
         self.rows = product(list(shape))  # tiles of all images, one row each of the products' left sides
         self.tall = balanced(self.rows.constant, target.rows)
         self.tiles = floor_div(self.rows + (self.tall - 1), Index.of(self.tall))
-        self.panel = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_p"))
+        self.panel = self.tiled.panel
         self.row, self.first, self.begin = (Axis(name, self.rows) for name in ("m", "m0", "mb"))
         self.last, self.end = (Axis(name, self.rows + 1) for name in ("m1", "me"))
         self.at, self.t0, self.t1 = Axis("t", self.tiles), Axis("t0", self.tiles), Axis("t1", self.tiles + 1)
@@ -218,8 +219,7 @@ class _Winograd:
     def _tap(self, i: int, j: int) -> Index:
         """Where the weights of a tap begin: those of all channels and of the columns of the panel."""
         right = self.tiled.right
-        lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
-        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, lane: ZERO}
+        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, self.tiled.lane: ZERO}
         index = tuple(substitute(x, values) for x in right.index)
         return self.places[right.source].offset(index)
 
@@ -246,17 +246,10 @@ class _Winograd:
             SUMS,
             Index.of(p) * self.sums + begin * self.width,
             last - first,
-            self.tall,
-            "even",
-            TABLE,
-            ZERO,
-            1,
-            depth,
-            RIGHT,
-            (right + p) * self.right,
-            self.width,
-            *self._ahead(k * n + p),
-            ahead_in=self.places[self.tiled.right.source].buffer,
+            TileCore(self.tall, self.width),
+            Pointers(TABLE, ZERO, 1, depth, even=True),
+            Panel(RIGHT, (right + p) * self.right),
+            ahead=self._ahead(k * n + p),
         )
         window = tile_window(self.at, self.tiles, self.rows, self.first)
         made = Loop(self.at, Index.of(self.t0), Index.of(self.t1), "serial", (*window, table, tile))
@@ -269,17 +262,15 @@ class _Winograd:
             *self._written(goals, [rows, Level(chunk), Level(lane, "vector")]),
         )
 
-    def _ahead(self, number: Index) -> tuple[Index | None, Index, Index]:
-        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps.
-
-        The offset, and which part of how many as long as what the tile reads itself.
-        """
+    def _ahead(self, number: Index) -> Ahead | None:
+        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps."""
         per_tap, rest = divmod(self.size * self.size, TAPS * TAPS)
         if self.division.keep or rest:
-            return None, ZERO, ZERO
+            return None
         weights = self.depth * self.width  # of a tap
         begin, tiles = Index.of(self.at) - self.t0, Index.of(self.t1) - self.t0
-        return self._tap(0, 0) + TAPS * TAPS * weights + number * (weights // per_tap), begin, tiles * per_tap
+        share = self._tap(0, 0) + TAPS * TAPS * weights + number * (weights // per_tap)
+        return Ahead(self.places[self.tiled.right.source].buffer, share, begin, tiles * per_tap)
 
     def _columns(self) -> tuple[Axis, Axis, Index]:
         """Axes over the columns of a panel, and where they are in a matrix of sums."""
@@ -313,9 +304,8 @@ class _Winograd:
         times, again = Axis("times", Index.of(2)), Axis("again", Index.of(2))
         chunk, lane, _ = self._columns()
         column = Index.of(chunk) * self.lanes + lane
-        width = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_j"))
         values = dict(zip(w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
-        values |= {**self.image, width: column}
+        values |= {**self.image, self.tiled.lane: column}
         both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
         total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
         goal = Goal(

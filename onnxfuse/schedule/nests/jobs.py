@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import guarded, indices_of, loads, sources, substitute_axes, walk
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
-from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
-from onnxfuse.schedule.analysis.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.contract import Contracted, code_layout, panel_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.groups import channel_blocks
 from onnxfuse.schedule.analysis.image import image_of, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of, renamed
@@ -28,7 +29,7 @@ from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.sides import exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class Prepared:
 
 
 def prepare(
-    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchange: bool = False
+    c: Canonical, constants: Container[str], target: Cpu, half: DType | None = None, *, exchange: bool = False
 ) -> Prepared:
     """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
 
@@ -114,11 +115,12 @@ def prepare(
     done.layouts |= dict(c.layouts)
     for d in (d for d in c.definitions if d.name in done.layouts):
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    outputs = {p.name for p in c.outputs}
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
-        nest = nest_of(d, done.places, heads, blocks)
+        nest = replace(nest_of(d, done.places, heads, blocks), output=d.name in outputs)
         found = None if blocks else recognise(Definition(d.name, nest.axes, nest.value), constants)
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
@@ -142,8 +144,8 @@ def prepare(
 
 def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
     """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
-    sums = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and n.combine == "sum"]
-    reduces = [n for n in sums if isinstance(n.body[0], Apply) and n.body[0].fn == "mul"]
+    found = [n for other in later for n in walk(other.value) if isinstance(n, Reduce)]
+    reduces = [n for n in found if contraction_of((), n) is not None]
     reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
     dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
     if len(dims) != 1 or dims == {len(d.axes) - 1}:
@@ -179,14 +181,7 @@ def _runs_with(offset: Index, last: Index) -> bool:
     return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
 
 
-def is_output(name: str) -> bool:
-    """Whether a canonical name is that of an output parameter."""
-    return name.startswith("out") and "%" not in name
-
-
-def _tiled(
-    c: Contraction, done: Prepared, constants: Container[str], target: Target, half: DType | None
-) -> Tiled | None:
+def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
     """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
     before = len(done.jobs)
     for how in _products(c, constants, target, half):
@@ -198,7 +193,7 @@ def _tiled(
 
 
 def _tiled_in_exchange(
-    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Target
+    c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu
 ) -> Tiled | None:
     """The contraction with its sides exchanged, the padding of its image written out before."""
     layout = filters_layout(c, done.places, done.shapes, constants, target)
@@ -216,7 +211,7 @@ def _tiled_in_exchange(
     return exchanged(c, nest, image, done.places)
 
 
-def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
+def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
     """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
@@ -227,7 +222,7 @@ def _products(c: Contraction, constants: Container[str], target: Target, half: D
     return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
 
 
-def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
+def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     parts = _joined(c, done, how)
     left = parts[0].load if parts else _left(c, done, how.left)
     offset = done.places[left.source].offset(left.index)
@@ -241,14 +236,25 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
         return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
-    coded = how.exact
-    right = _coded_right(c, segments, length, done, target) if coded else _right(c, done, constants, target, how)
+    panels = _panel_axes(c, target.panel)
+    if how.exact:
+        right = _coded_right(c, panels, segments, length, done)
+    else:
+        right = _right(c, panels, done, constants, how)
     if right is None:
         return None
-    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
+    return Tiled(
+        left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts, None, panels
+    )
 
 
-def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
+def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:
+    """The axes of a right side in panels: the panel, and the column in it."""
+    count = floor_div(product([a.extent for a in c.columns]) + (width - 1), Index.of(width))
+    return Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
+
+
+def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
     """The parts of a left side that is joined from several tensors along its only range; none where it is not so.
 
     Each is contiguous in that range and has the type of the tile's rows.
@@ -271,7 +277,7 @@ def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
     return tuple(made)
 
 
-def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
+def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order.
 
     A copy has the element type of the tile's rows. Where each element is read once and no batch makes tiles a stage
@@ -306,7 +312,7 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
     done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
 
 
-def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | None:
+def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
     """The load that reads a copy of an operand with its padding, if any, written out, channels last.
 
     None where some of it cannot be.
@@ -319,7 +325,7 @@ def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | N
     return replace(load, dtype=rows)
 
 
-def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
+def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
     """A copy of a computed operand with its ranges contiguous, or of the image that windows read; the load of it."""
     name = f"{c.definition.name}%left"
     image = image_of(name, left, c.batch, c.rows, c.ranges)
@@ -334,29 +340,30 @@ def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
 
 
 def _coded_right(
-    c: Contraction, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Target
+    c: Contracted, panels: tuple[Axis, Axis], segments: tuple[Axis, ...], length: Index, done: Prepared
 ) -> Load | None:
     """Constant codes as panels with the sums of their columns; None where their layout is another already."""
     assert isinstance(c.right, Load)
-    name, width = c.right.source, target.panel
+    panel, lane = panels
+    name, width = c.right.source, lane.extent.constant or 1
     shape = done.shapes[name]
     layout = code_layout(c, shape, length.constant, width)
     if layout is None or done.layouts.get(name, layout) != layout:
         return None
     done.layouts[name] = layout
-    panel, size = Axis(f"{c.definition.name}_p", layout.shape(shape)[0]), code_depth(segments, length) * width
+    size = code_depth(segments, length) * width
     done.places[name] = Place(name, c.right.dtype, lambda index: index[0] * size)
-    lane = Axis(f"{c.definition.name}_j", Index.of(width))
     return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
 
 
-def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target, how: Product) -> Load | None:
+def _right(
+    c: Contracted, panels: tuple[Axis, Axis], done: Prepared, constants: Container[str], how: Product
+) -> Load | None:
     """The right side as panels: a constant in panel layout, or a copy made at run time."""
-    width = target.panel
+    panel, lane = panels
+    count, width = panel.extent, lane.extent.constant or 1
     right = c.right
     n = product([a.extent for a in c.columns])
-    count = floor_div(n + (width - 1), Index.of(width))
-    panel, lane = Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
     at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
     if isinstance(right, Load) and right.source in constants:
         held = how.right

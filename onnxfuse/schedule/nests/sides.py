@@ -11,11 +11,11 @@ from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
-from onnxfuse.schedule.analysis.contract import Contraction, panel_layout
+from onnxfuse.schedule.analysis.contract import Contracted, panel_layout
 from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
 def operand_of(x: Scalar) -> Load:
@@ -25,11 +25,11 @@ def operand_of(x: Scalar) -> Load:
 
 
 def filters_layout(
-    c: Contraction,
+    c: Contracted,
     places: Mapping[str, Place],
     shapes: Mapping[str, tuple[Index, ...]],
     constants: Container[str],
-    target: Target,
+    target: Cpu,
 ) -> Layout | None:
     """The layout of filters that are rows of tiles; None where the places of the image do not lie side by side."""
     image, filters = c.left, c.right
@@ -44,7 +44,7 @@ def filters_layout(
     return panel_layout(c, shapes[filters.source], tall, 1)
 
 
-def exchanged(c: Contraction, nest: Nest, image: Load, places: Mapping[str, Place]) -> Tiled:
+def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place]) -> Tiled:
     """The contraction with filters for rows; its columns are places of the image that all that is read walks as one."""
     walked = [places[x.source].offset(x.index) for x in (image, *loads(c.finish)) if x.source in places]
     if nest.name in places:

@@ -12,9 +12,10 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
-from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceScope, Stmt, Store, When, statements
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
 from onnxfuse.schedule.nests.subranges import parted
@@ -175,7 +176,10 @@ class Writer:
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
         ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
-        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, ways))
+        scope: ReduceScope = "serial"
+        if not any(loop.kind == "vector" for loop in self.loops[:level]) and _has_vector(closed):
+            scope = "lane"
+        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, ways, scope=scope))
         return Load(names[x.slot], (), x.dtype)
 
     def _folded(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
@@ -238,6 +242,10 @@ class Writer:
         self.at[level].append(ReduceLoop(tuple(names), first.combine, first.body[0].dtype, closed))
 
 
+def _has_vector(body: tuple[Stmt, ...]) -> bool:
+    return any(isinstance(s, Loop) and s.kind == "vector" for s in statements(body))
+
+
 def _in_parts(x: Reduce, in_vector: bool) -> Reduce | None:
     """A long sum that would be added up one by one, as a sum of partial sums: their errors grow less."""
     count = product([r.extent for r in x.ranges]).constant
@@ -262,9 +270,9 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
     """
     if len(x.body) != 1:
         return x.body, []
-    factors = _product(x.body[0]) if x.combine == "sum" else [x.body[0]]
+    parts = factors(x.body[0]) if x.combine == "sum" else [x.body[0]]
     idle = {"sum": 0.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}.get(x.combine)
-    for f in factors:
+    for f in parts:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
             if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):
                 continue  # looked up under its guards only
@@ -273,12 +281,6 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
             body = rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults
             return (body,), [g for g in f.guards if g not in stay]
     return x.body, []
-
-
-def _product(x: Scalar) -> list[Scalar]:
-    if isinstance(x, Apply) and x.fn == "mul":
-        return _product(x.args[0]) + _product(x.args[1])
-    return [x]
 
 
 def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:

@@ -1,1 +1,1 @@
-"""Kernels to kernels: prefetches and stores past the caches."""
+"""Kernels to kernels: prefetches, stores past the caches, reductions of blocks, and `legalize`, the last one."""

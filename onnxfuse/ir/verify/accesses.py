@@ -1,4 +1,4 @@
-"""What is wrong with a kernel, without running it: accesses of sampled iterations, and the order of its statements.
+"""What is wrong with the accesses of a kernel, without running it.
 
 Every finding has a witness, an iteration that leaves a buffer or meets another task; what has none may still be wrong.
 Iterations are sampled at the corners of all loops, where affine indices are largest and smallest, and in between.
@@ -6,9 +6,8 @@ Iterations are sampled at the corners of all loops, where affine indices are lar
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
-from functools import lru_cache, reduce
+from collections.abc import Mapping
+from functools import reduce
 from operator import mul
 from typing import Any, assert_never
 
@@ -17,13 +16,14 @@ import numpy as np
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import BF16, F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Loaded, atoms
-from onnxfuse.ir.indexing import coefficient
-from onnxfuse.ir.interpret_calls import EVEN, QUAD
-from onnxfuse.ir.interpret_memory import Array, KernelFault, Where
-from onnxfuse.ir.interpret_values import Places, both
+from onnxfuse.ir.indexing import WIDEST, coefficient
+from onnxfuse.ir.interpret.calls import EVEN, QUAD
+from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
+from onnxfuse.ir.interpret.values import both
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
+    Call,
     Computed,
     HorizontalReduce,
     Kernel,
@@ -36,67 +36,21 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Stmt,
     Store,
-    Tile,
+    Threaded,
     When,
 )
-from onnxfuse.ir.order import disorder
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
+from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, Samples, pattern_of, picked
 
-GROUP = 32  # samples of one set of extents, which alone can meet
-GROUPS = 4  # corners twice, two tasks side by side, iterations in between
-SAMPLES = GROUPS * GROUP
-EXTENTS = ((1, 1, 1), (17, 40, 5), (3, 8, 2), (129, 33, 64))  # of the symbols of each group, unless that is too little
 ZERO_BYTES = 4096 * F32.bytes  # of tile.h: padding that a pointer or a row that is packed may stand for
 UNKNOWN = -1  # a task that has all of a phase
 
 
-def verify(kernel: Kernel) -> tuple[str, ...]:
-    """What is wrong with a kernel, each once; equal kernels of a network are looked at once."""
-    inputs, outputs = (tuple(replace(p, value="") for p in each) for each in (kernel.inputs, kernel.outputs))
-    return _verified(replace(kernel, inputs=inputs, outputs=outputs, choices=()))
-
-
-@lru_cache(256)
-def _verified(kernel: Kernel) -> tuple[str, ...]:
-    found = dict.fromkeys(disorder(kernel))
-    if not found:
-        with np.errstate(all="ignore"):
-            found |= dict.fromkeys(_Check(kernel).findings())
-    return tuple(found)
-
-
-@lru_cache(64)
-def _pattern(number: int) -> Array:
-    """The iteration of the loop of this number that each sample is in: 0 first, 1 second, 2 another, 3 last.
-
-    Groups of samples are all corners of five loops, those of two groups of different ones.
-    """
-    at = np.arange(GROUP)
-    corner = [np.where(at >> (number + shift) % 5 & 1, 3, 0) for shift in (0, number // 5, 0)]
-    return np.concatenate([*corner, _INSIDE[number % len(_INSIDE)]])
-
-
-_INSIDE = np.random.default_rng(5).integers(0, 4, (64, GROUP))
-_ALONE = np.repeat([True, True, True, False], GROUP) | (np.arange(SAMPLES) % 2 == 0)  # tasks of one step
-
-
-def _picked(count: Any, pattern: Array) -> Array:
-    """The iteration that each sample is in, of so many."""
-    last = np.asarray(count) - 1
-    choices = np.stack([np.zeros_like(last), np.minimum(last, 1), last // 2, last])
-    return np.asarray(choices[pattern, np.arange(last.size) if last.size > 1 else 0] if last.ndim else choices[pattern])
-
-
-class _Samples(Places):
-    """Sampled iterations; what they look up in a tensor is the first or the last index that may be there."""
-
-    def __init__(self, symbols: Mapping[str, Any], tell: Callable[[str, Any, Any, Where], None]) -> None:
-        super().__init__((SAMPLES,), np.zeros(1, np.int32), symbols, {})
-        self.tell = tell
-
-    def _looked_up(self, a: Loaded, at: Array, extent: Any, inside: Where) -> Array:
-        self.tell(a.source, at, 1, inside)
-        return np.maximum(_picked(extent, _pattern(len(repr(a)))), 0)
+def access_faults(kernel: Kernel) -> list[str]:
+    """Accesses of sampled iterations that leave their buffers, or meet those of another task."""
+    return _Check(kernel).findings()
 
 
 Accesses = dict[str, list[tuple[Array, Where]]]
@@ -120,7 +74,7 @@ class _Check:
 
     def findings(self) -> list[str]:
         """What the samples show."""
-        p = _Samples(self.symbols(), self.reads)
+        p = Samples(self.symbols(), self.reads)
         possible = np.ones(SAMPLES, bool)
         for e in self.kernel.requires:
             possible &= p.index(e) >= 0
@@ -139,7 +93,7 @@ class _Check:
     def symbols(self) -> Mapping[str, Any]:
         """Extents of each group of samples."""
         values: dict[str, Any] = {}
-        here = _Samples(values, self.reads)
+        here = Samples(values, self.reads)
         free = 0
         for b in self.kernel.binds:
             if isinstance(b, Computed):
@@ -150,26 +104,30 @@ class _Check:
                 free += 1
         return values
 
-    def phase(self, phase: Phase, p: _Samples) -> None:
+    def phase(self, phase: Phase, p: Samples) -> None:
         """Bounds of all accesses of one task in each sample, and what tasks do to each other."""
         self.stored, self.read, self.depth, self.task = {}, {}, 0, np.zeros(SAMPLES, np.int64)
         for s in phase.splits:
             extent = np.broadcast_to(p.index(s.extent), (SAMPLES,))
-            pattern = _pattern(self.depth).copy()
+            pattern = pattern_of(self.depth).copy()
             pattern[2 * GROUP : 3 * GROUP] = np.minimum(pattern[2 * GROUP : 3 * GROUP], 1)
-            step = _picked(-(-extent // s.step), pattern)
-            p.axes[s.first.name] = np.where(_ALONE, step * s.step, 0)
-            p.axes[s.last.name] = np.where(_ALONE, np.minimum((step + 1) * s.step, extent), extent)
+            step = picked(-(-extent // s.step), pattern)
+            p.axes[s.first.name] = np.where(ALONE, step * s.step, 0)
+            p.axes[s.last.name] = np.where(ALONE, np.minimum((step + 1) * s.step, extent), extent)
             p.alive = both(p.alive, extent > 0)
-            self.task = np.where(_ALONE, self.task << 32 | step, UNKNOWN)
+            self.task = np.where(ALONE, self.task << 32 | step, UNKNOWN)
             self.depth += 1
         for b in phase.locals:
             self.sizes[b.name], self.dtypes[b.name] = p.index(b.size), b.dtype
         self.body(phase.body, p)
-        self.meetings()
+        if phase.launch is None:
+            self.meetings()
 
     def meetings(self) -> None:
-        """Tasks of the phase that store into one element, or of which one reads what another one stores."""
+        """Tasks of the phase that store into one element, or of which one reads what another one stores.
+
+        Threads of a launch are looked at on their own (`launches.py`).
+        """
         for name, stored in self.stored.items():
             at, task = self.places(stored)
             order = np.argsort(at, kind="stable")
@@ -225,7 +183,7 @@ class _Check:
         if (wrong if where is None else wrong & where).any():
             self.found.append(f"{self.where}: an offset in {name} is no multiple of {of}")
 
-    def value(self, x: Scalar, p: _Samples) -> None:
+    def value(self, x: Scalar, p: Samples) -> None:
         """All that a value reads."""
         for n in walk(x):
             if isinstance(n, Load) and n.index:
@@ -236,7 +194,7 @@ class _Check:
 
     # Statements -------------------------------------------------------------------------------------------------------
 
-    def body(self, body: tuple[Stmt, ...], p: _Samples) -> None:
+    def body(self, body: tuple[Stmt, ...], p: Samples) -> None:
         """Statements, those behind a fault too."""
         for s in body:
             try:
@@ -244,7 +202,7 @@ class _Check:
             except KernelFault as fault:
                 self.found.append(f"{self.where}: {fault}")
 
-    def statement(self, s: Stmt, p: _Samples) -> None:
+    def statement(self, s: Stmt, p: Samples) -> None:
         """One statement."""
         match s:
             case Bind():
@@ -262,19 +220,34 @@ class _Check:
                 self.body(s.body, p)
                 if s.part is not None:
                     self.stores(s.part[0], p.index(s.part[1]), 1, p.alive)
-            case Let():
-                self.value(s.value, p)
-            case Accumulate():
-                for v in s.values:
+            case Let() | Accumulate():
+                for v in (s.value,) if isinstance(s, Let) else s.values:
                     self.value(v, p)
             case Store():
                 self.store(s, p)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
                 self.call(s, p)
+            case Sync() | CopyAsync() | Commit() | Wait() | Mma():
+                self.threaded(s, p)
             case _:
                 assert_never(s)
 
-    def loop(self, s: Loop, p: _Samples) -> None:
+    def threaded(self, s: Threaded, p: Samples) -> None:
+        """A statement of threads that work together: copies, and the registers of fragments."""
+        if isinstance(s, CopyAsync):
+            self.reads(s.source, p.index(s.at), s.count, p.alive)
+            self.stores(s.target, p.index(s.to), s.count, p.alive)
+        if not isinstance(s, Mma):
+            return
+        for name, at, f in (
+            (s.left, s.left_at, s.core.left),
+            (s.right, s.right_at, s.core.right),
+            (s.sums, s.sums_at, s.core.sums),
+        ):
+            self.reads(name, p.index(at), f.registers, p.alive)
+        self.stores(s.sums, p.index(s.sums_at), s.core.sums.registers, p.alive)
+
+    def loop(self, s: Loop, p: Samples) -> None:
         """One iteration of a loop in each sample."""
         begin = p.index(s.begin)
         count = p.index(s.end) - begin
@@ -282,13 +255,15 @@ class _Check:
         assert inner.alive is not None
         if not inner.alive.any():
             return
-        inner.axes[s.axis.name] = begin + _picked(count, _pattern(self.depth))
+        if s.aligned:
+            self.multiple(f"the loop over {s.axis!r}", begin, WIDEST, inner.alive)
+        inner.axes[s.axis.name] = begin + picked(count, pattern_of(self.depth))
         outer = self.depth, self.vector
         self.depth, self.vector = self.depth + 1, s.axis if s.kind == "vector" else self.vector
         self.body(s.body, inner)
         self.depth, self.vector = outer
 
-    def store(self, s: Store, p: _Samples) -> None:
+    def store(self, s: Store, p: Samples) -> None:
         """Elements that are stored, and what a vector of them asks for."""
         for v in s.values:
             self.value(v, p)
@@ -298,7 +273,7 @@ class _Check:
         if s.stream and (self.vector is None or coefficient(s.offset, self.vector) != ONE):
             self.found.append(f"{self.where}: what is streamed into {s.buffer} is no vector")
 
-    def call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch, p: _Samples) -> None:
+    def call(self, s: Call, p: Samples) -> None:
         """A statement that is a call; what is only fetched may be anywhere."""
         match s:
             case RowPointer():
@@ -315,7 +290,7 @@ class _Check:
             case _:
                 assert_never(s)
 
-    def piece(self, load: Load, length: Any, p: _Samples, padding: str) -> None:
+    def piece(self, load: Load, length: Any, p: Samples, padding: str) -> None:
         """A contiguous piece of a row, or the padding that stands for it."""
         where = p.holds(load.guards)
         self.reads(load.source, p.index(load.index[0], where), length, where)
@@ -324,7 +299,7 @@ class _Check:
         elif load.guards and (np.asarray(length) * self.dtypes[load.source].bytes > ZERO_BYTES).any():
             self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
 
-    def point(self, s: RowPointer, p: _Samples) -> None:
+    def point(self, s: RowPointer, p: Samples) -> None:
         """Entries of a table, and the pieces that they lead to."""
         begin = p.index(s.begin)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
@@ -333,19 +308,19 @@ class _Check:
         entries = (segments - 1) * (EVEN if s.even else s.pitch) + (EVEN if s.even else rows)
         here = p.within(rows > 0)
         self.stores(s.table, p.index(s.at), entries, here.alive)
-        here.axes[s.row.name] = begin + _picked(rows, _pattern(self.depth))
+        here.axes[s.row.name] = begin + picked(rows, pattern_of(self.depth))
         for number, (a, n) in enumerate(zip(s.segments, counts, strict=True), self.depth + 1):
-            here.axes[a.name] = _picked(n, _pattern(number))
+            here.axes[a.name] = picked(n, pattern_of(number))
         self.piece(s.load, p.index(s.length), here, s.padding)
 
-    def pack(self, s: Pack, p: _Samples) -> None:
+    def pack(self, s: Pack, p: Samples) -> None:
         """Rows that are read, and where they are packed."""
         t, begin, depth, at = self.dtypes[s.out], p.index(s.begin), p.index(s.k.extent), p.index(s.at)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
         if coefficient(s.load.index[0], s.k) != ONE:
             self.found.append(f"{self.where}: rows of {s.load.source} that are packed are not contiguous")
         here = p.within((rows > 0) & (depth > 0))
-        here.axes |= {s.row.name: begin + _picked(rows, _pattern(self.depth)), s.k.name: np.zeros(1, np.int64)}
+        here.axes |= {s.row.name: begin + picked(rows, pattern_of(self.depth)), s.k.name: np.zeros(1, np.int64)}
         self.piece(s.load, depth, here, "")
         pitch = s.pitch or rows
         piece = s.unit.piece // t.bytes if s.unit is not None else 2 if t == BF16 else 1
@@ -353,30 +328,37 @@ class _Check:
         last = (-(-steps // piece) - 1) * pitch + (rows if s.apart else pitch)
         self.stores(s.out, at, last * piece if s.unit is not None else (last - 1) * piece + 1, here.alive)
 
-    def tile(self, s: Tile, p: _Samples) -> None:
+    def tile(self, s: Tile, p: Samples) -> None:
         """Both sides of a tile and its sums."""
-        rows, length, unit = p.index(s.rows), p.index(s.length), s.product.unit
+        core, rows, length, unit = s.core, p.index(s.rows), p.index(s.left.length), s.core.product.unit
         where = both(p.alive, np.broadcast_to(np.asarray(rows) > 0, (SAMPLES,)))
-        if (np.asarray(rows) > s.most).any() and where is not None and (where & (np.asarray(rows) > s.most)).any():
-            self.found.append(f"{self.where}: a tile has more rows than {s.most}")
-        self.stores(s.out, p.index(s.out_at), (s.most if unit is not None else rows) * s.width, where)
-        a, b = p.index(s.a_at), p.index(s.b_at)
-        depth = length * s.segments
-        if s.kind == "packed":
-            t = s.product.left
+        if (
+            (np.asarray(rows) > core.most).any()
+            and where is not None
+            and (where & (np.asarray(rows) > core.most)).any()
+        ):
+            self.found.append(f"{self.where}: a tile has more rows than {core.most}")
+        self.stores(s.out, p.index(s.out_at), (core.most if unit is not None else rows) * core.width, where)
+        a, b = p.index(s.left.at), p.index(s.right.at)
+        depth = length * s.left.segments
+        if isinstance(s.left, Packed):
+            t = core.product.left
             piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
-            self.reads(s.a, a, depth * rows if unit is None else -(-depth // piece) * piece * s.most, where)
-            self.multiple(s.a, a, piece, where)
+            self.reads(
+                s.left.buffer, a, depth * rows if unit is None else -(-depth // piece) * piece * core.most, where
+            )
+            self.multiple(s.left.buffer, a, piece, where)
         else:
-            entries = (s.segments - 1) * (EVEN if s.kind == "even" else s.most) + (EVEN if s.kind == "even" else rows)
-            self.reads(s.a, a, entries, where)
-        if s.codes is not None:
-            self.reads(s.b, b, (-(-length // QUAD) * s.segments + 1) * s.width * QUAD, where)
-            self.multiple(s.b, b, QUAD, where)
-            if isinstance(zero := s.codes.right_zero, tuple):
-                self.reads(zero[0], p.index(zero[1]), np.minimum(p.index(s.columns), s.width), where)
-        elif s.columns != ZERO:
-            self.reads(s.b, b, (depth - 1) * s.width + p.index(s.columns), where)
+            even = isinstance(s.left, Pointers) and s.left.even
+            entries = (s.left.segments - 1) * (EVEN if even else core.most) + (EVEN if even else rows)
+            self.reads(s.left.buffer, a, entries, where)
+        if isinstance(s.left, Quantized):
+            self.reads(s.right.buffer, b, (-(-length // QUAD) * s.left.segments + 1) * core.width * QUAD, where)
+            self.multiple(s.right.buffer, b, QUAD, where)
+            if isinstance(zero := s.left.coding.right_zero, tuple):
+                self.reads(zero[0], p.index(zero[1]), np.minimum(p.index(s.right.columns), core.width), where)
+        elif s.right.columns != ZERO:
+            self.reads(s.right.buffer, b, (depth - 1) * core.width + p.index(s.right.columns), where)
         else:
-            self.reads(s.b, b, depth * s.width, where)
-            self.multiple(s.b, b, s.product.step, where)
+            self.reads(s.right.buffer, b, depth * core.width, where)
+            self.multiple(s.right.buffer, b, core.product.step, where)

@@ -13,7 +13,6 @@ from onnxfuse.ir.index import Index, axes_of, symbols_of
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
-    Coding,
     HorizontalReduce,
     Kernel,
     Let,
@@ -26,12 +25,14 @@ from onnxfuse.ir.kernel import (
     Space,
     Stmt,
     Store,
-    Tile,
-    TileKind,
     When,
     statements,
 )
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.tile import Ahead, Coding, Packed, Panel, Pointers, Quantized, Tile
+
+TILE_PARTS = (Ahead, Coding, Packed, Panel, Pointers, Quantized)
 
 
 def disorder(kernel: Kernel) -> tuple[str, ...]:
@@ -54,13 +55,25 @@ def _kinds(kernel: Kernel) -> Iterator[str]:
         names = Counter((*shared, *(b.name for b in phase.locals)))
         yield from (f"there are {n} buffers {name}" for name, n in names.items() if n > 1)
         for b in (*kernel.scratch, *phase.locals):
-            if b.space not in get_args(Space) or (b.space == "scratch") != (b in kernel.scratch):
+            if b.space not in get_args(Space) or (b.space == "global") != (b in kernel.scratch):
                 yield f"{b.name} is in the space {b.space}"
+        if phase.launch is None:
+            yield from _lanes(phase.body, vector=False)
         for s in statements(phase.body):
-            kinds = get_args(LoopKind if isinstance(s, Loop) else TileKind)
-            if isinstance(s, (Loop, Tile)) and s.kind not in kinds:
+            if isinstance(s, Loop) and s.kind not in get_args(LoopKind):
                 yield f"there is no kind {s.kind}"
             yield from (f"{name} is an input, and stored into" for name in _stored(s) if name in inputs)
+
+
+def _lanes(body: tuple[Stmt, ...], *, vector: bool) -> Iterator[str]:
+    """Reductions whose scope is not what their loops make of them: lanes are those of vectors that begin in them."""
+    for s in body:
+        if isinstance(s, ReduceLoop):
+            carried = not vector and any(isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body))
+            if carried != (s.scope == "lane"):
+                yield f"the reduction of {', '.join(s.targets)} is {s.scope}, and its vectors say otherwise"
+        if isinstance(s, (Loop, ReduceLoop, When)):
+            yield from _lanes(s.body, vector=vector or (isinstance(s, Loop) and s.kind == "vector"))
 
 
 def early_reads(kernel: Kernel) -> tuple[str, ...]:
@@ -125,8 +138,8 @@ class _Scope:
         elif isinstance(x, tuple):
             for each in x:
                 self.parts(each)
-        elif isinstance(x, Coding):
-            self.parts((x.left_zero, x.right_zero))
+        elif isinstance(x, TILE_PARTS):
+            self.parts(tuple(getattr(x, f.name) for f in fields(x)))
 
 
 def _unnamed(kernel: Kernel) -> Iterator[str]:
@@ -186,10 +199,12 @@ def _read(s: Stmt) -> Iterator[str]:
         case Pack():
             yield s.load.source
         case Tile():
-            yield from (s.a, s.b)
-        case HorizontalReduce():
+            yield from (s.left.buffer, s.right.buffer)
+        case HorizontalReduce() | CopyAsync():
             yield s.source
-        case Bind() | Loop() | ReduceLoop() | When() | Prefetch():
+        case Mma():
+            yield from (s.left, s.right, s.sums)
+        case Bind() | Loop() | ReduceLoop() | When() | Prefetch() | Sync() | Commit() | Wait():
             pass
         case _:
             assert_never(s)
@@ -204,11 +219,13 @@ def _stored(s: Stmt) -> tuple[str, ...]:
             return (s.table,)
         case Pack() | Tile():
             return (s.out,)
-        case HorizontalReduce():
+        case HorizontalReduce() | CopyAsync():
             return (s.target,)
+        case Mma():
+            return (s.sums,)
         case ReduceLoop():
             return (s.part[0],) if s.part is not None else ()
-        case Let() | Accumulate() | Bind() | Loop() | When() | Prefetch():
+        case Let() | Accumulate() | Bind() | Loop() | When() | Prefetch() | Sync() | Commit() | Wait():
             return ()
         case _:
             assert_never(s)

@@ -11,7 +11,8 @@ import numpy as np
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import Atom, Axis, Entry, Index, Loaded, Symbol
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.interpret_memory import Array, KernelFault, Memory, Where, computed, converted
+from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed, converted
+from onnxfuse.ir.interpret.memory import Memory
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 
 Numbers = Any  # an integer, or an array of them

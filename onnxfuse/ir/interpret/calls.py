@@ -11,10 +11,11 @@ import numpy as np
 
 from onnxfuse.ir.dtype import BF16, DType
 from onnxfuse.ir.index import ZERO
-from onnxfuse.ir.interpret_memory import Array, KernelFault, Where, computed, converted, pointed, pointer
-from onnxfuse.ir.interpret_values import Places, both
-from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer, Tile
+from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed, converted, pointed, pointer
+from onnxfuse.ir.interpret.values import Places, both
+from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer
 from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
 
 ZEROS = 0  # the number of the buffer that padding is read from
 EVEN = 4  # entries of a segment of even rows: the first three and the last
@@ -122,9 +123,9 @@ class _Steps:
 
 
 def _steps(s: Tile, p: Places) -> _Steps:
-    length = np.asarray(p.index(s.length))
+    length = np.asarray(p.index(s.left.length))
     most = _most(length, p.alive)
-    number = np.arange(s.segments * most)[:, None, None]
+    number = np.arange(s.left.segments * most)[:, None, None]
     k = number % max(most, 1)
     alive = k < length
     return _Steps(number // max(most, 1), k, length, None if alive.all() else alive)
@@ -134,18 +135,18 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
     """Sums of products of rows and a panel's columns."""
     rows = np.asarray(p.index(s.rows))
     height = _most(rows, p.alive)
-    if height > s.most:
-        raise KernelFault(f"a tile of {height} rows, where {s.most} are the most")
+    if height > s.core.most:
+        raise KernelFault(f"a tile of {height} rows, where {s.core.most} are the most")
     steps, row = _steps(s, p), np.arange(height)[:, None]
     there = both(p.alive, row < rows)
-    if s.kind == "packed":
+    if isinstance(s.left, Packed):
         left = _packed_left(s, p, steps, row, there, rows)
     else:
         left = _pointed_left(s, p, steps, row, there, rows, names)
     right, known = _right(s, p, steps)
-    column = np.arange(s.width)[:, None, None]
-    if s.codes is not None:
-        left = left - p.scalar(s.codes.left_zero).astype(np.int64)
+    column = np.arange(s.core.width)[:, None, None]
+    if isinstance(s.left, Quantized):
+        left = left - p.scalar(s.left.coding.left_zero).astype(np.int64)
         zeros, there_too = _right_zeros(s, p)
         right, known = right - zeros, both(known, there_too)
         left, right = left.astype(np.float64), right.astype(np.float64)  # sums of fewer than 65536 steps are exact
@@ -153,11 +154,11 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
         left = np.where(steps.alive, left, 0).astype(left.dtype)
     sums = np.moveaxis(np.matmul(np.moveaxis(left, -1, 0).swapaxes(1, 2), np.moveaxis(right, -1, 0)), 0, -1)
     sums = np.moveaxis(sums, 1, 0)  # columns, rows, tasks
-    if s.codes is not None:
+    if isinstance(s.left, Quantized):
         sums = sums.astype(np.int64).astype(np.int32)
-    elif s.columns != ZERO:
-        there = both(there, column < p.index(s.columns))
-    out, at = p.memory[s.out], p.index(s.out_at) + row * s.width + column
+    elif s.right.columns != ZERO:
+        there = both(there, column < p.index(s.right.columns))
+    out, at = p.memory[s.out], p.index(s.out_at) + row * s.core.width + column
     more = np.asarray(p.index(s.more)) != 0
     if more.any():
         before, _ = out.read(at, both(there, more), p.tasks)
@@ -167,26 +168,28 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
 
 def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
     """Steps x rows x tasks of a packed block."""
-    unit, t = s.product.unit, s.product.left
+    unit, t = s.core.product.unit, s.core.product.left
     piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
     k, where = steps.flat(steps.length), both(there, steps.alive)
-    pitch = s.most if unit is not None else rows
-    got, _ = p.memory[s.a].read(p.index(s.a_at) + (k // piece * pitch + row) * piece + k % piece, where, p.tasks)
+    pitch = s.core.most if unit is not None else rows
+    got, _ = p.memory[s.left.buffer].read(
+        p.index(s.left.at) + (k // piece * pitch + row) * piece + k % piece, where, p.tasks
+    )
     return np.where(True if where is None else where, got, 0)
 
 
 def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Array:
     """Segments x rows x tasks of addresses of pieces; of even rows those between the first and the last follow."""
-    table, segment, start = p.memory[s.a], np.arange(s.segments)[:, None, None], p.index(s.a_at)
-    if s.kind != "even":
-        address, _ = table.read(start + segment * s.most + row, there, p.tasks)
-        return np.broadcast_to(address, (s.segments, len(row), *p.shape))
+    table, segment, start = p.memory[s.left.buffer], np.arange(s.left.segments)[:, None, None], p.index(s.left.at)
+    if not (isinstance(s.left, Pointers) and s.left.even):
+        address, _ = table.read(start + segment * s.core.most + row, there, p.tasks)
+        return np.broadcast_to(address, (s.left.segments, len(row), *p.shape))
     between = (row > 1) & (row < rows - 1)
     entry = np.where(row == 0, 0, np.where(row == rows - 1, EVEN - 1, 1))
     address, _ = table.read(start + segment * EVEN + entry, there, p.tasks)
     second, _ = table.read(start + segment * EVEN + 2, both(there, between), p.tasks)
     address = np.where(between, address + (row - 1) * (second - address), address)
-    return np.broadcast_to(address, (s.segments, len(row), *p.shape))
+    return np.broadcast_to(address, (s.left.segments, len(row), *p.shape))
 
 
 def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array, names: list[str]) -> Array:
@@ -195,40 +198,40 @@ def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, r
     number, offset = pointed(address)
     alive = both(there, steps.alive)
     alive = np.broadcast_to(True if alive is None else alive, address.shape)
-    got = np.zeros(address.shape, computed(s.product.left))
+    got = np.zeros(address.shape, computed(s.core.product.left))
     for each in np.unique(number[alive]):
         if each == ZEROS:
             continue
         if not 0 < each < len(names):
-            raise KernelFault(f"a pointer of {s.a} leads nowhere")
+            raise KernelFault(f"a pointer of {s.left.buffer} leads nowhere")
         mine = alive & (number == each)
         values, _ = p.memory[names[each]].read(offset + steps.k, mine, p.tasks)
         got = np.where(mine, values, got).astype(got.dtype)
-    return got if s.codes is None else got.astype(np.int64)
+    return got if not isinstance(s.left, Quantized) else got.astype(np.int64)
 
 
 def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:
     """Steps x columns x tasks of a panel, and which columns mean something."""
-    step, column = s.product.step, np.arange(s.width)[:, None]
-    k = steps.flat(steps.length if s.codes is None else -(-steps.length // QUAD) * QUAD)
-    at = p.index(s.b_at) + (k // step * s.width + column) * step + k % step
+    step, column = s.core.product.step, np.arange(s.core.width)[:, None]
+    k = steps.flat(steps.length if not isinstance(s.left, Quantized) else -(-steps.length // QUAD) * QUAD)
+    at = p.index(s.right.at) + (k // step * s.core.width + column) * step + k % step
     where = both(p.alive, steps.alive)
-    if s.codes is None and s.columns != ZERO:
-        where = both(where, column < p.index(s.columns))
-    got, known = p.memory[s.b].read(at, where, p.tasks, lenient=True)
+    if not isinstance(s.left, Quantized) and s.right.columns != ZERO:
+        where = both(where, column < p.index(s.right.columns))
+    got, known = p.memory[s.right.buffer].read(at, where, p.tasks, lenient=True)
     if where is not None:
         got = np.where(where, got, 0).astype(got.dtype)
-    got = np.broadcast_to(got, (len(k), s.width, *p.shape))
-    columns = None if known is None else np.broadcast_to(known.all(0), (s.width, *p.shape))[:, None]
-    return (got if s.codes is None else got.astype(np.int64)), columns
+    got = np.broadcast_to(got, (len(k), s.core.width, *p.shape))
+    columns = None if known is None else np.broadcast_to(known.all(0), (s.core.width, *p.shape))[:, None]
+    return (got if not isinstance(s.left, Quantized) else got.astype(np.int64)), columns
 
 
 def _right_zeros(s: Tile, p: Places) -> tuple[Array, Where]:
     """Zero points of the columns, and the columns that there are."""
-    assert s.codes is not None
-    column, zero = np.arange(s.width)[:, None], s.codes.right_zero
-    there = np.broadcast_to(column < p.index(s.columns), (s.width, *p.shape))
+    assert isinstance(s.left, Quantized)
+    column, zero = np.arange(s.core.width)[:, None], s.left.coding.right_zero
+    there = np.broadcast_to(column < p.index(s.right.columns), (s.core.width, *p.shape))
     if isinstance(zero, tuple):
         got, _ = p.memory[zero[0]].read(p.index(zero[1]) + column, both(p.alive, there), p.tasks)
         return np.where(there, got, 0).astype(np.int64), there[:, None]
-    return np.broadcast_to(p.scalar(zero).astype(np.int64), (s.width, *p.shape)), there[:, None]
+    return np.broadcast_to(p.scalar(zero).astype(np.int64), (s.core.width, *p.shape)), there[:, None]

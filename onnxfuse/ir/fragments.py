@@ -1,0 +1,125 @@
+"""Matrices that a group of lanes holds in its registers, and the units that multiply them.
+
+A fragment says which element of a matrix a register of a lane is. It is an index map, so that what is done to the
+elements of a product is an ordinary loop over lanes and registers. Lanes are those of a GPU's warp, or of a vector
+register, or the rows of an AMX tile: all of them are cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from onnxfuse.ir.dtype import BF16, F16, F32, DType
+from onnxfuse.ir.index import Axis, Index, floor_div, modulo
+from onnxfuse.ir.indexing import substitute
+
+WARP = 32  # lanes of a GPU's warp
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A matrix in registers: `row` and `column` of the element that register `register` of lane `lane` holds.
+
+    Several lanes may hold the same element of what is multiplied, but not of a sum.
+    """
+
+    dtype: DType
+    lanes: int
+    registers: int  # elements of each lane
+    row: Index
+    column: Index
+
+    def element(self, lane: Index, register: Index) -> tuple[Index, Index]:
+        """Row and column of what a register of a lane holds."""
+        values = {lane_of(self.lanes): lane, register_of(self.registers): register}
+        return substitute(self.row, values), substitute(self.column, values)
+
+
+def lane_of(lanes: int) -> Axis:
+    """The lane, in the map of a fragment."""
+    return Axis("lane", Index.of(lanes))
+
+
+def register_of(registers: int) -> Axis:
+    """The register, in the map of a fragment."""
+    return Axis("register", Index.of(registers))
+
+
+@dataclass(frozen=True, slots=True)
+class Core:
+    """What multiplies matrices: sums[m, n] += left[m, k] @ right[k, n], all three of them fragments."""
+
+    name: str
+    m: int
+    n: int
+    k: int
+    left: Fragment
+    right: Fragment
+    sums: Fragment
+
+    @property
+    def lanes(self) -> int:
+        """Lanes that multiply together."""
+        return self.sums.lanes
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, right: DType, sums: DType) -> Core:
+    """The CPU's register tile, one step of the depth of a `Tile`: vectors of a panel's columns, rows in all lanes.
+
+    `step` elements of the depth lie side by side in a lane.
+    """
+    vectors, lane = width // lanes, Index.of(lane_of(lanes))
+    held, panel, made = (Index.of(register_of(n)) for n in (rows * step, vectors * step, rows * vectors))
+    step_, across = Index.of(step), Index.of(vectors)
+    return Core(
+        f"register_tile_{rows}x{width}x{step}",
+        rows,
+        width,
+        step,
+        Fragment(left, lanes, rows * step, floor_div(held, step_), modulo(held, step_)),
+        Fragment(right, lanes, vectors * step, modulo(panel, step_), floor_div(panel, step_) * lanes + lane),
+        Fragment(sums, lanes, rows * vectors, floor_div(made, across), modulo(made, across) * lanes + lane),
+    )
+
+
+def tile_unit(rows: int, columns: int, depth: int, step: int, left: DType, right: DType, sums: DType) -> Core:
+    """A matrix unit like AMX: a lane is a row of its tile registers, `step` elements of the depth lie side by side."""
+    high = depth // step
+    held, panel, made = (Index.of(register_of(n)) for n in (depth, columns * step, columns))
+    here, deep = Index.of(lane_of(rows)), Index.of(lane_of(high))
+    step_ = Index.of(step)
+    return Core(
+        f"tile_unit_{rows}x{columns}x{depth}",
+        rows,
+        columns,
+        depth,
+        Fragment(left, rows, depth, here, held),
+        Fragment(right, high, columns * step, deep * step + modulo(panel, step_), floor_div(panel, step_)),
+        Fragment(sums, rows, columns, here, made),
+    )
+
+
+def tensor_core(half: DType) -> Core:
+    """`mma.sync.aligned.m16n8k16` of 16-bit floating elements, as NVIDIA's PTX manual lays its fragments out."""
+    lane = Index.of(lane_of(WARP))
+    group, within = floor_div(lane, Index.of(4)), modulo(lane, Index.of(4)) * 2
+    eight, four = (Index.of(register_of(n)) for n in (8, 4))
+
+    def bit(e: Index, number: int) -> Index:
+        return modulo(floor_div(e, Index.of(1 << number)), Index.of(2))
+
+    return Core(
+        f"mma_m16n8k16_{half}",
+        16,
+        8,
+        16,
+        Fragment(half, WARP, 8, group + bit(eight, 1) * 8, within + bit(eight, 0) + bit(eight, 2) * 8),
+        Fragment(half, WARP, 4, within + bit(four, 0) + bit(four, 1) * 8, group),
+        Fragment(F32, WARP, 4, group + bit(four, 1) * 8, within + bit(four, 0)),
+    )
+
+
+TENSOR_CORES = (tensor_core(F16), tensor_core(BF16))

@@ -1,0 +1,79 @@
+"""What a kernel computes, in NumPy and without a compiler: slow, but for the iterations that run at a time.
+
+This defines what a kernel means. Tasks run at a time, as many as the kernel can be divided into up to a limit, and so
+do all threads of a launch, the iterations of vector loops, and those of loops none of whose iterations reads what
+another one stores. Memory knows who stored what, and when: to leave a buffer, to read what nothing stored, or to meet
+another task of the phase, or another thread without a barrier between, is a `KernelFault`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfuse.ir.interpret.elements import Array, KernelFault, from_stored
+from onnxfuse.ir.interpret.memory import Memory
+from onnxfuse.ir.interpret.run import Run
+from onnxfuse.ir.interpret.threads import Clock, Threads
+from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.kernel import Computed, ExtentBind, Kernel
+
+TASKS = 128  # into which a phase is divided at most
+
+
+def interpret(kernel: Kernel, inputs: Sequence[Array], lanes: int, tasks: int = TASKS) -> tuple[Array, ...]:
+    """The outputs of a kernel for inputs in storage order, bfloat16 as its bits, on vectors of so many lanes.
+
+    A phase is divided into up to `tasks` tasks.
+    """
+    symbols = bound(kernel, [a.shape for a in inputs])
+    run = prepared(kernel, symbols, inputs, lanes, tasks)
+    with np.errstate(all="ignore"):
+        for phase in kernel.phases:
+            run.phase(phase)
+    for p in kernel.outputs:
+        made = run.memory[p.name].made
+        if made is not None and (made == 0).any():
+            raise KernelFault(f"{int((made == 0).sum())} elements of {p.name} are never stored")
+    here = Places((), np.zeros(1, np.int64), symbols, {})
+    shapes = [tuple(int(here.index(e)) for e in p.storage) for p in kernel.outputs]
+    return tuple(run.memory[p.name].values.reshape(shape) for p, shape in zip(kernel.outputs, shapes, strict=True))
+
+
+def prepared(
+    kernel: Kernel, symbols: dict[str, int], inputs: Sequence[Array], lanes: int, tasks: int, *, sample: bool = False
+) -> Run:
+    """A run that has its inputs, and memory in which nothing is stored yet."""
+    clock = Clock()
+    alone = Threads(clock, 1)
+    run = Run(symbols, clock, lanes, tasks, sample=sample)
+    here = Places((), np.zeros(1, np.int64), symbols, {})
+    for p, array in zip(kernel.inputs, inputs, strict=True):
+        run.memory[p.name] = Memory(p.name, p.dtype, from_stored(array, p.dtype).reshape(1, -1), None, alone)
+    sizes = [(o.name, o.dtype, [int(here.index(e)) for e in o.storage]) for o in kernel.outputs]
+    sizes += [(b.name, b.dtype, [int(here.index(b.size))]) for b in kernel.scratch]
+    for name, dtype, extents in sizes:
+        run.memory[name] = Memory.empty(name, dtype, int(np.prod(extents, dtype=np.int64)), alone)
+        run.memory[name].checked = not sample
+    return run
+
+
+def bound(kernel: Kernel, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
+    """The values of a kernel's symbols for inputs of these shapes; a fault where they do not fit."""
+    symbols: dict[str, int] = {}
+    here = Places((), np.zeros(1, np.int64), symbols, {})
+    for b in kernel.binds:
+        if isinstance(b, Computed):
+            symbols[b.symbol.name] = int(here.index(b.value))
+        else:
+            assert isinstance(b, ExtentBind)
+            factor = int(here.index(b.factor))
+            rest = shapes[b.input][b.axis] - int(here.index(b.rest))
+            symbols[b.symbol.name] = rest // factor if factor else 0
+    if any(int(here.index(e)) < 0 for e in kernel.requires):
+        raise KernelFault("a dimension is larger than the model allows")
+    for p, shape in zip(kernel.inputs, shapes, strict=True):
+        if tuple(int(here.index(e)) for e in p.storage) != tuple(shape):
+            raise KernelFault(f"{p.name} has another shape than the kernel was built for")
+    return symbols

@@ -1,0 +1,123 @@
+"""What threads of a launch do together, while a kernel is interpreted: barriers, copies, products of fragments."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+import numpy as np
+
+from onnxfuse.ir.fragments import Core, Fragment, lane_of, register_of
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
+from onnxfuse.ir.interpret.memory import Memory
+from onnxfuse.ir.interpret.threads import Threads
+from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.kernel import Threaded
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+
+_Copy = tuple[Memory, Array, Array, Where, Array]  # where to, what, and by whom
+
+
+class Together:
+    """What threads do together in one phase."""
+
+    def __init__(self, threads: Threads) -> None:
+        self.threads = threads
+        self.begun: list[_Copy] = []
+        self.groups: list[list[_Copy]] = []
+
+    def statement(self, s: Threaded, p: Places) -> None:
+        """One statement, which stands in no loop that runs at a time."""
+        match s:
+            case Sync():
+                self.threads.sync(s.scope, p.alive)
+            case CopyAsync():
+                self.copy(s, p)
+            case Commit():
+                self.groups.append(self.begun)
+                self.begun = []
+            case Wait():
+                self.wait(s.pending)
+            case Mma():
+                self.multiply(s, p)
+            case _:
+                assert_never(s)
+
+    def copy(self, s: CopyAsync, p: Places) -> None:
+        """Elements are read, and on their way."""
+        number = np.arange(s.count).reshape(-1, *(1,) * len(p.shape))
+        got, _ = p.memory[s.source].read(p.index(s.at) + number, p.alive, p.tasks)
+        to = p.memory[s.target]
+        at = np.asarray(p.index(s.to) + number)
+        to.expect(at, p.alive, p.tasks)
+        self.begun.append((to, at, got, p.alive, p.tasks))
+
+    def wait(self, pending: int) -> None:
+        """All groups but the last ones have arrived."""
+        done = len(self.groups) - pending
+        for group in self.groups[: max(done, 0)]:
+            for to, at, got, alive, tasks in group:
+                to.write(at, got, alive, tasks)
+        self.groups = self.groups[max(done, 0) :]
+
+    def end(self) -> None:
+        """The phase is over."""
+        if self.begun or self.groups:
+            raise KernelFault("a copy is never waited for")
+
+    def multiply(self, s: Mma, p: Places) -> None:
+        """Fragments put together, multiplied, and the sums taken apart again."""
+        core = s.core
+        if core.lanes != self.threads.lanes:
+            raise KernelFault(f"{core.lanes} lanes multiply, and {self.threads.lanes} are a warp")
+        self.threads.together("warp", p.alive, "a product of fragments")
+        left = self.matrix(core.left, (core.m, core.k), s.left, np.asarray(p.index(s.left_at)), p)
+        right = self.matrix(core.right, (core.k, core.n), s.right, np.asarray(p.index(s.right_at)), p)
+        before = self.matrix(core.sums, (core.m, core.n), s.sums, np.asarray(p.index(s.sums_at)), p)
+        made = before + (_wide(left) @ _wide(right)).astype(before.dtype)
+        row, column = elements(core.sums)
+        values = made[:, row, column]  # warps, lanes, registers
+        at = p.index(s.sums_at) + np.arange(core.sums.registers)[:, None]
+        p.memory[s.sums].write(at, np.moveaxis(values, -1, 0).reshape(core.sums.registers, -1), p.alive, p.tasks)
+
+    def matrix(self, f: Fragment, shape: tuple[int, int], name: str, at: Array, p: Places) -> Array:
+        """The matrix that each warp holds."""
+        got, _ = p.memory[name].read(at + np.arange(f.registers)[:, None], p.alive, p.tasks)
+        values = np.moveaxis(got.reshape(f.registers, -1, f.lanes), 0, -1)
+        row, column = elements(f)
+        made = np.zeros((values.shape[0], *shape), got.dtype)
+        made[:, row, column] = values
+        if not np.array_equal(made[:, row, column], values, equal_nan=True):
+            raise KernelFault(f"lanes hold different values of one element in {name}")
+        return made
+
+
+def _wide(x: Array) -> Array:
+    """Values in a type that sums of products stay exact in, as far as a unit keeps them."""
+    return x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
+
+
+def elements(f: Fragment) -> tuple[Array, Array]:
+    """Row and column of each lane's registers: lanes x registers."""
+    lane, register = np.meshgrid(np.arange(f.lanes), np.arange(f.registers), indexing="ij")
+    values = {lane_of(f.lanes): lane, register_of(f.registers): register}
+    row, column = (np.broadcast_to(evaluate(e, lambda a: values[a]), lane.shape) for e in (f.row, f.column))  # type: ignore[index]
+    return row, column
+
+
+def misfits(core: Core) -> list[str]:
+    """What is wrong with a core's maps: elements that are outside or that nothing holds, sums that are held twice."""
+    found = []
+    for name, f, shape in (
+        ("left", core.left, (core.m, core.k)),
+        ("right", core.right, (core.k, core.n)),
+        ("sums", core.sums, (core.m, core.n)),
+    ):
+        row, column = elements(f)
+        inside = (row >= 0) & (row < shape[0]) & (column >= 0) & (column < shape[1])
+        held = np.unique(row[inside] * shape[1] + column[inside]).size
+        if not inside.all() or held != shape[0] * shape[1]:
+            found.append(f"the {name} fragment of {core!r} is not the matrix of {shape[0]} x {shape[1]}")
+        elif name == "sums" and row.size != held:
+            found.append(f"the {name} fragment of {core!r} holds an element twice")
+    return found

@@ -1,0 +1,29 @@
+"""What is wrong with a kernel, without a compiler and without data."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.verify.accesses import access_faults
+from onnxfuse.ir.verify.launches import launch_faults
+from onnxfuse.ir.verify.order import disorder
+
+
+def verify(kernel: Kernel) -> tuple[str, ...]:
+    """What is wrong with a kernel, each once; equal kernels of a network are looked at once."""
+    inputs, outputs = (tuple(replace(p, value="") for p in each) for each in (kernel.inputs, kernel.outputs))
+    return _verified(replace(kernel, inputs=inputs, outputs=outputs, choices=()))
+
+
+@lru_cache(256)
+def _verified(kernel: Kernel) -> tuple[str, ...]:
+    found = dict.fromkeys(disorder(kernel))
+    for check in (access_faults, launch_faults):
+        if not found:
+            with np.errstate(all="ignore"):
+                found |= dict.fromkeys(check(kernel))
+    return tuple(found)

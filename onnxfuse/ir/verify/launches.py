@@ -1,0 +1,307 @@
+"""What is wrong with the phases of a kernel that are launched as threads.
+
+Barriers, and all else that threads do together, stand where every thread of their group comes by: this is a rule of
+what may be written, and checked as such. Who stores what another one reads is seen by running the first blocks and the
+first iterations of every loop, without data: every finding has two threads as its witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from itertools import pairwise
+
+import numpy as np
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
+from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.interpret import bound, prepared
+from onnxfuse.ir.interpret.elements import KernelFault
+from onnxfuse.ir.interpret.values import Places
+from onnxfuse.ir.interpret.warps import misfits
+from onnxfuse.ir.kernel import (
+    Bind,
+    Call,
+    Computed,
+    ExtentBind,
+    Kernel,
+    Loop,
+    Phase,
+    ReduceLoop,
+    Stmt,
+    Store,
+    Threaded,
+    When,
+    statements,
+)
+from onnxfuse.ir.launch import (
+    ALIGNED,
+    MOST_BLOCKS,
+    MOST_SHARED,
+    MOST_THREADS,
+    Commit,
+    CopyAsync,
+    Launch,
+    Mma,
+    Sync,
+    Wait,
+)
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Guard, Load, Scalar
+
+GRID, BLOCK, WARP, THREAD = range(4)  # who takes the same branch: all threads, those of a block, of a warp, nobody else
+SCOPES = {"grid": GRID, "block": BLOCK, "warp": WARP}
+DIVIDED = {"block": BLOCK, "warp": WARP, "thread": THREAD, "lane": THREAD}  # loops that differ between those
+EXTENTS = (17, 40, 129)  # of symbols, where threads are run
+WIDE = (1, 2, 4, 8)  # elements of one access
+
+
+def launch_faults(kernel: Kernel) -> list[str]:
+    """What is wrong with the phases that have a launch, and with those that do as if they had one."""
+    found: list[str] = []
+    for number, phase in enumerate(kernel.phases):
+        here = _alone(phase) if phase.launch is None else (*_Levels(kernel, phase).found, *_buffers(phase))
+        found += [f"phase {number}: {what}" for what in here]
+    if not found and any(phase.launch is not None for phase in kernel.phases):
+        found += _run_some(kernel)
+    return found
+
+
+def _alone(phase: Phase) -> Iterator[str]:
+    """What a phase of tasks, each of which is one thread, may not have."""
+    for s in statements(phase.body):
+        if isinstance(s, Threaded) or (isinstance(s, Loop) and s.kind in DIVIDED):
+            yield f"{_name(s)} in a phase that is not launched as threads"
+        if isinstance(s, ReduceLoop) and s.scope in SCOPES:
+            yield f"a reduction of a {s.scope} in a phase that is not launched as threads"
+    yield from (f"{b.name} is in the space {b.space}, of threads" for b in phase.locals if b.space == "shared")
+
+
+def _name(s: Stmt) -> str:
+    return f"a loop over {s.kind}s" if isinstance(s, Loop) else f"a {type(s).__name__}"
+
+
+def _buffers(phase: Phase) -> Iterator[str]:
+    """Shared buffers lie in the memory of their block, and not on each other."""
+    launch = phase.launch
+    assert launch is not None
+    places = []
+    for b in phase.locals:
+        if b.space != "shared":
+            continue
+        if b.size.constant is None or b.at is None:
+            yield f"the shared buffer {b.name} has no place of its own"
+        elif b.at % ALIGNED:
+            yield f"the shared buffer {b.name} does not begin at a multiple of {ALIGNED} bytes"
+        else:
+            places.append((b.at, b.at + b.size.constant * b.dtype.bytes, b.name))
+    places.sort()
+    for (_, end, one), (begin, _, other) in pairwise(places):
+        if begin < end:
+            yield f"the shared buffers {one} and {other} overlap"
+    total = launch.shared.constant
+    if total is None or any(end > total for _, end, _ in places):
+        yield f"shared buffers need more than the {launch.shared!r} bytes of a block"
+    if total is not None and total > MOST_SHARED:
+        yield f"{total} bytes of shared memory are more than {MOST_SHARED}"
+
+
+class _Levels:
+    """Whose branches differ at each statement of a launched phase, and what is found wrong with that."""
+
+    def __init__(self, kernel: Kernel, phase: Phase) -> None:
+        assert phase.launch is not None
+        self.launch: Launch = phase.launch
+        self.found: list[str] = []
+        self.levels: dict[str, int] = {}  # of axes: who has the same value
+        self.unrolled: set[str] = set()  # axes that are numbers when the kernel is printed
+        self.vector: Axis | None = None
+        buffers = (*kernel.scratch, *phase.locals)
+        self.types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in buffers}
+        self.private = {b.name for b in phase.locals if b.space != "shared"}
+        self.spaces = {b.name: b.space for b in buffers}
+        self.limits(phase)
+        self.body(phase.body, GRID)
+
+    def say(self, what: str) -> None:
+        """A finding."""
+        self.found.append(what)
+
+    def limits(self, phase: Phase) -> None:
+        """What no machine launches."""
+        grid, block = self.launch.grid.constant, self.launch.block.constant
+        if phase.splits:
+            self.say("it is divided into tasks and into threads")
+        if block is None or not 0 < block <= MOST_THREADS or block % self.launch.lanes:
+            self.say(f"a block has {self.launch.block!r} threads, in warps of {self.launch.lanes}")
+        if grid is not None and not 0 < grid <= MOST_BLOCKS:
+            self.say(f"a grid has {grid} blocks")
+        for s in statements(phase.body):
+            if isinstance(s, Call):
+                self.say(f"a {type(s).__name__} is the CPU's")
+            if isinstance(s, Sync) and s.scope == "grid" and not self.launch.cooperative:
+                self.say("blocks wait for each other, which the launch does not have run at a time")
+            if isinstance(s, Mma):
+                self.found += misfits(s.core)
+                self.found += self.fragments(s)
+
+    def fragments(self, s: Mma) -> Iterator[str]:
+        """Fragments lie in buffers of fragments of their types."""
+        if s.core.lanes != self.launch.lanes:
+            yield f"{s.core!r} is of {s.core.lanes} lanes, and a warp has {self.launch.lanes}"
+        for name, f in ((s.left, s.core.left), (s.right, s.core.right), (s.sums, s.core.sums)):
+            if self.spaces.get(name) != "fragment" or self.types[name] != f.dtype:
+                yield f"{name} is no fragment of {f.dtype}, as {s.core!r} takes them"
+
+    # Levels -----------------------------------------------------------------------------------------------------------
+
+    def level(self, e: Index) -> int:
+        """Who has the same value of an index."""
+        here = max((self.levels.get(a.name, GRID) for a in axes_of(e)), default=GRID)
+        looked_up = [a for a in atoms(e) if isinstance(a, Loaded)]
+        return THREAD if any(a.source in self.private for a in looked_up) else here
+
+    def guarded(self, guards: tuple[Guard, ...]) -> int:
+        """Who takes the same branch under guards."""
+        return max((max(self.level(g.index), self.level(g.extent)) for g in guards), default=GRID)
+
+    def body(self, body: tuple[Stmt, ...], level: int) -> None:
+        """Statements that threads come by together which differ at a level at most."""
+        for s in body:
+            self.statement(s, level)
+
+    def statement(self, s: Stmt, level: int) -> None:
+        """One statement."""
+        self.accesses(s)
+        match s:
+            case Bind():
+                self.levels[s.axis.name] = max(self.level(s.value), self.guarded(s.guards))
+            case When():
+                self.body(s.body, max(level, self.guarded(s.guards)))
+            case Loop():
+                self.loop(s, level)
+            case ReduceLoop():
+                if s.scope in SCOPES:
+                    self.whole(f"a reduction of a {s.scope}", s.scope, level)
+                    if MONOIDS[s.combine].numpy is None:
+                        self.say(f"{s.combine} depends on the order of threads")
+                self.body(s.body, level)
+            case Sync():
+                self.whole("a barrier", s.scope, level)
+            case Mma():
+                self.whole("a product of fragments", "warp", level)
+            case Commit() | Wait():
+                self.whole("a group of copies", "block", level)
+            case _:
+                pass
+
+    def whole(self, what: str, scope: str, level: int) -> None:
+        """A finding where not all of a group come by."""
+        if level > SCOPES[scope]:
+            self.say(f"{what} stands in a branch that not all threads of a {scope} take")
+
+    def loop(self, s: Loop, level: int) -> None:
+        """A loop: those that it is divided among go through it at different times."""
+        own = max(DIVIDED.get(s.kind, GRID), self.level(s.begin), self.level(s.end))
+        outer = self.vector
+        self.levels[s.axis.name] = own
+        if s.kind == "vector":
+            count = s.end.constant
+            self.vector = s.axis
+            if s.begin.constant != 0 or count not in WIDE:
+                self.say(f"a vector of {s.end - s.begin!r} elements is no wide access")
+        if s.kind in ("unroll", "vector"):
+            self.unrolled.add(s.axis.name)
+            if s.begin.constant is None or s.end.constant is None:
+                self.say(f"a loop over {s.axis!r} of unknown length is unrolled")
+        self.body(s.body, max(level, own))
+        self.vector = outer
+
+    # Accesses ---------------------------------------------------------------------------------------------------------
+
+    def accesses(self, s: Stmt) -> None:
+        """Registers are chosen when the kernel is printed, and wide accesses are aligned."""
+        if isinstance(s, CopyAsync):
+            self.copy(s)
+        if isinstance(s, Store):
+            self.access(s.buffer, s.offset)
+            if s.stream or s.behind:
+                self.say(f"a store into {s.buffer} is the CPU's")
+        for f in fields(s):
+            if f.name != "body":
+                for load in _loads(getattr(s, f.name)):
+                    self.access(load.source, load.index[0])
+
+    def access(self, name: str, offset: Index) -> None:
+        """An element of a buffer."""
+        if self.spaces.get(name) in ("register", "fragment"):
+            if not {a.name for a in axes_of(offset)} <= self.unrolled:
+                self.say(f"which register {name}[{offset!r}] is, is not known")
+        elif self.vector is not None and coefficient(offset, self.vector) == Index.of(1):
+            width = self.vector.extent.constant
+            if width in WIDE:
+                self.aligned(name, offset - self.vector, width)
+
+    def aligned(self, name: str, offset: Index, width: int) -> None:
+        """A wide access, from an offset on."""
+        if width * self.types[name].bytes > ALIGNED:
+            self.say(f"{width} elements of {name} are more than {ALIGNED} bytes")
+        if not _divides(width, offset):
+            self.say(f"an access of {width} elements at {name}[{offset!r}] is not aligned")
+
+    def copy(self, s: CopyAsync) -> None:
+        """A copy in the background."""
+        if s.count * self.types[s.target].bytes not in (4, 8, 16) or self.types[s.target] != self.types[s.source]:
+            self.say(f"a copy of {s.count} elements of {s.source} is none of 4, 8 or 16 bytes")
+        if self.spaces.get(s.target) != "shared" or s.source in self.private:
+            self.say(f"a copy in the background goes from {s.source} to {s.target}")
+        for name, at in ((s.target, s.to), (s.source, s.at)):
+            self.aligned(name, at, s.count)
+
+
+def _divides(width: int, offset: Index) -> bool:
+    """Whether an offset is a multiple of a width for all values of its axes and symbols, as far as its terms show."""
+    return all(c % width == 0 for _, c in offset.terms)
+
+
+def _loads(x: object) -> Iterator[Load]:
+    """Elements of buffers that a part of a statement reads."""
+    if isinstance(x, Scalar):
+        yield from (n for n in walk(x) if isinstance(n, Load) and n.index)
+    elif isinstance(x, tuple):
+        for each in x:
+            yield from _loads(each)
+
+
+# Threads that run -----------------------------------------------------------------------------------------------------
+
+
+def _run_some(kernel: Kernel) -> list[str]:
+    """What the first blocks and iterations do to each other, for inputs of some sizes that are all 0."""
+    found: dict[str, None] = {}
+    for extent in EXTENTS if kernel.binds else EXTENTS[:1]:
+        symbols = _symbols(kernel.binds, extent)
+        here = Places((), np.zeros(1, np.int64), symbols, {})
+        shapes = [tuple(int(here.index(e)) for e in p.storage) for p in kernel.inputs]
+        if any(e < 0 for shape in shapes for e in shape) or any(here.index(e) < 0 for e in kernel.requires):
+            continue
+        zeros = [np.zeros(shape, p.dtype.numpy) for shape, p in zip(shapes, kernel.inputs, strict=True)]
+        try:
+            run = prepared(kernel, bound(kernel, shapes), zeros, 1, 1, sample=True)
+            for phase in kernel.phases:
+                if phase.launch is not None:
+                    run.phase(phase)
+        except KernelFault as fault:
+            found[str(fault)] = None
+    return list(found)
+
+
+def _symbols(binds: tuple[ExtentBind | Computed, ...], extent: int) -> Mapping[str, int]:
+    """Symbols that are read off inputs of such an extent, and what follows from them."""
+    values: dict[str, int] = {}
+    here = Places((), np.zeros(1, np.int64), values, {})
+    for b in binds:
+        known = int(here.index(b.value)) if isinstance(b, Computed) else max(extent, b.symbol.least)
+        values[b.symbol.name] = known
+    return values

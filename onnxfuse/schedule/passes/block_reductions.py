@@ -1,0 +1,91 @@
+"""Reductions of a block spelled out: of each warp first, then of what the warps leave in shared memory.
+
+A barrier before lets everybody have read what was there, and one behind lets everybody see what is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import ZERO, Axis, Index
+from onnxfuse.ir.kernel import Accumulate, Buffer, Loop, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.launch import ALIGNED, Sync
+from onnxfuse.ir.scalar import Load
+
+PARTS = "warps"  # the buffer that warps leave their partial results in
+
+
+def in_warps(phase: Phase) -> Phase:
+    """A launched phase whose reductions of a block are reductions of warps, and one more of their results."""
+    assert phase.launch is not None
+    made = _Warps(phase)
+    body = made.body(phase.body)
+    if not made.used:
+        return phase
+    buffers = tuple(made.used.values())
+    shared = max(b.at + int(b.size.constant or 0) * b.dtype.bytes for b in buffers if b.at is not None)
+    return replace(
+        phase, body=body, locals=(*phase.locals, *buffers), launch=replace(phase.launch, shared=Index.of(shared))
+    )
+
+
+class _Warps:
+    """The buffers of one phase, one for each type, while its statements are rewritten."""
+
+    def __init__(self, phase: Phase) -> None:
+        assert phase.launch is not None
+        block, shared = phase.launch.block.constant, phase.launch.shared.constant
+        assert block is not None
+        assert shared is not None
+        self.warps, self.lanes, self.next = block // phase.launch.lanes, phase.launch.lanes, shared
+        self.used: dict[str, Buffer] = {}
+        self.count = 0
+
+    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """Statements, the reductions of a block among them rewritten."""
+        made: list[Stmt] = []
+        for s in body:
+            if isinstance(s, (Loop, When, ReduceLoop)):
+                s = replace(s, body=self.body(s.body))
+            made += self.reduced(s) if isinstance(s, ReduceLoop) and s.scope == "block" else [s]
+        return tuple(made)
+
+    def reduced(self, s: ReduceLoop) -> tuple[Stmt, ...]:
+        """One reduction: variables of a warp's results are named after those of the block."""
+        assert self.warps <= self.lanes, "a warp reduces what all warps leave"
+        self.count += 1
+        variables = {t: f"{t}.warp" for t in s.targets}
+        first = replace(s, targets=tuple(variables.values()), body=_renamed(s.body, variables), scope="warp")
+        made: list[Stmt] = [first]
+        for target, part in variables.items():
+            buffer = self.buffer(s.dtype)
+            warp, lane = Axis(f"w{self.count}", Index.of(self.warps)), Axis(f"l{self.count}", Index.of(self.lanes))
+            left = Store(buffer.name, Index.of(warp), Load(part, (), s.dtype))
+            one = Loop(lane, ZERO, Index.of(1), "lane", (left,))
+            store = Loop(warp, ZERO, warp.extent, "warp", (one,))
+            read = Accumulate((target,), s.combine, (Load(buffer.name, (Index.of(lane),), s.dtype),))
+            again = Loop(lane, ZERO, warp.extent, "lane", (read,))
+            total = ReduceLoop((target,), s.combine, s.dtype, (again,), scope="warp")
+            made += [Sync("block"), store, Sync("block"), total]
+        return tuple(made)
+
+    def buffer(self, dtype: DType) -> Buffer:
+        """The buffer of a type, an element for each warp."""
+        if dtype.name not in self.used:
+            at = -(-self.next // ALIGNED) * ALIGNED
+            self.used[dtype.name] = Buffer(f"{PARTS}_{dtype}", dtype, Index.of(self.warps), "shared", at)
+            self.next = at + self.warps * dtype.bytes
+        return self.used[dtype.name]
+
+
+def _renamed(body: tuple[Stmt, ...], names: dict[str, str]) -> tuple[Stmt, ...]:
+    """Statements that accumulate into other variables."""
+    made: list[Stmt] = []
+    for s in body:
+        if isinstance(s, (Loop, When, ReduceLoop)):
+            s = replace(s, body=_renamed(s.body, names))
+        elif isinstance(s, Accumulate):
+            s = replace(s, targets=tuple(names.get(t, t) for t in s.targets))
+        made.append(s)
+    return tuple(made)

@@ -1,0 +1,1 @@
+"""Kernels of threads, written in the IR by hand: verified, interpreted and printed as CUDA."""

@@ -1,0 +1,217 @@
+"""A small spelling of kernels of threads as CUDA: what differs from C++, and the headers that it needs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.compose import substitute_axes, walk
+from onnxfuse.ir.dtype import F64, DType
+from onnxfuse.ir.index import ONE, Axis, Index
+from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.kernel import Accumulate, Buffer, Call, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, Threaded
+from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
+from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.render import c_family
+from onnxfuse.render.c_family import Scalars, identifier, index, stored
+
+HEADER = Path(__file__).with_name("cuda.h")
+
+
+def render(kernel: Kernel, name: str) -> str:
+    """One translation unit: a function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
+    lines: list[str] = []
+    for number, phase in enumerate(kernel.phases):
+        lines += ["", *_function(kernel, phase, f"{name}_{number}")]
+    return HEADER.read_text(encoding="utf-8") + "\n".join(lines) + "\n"
+
+
+def parameters(kernel: Kernel) -> list[tuple[str, str]]:
+    """Types and names of what a phase is given: inputs, outputs, scratch and symbols."""
+    found = [(f"const {stored(p.dtype)}*", p.name) for p in kernel.inputs]
+    found += [(f"{stored(p.dtype)}*", p.name) for p in kernel.outputs]
+    found += [(f"{stored(b.dtype)}*", identifier(b.name)) for b in kernel.scratch]
+    return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
+
+
+def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
+    assert phase.launch is not None
+    given = ", ".join(f"{t} {name}" for t, name in parameters(kernel))
+    yield f'extern "C" __global__ void __launch_bounds__({phase.launch.block.constant}) {name}({given}) {{'
+    buffers = (*kernel.inputs, *kernel.outputs, *kernel.scratch, *phase.locals)
+    printer = Printer({b.name: b.dtype for b in buffers}, phase=phase)
+    if any(b.space == "shared" for b in phase.locals):
+        yield "  SHARED(arena);"
+    for b in phase.locals:
+        yield f"  {_buffer(b)}"
+    printer.depth = 0
+    printer.body(phase.body)
+    yield from printer.lines
+    yield "}"
+
+
+def _buffer(b: Buffer) -> str:
+    t, name = stored(b.dtype), identifier(b.name)
+    if b.space == "shared":
+        return f"{t}* const {name} = reinterpret_cast<{t}*>(arena + {b.at});"
+    return f"{t} {name}[{b.size.constant}];"
+
+
+@dataclass(frozen=True, slots=True)
+class Expressions(Scalars):
+    """Expressions of one element."""
+
+    def literal(self, value: float | int | bool, t: DType) -> str:
+        """A number; those that are none or infinite by their bits, since there are no builtins for them."""
+        if not t.floating or isfinite(value):
+            return Scalars.literal(self, value, t)
+        bits = np.array(value, np.float64 if t == F64 else np.float32)
+        return f"__longlong_as_double({bits.view(np.int64)})" if t == F64 else f"__int_as_float({bits.view(np.int32)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane(Expressions):
+    """Expressions of one element of a wide access: `found` are those that were loaded together."""
+
+    found: dict[tuple[str, Index], str]
+
+    def load(self, x: Load) -> str:
+        """An element that was loaded with its neighbours, or one by itself."""
+        whole = self.found.get((x.source, x.index[0]))
+        return f"get({whole})" if whole is not None else Scalars.load(self, x)
+
+
+@dataclass(slots=True)
+class Printer(c_family.Printer):
+    """Writes the statements of one phase as each thread runs them."""
+
+    phase: Phase = field(kw_only=True)
+    scalars: Scalars = field(default_factory=Expressions)
+    wide: int = 0  # accesses so far that are wide
+
+    @property
+    def launch(self) -> Launch:
+        """How the phase is launched."""
+        assert self.phase.launch is not None
+        return self.phase.launch
+
+    def loop(self, s: Loop) -> None:
+        """A loop that is divided among threads, one of a wide access, or one as in C."""
+        lanes, block = self.launch.lanes, self.launch.block.constant or 0
+        divided = {
+            "block": ("blockIdx.x", "gridDim.x"),
+            "warp": (f"threadIdx.x / {lanes}", str(block // lanes)),
+            "thread": ("threadIdx.x", str(block)),
+            "lane": (f"threadIdx.x % {lanes}", str(lanes)),
+        }
+        name = identifier(s.axis.name)
+        if s.kind == "vector":
+            self.vector(s)
+        elif s.kind in divided:
+            first, stride = divided[s.kind]
+            head = f"for (i64 {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
+            self.block(head, s.body)
+        elif s.kind == "unroll":
+            self.put("#pragma unroll")
+            self.block(f"for (int {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
+        else:
+            c_family.Printer.loop(self, s)
+
+    def reduce_loop(self, s: ReduceLoop) -> None:
+        """A reduction of each thread, and of a warp by exchanging what its lanes have."""
+        assert s.scope in ("serial", "warp"), "render: reductions of a block are spelled out before"
+        c_family.Printer.reduce_loop(self, s)
+        if s.scope == "warp":
+            for t in s.targets:
+                self.put(f"{identifier(t)} = {s.combine}_of_warp({identifier(t)});")
+
+    def vector(self, s: Loop) -> None:
+        """What lies side by side is loaded and stored at once; what is done with it, element by element."""
+        width = s.end.constant
+        assert width is not None
+        found: dict[tuple[str, Index], str] = {}
+        self.put("{")
+        self.depth += 1
+        for load in {(x.source, x.index[0]): x for x in _loads(s.body) if self.together(x.source, x.index[0], s.axis)}:
+            found |= self.names(load[0], load[1], s.axis, width, "load")
+        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, s.axis)]
+        places = {(x.buffer, x.offset): self.names(x.buffer, x.offset, s.axis, width, "keep") for x in stores}
+        for lane in range(width):
+            self.put("{")
+            outer, self.scalars = self.scalars, Lane(found)
+            self.depth += 1
+            for x in s.body:
+                made = _in_lane(x, s.axis, lane)
+                kept = places.get((x.buffer, x.offset)) if isinstance(x, Store) else None
+                if kept is not None and isinstance(made, Store):
+                    self.put(f"put({kept[made.buffer, made.offset]}, {self.scalars.text(self.unrounded(made))});")
+                else:
+                    self.statement(made)
+            self.depth -= 1
+            self.scalars = outer
+            self.put("}")
+        for (buffer, offset), names in places.items():
+            first = substitute(offset, {s.axis: Index.of(0)})
+            whole = names[buffer, first].partition(".")[0]
+            self.put(f"store_wide({identifier(buffer)} + {index(first, 1)}, {whole});")
+        self.depth -= 1
+        self.put("}")
+
+    def together(self, name: str, offset: Index, axis: Axis) -> bool:
+        """Whether elements of a buffer are accessed at once."""
+        registers = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
+        return name not in registers and coefficient(offset, axis) == ONE
+
+    def names(self, buffer: str, offset: Index, axis: Axis, width: int, doing: str) -> dict[tuple[str, Index], str]:
+        """A wide variable, loaded or to be stored, and the places of its elements."""
+        whole, t = f"wide{self.wide}", stored(self.buffers[buffer])
+        self.wide += 1
+        at = [substitute(offset, {axis: Index.of(lane)}) for lane in range(width)]
+        loaded = f" = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)})" if doing == "load" else ""
+        self.put(f"wide<{t}, {width}> {whole}{loaded};")
+        return {(buffer, e): f"{whole}.at + {lane}" for lane, e in enumerate(at)}
+
+    def call(self, s: Call | Threaded) -> None:
+        """A statement of threads that work together."""
+        match s:
+            case Sync():
+                self.put({"warp": "__syncwarp();", "block": "__syncthreads();"}[s.scope])
+            case CopyAsync():
+                to, source = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((s.target, s.to), (s.source, s.at)))
+                self.put(f"copy_async<{s.count}>({to}, {source});")
+            case Commit():
+                self.put("commit_copies();")
+            case Wait():
+                self.put(f"wait_copies<{s.pending}>();")
+            case Mma():
+                sides = ((s.sums, s.sums_at), (s.left, s.left_at), (s.right, s.right_at))
+                self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
+            case _:
+                raise TypeError(f"{type(s).__name__} is the CPU's")
+
+
+def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:
+    for s in body:
+        values: tuple[Scalar, ...] = (s.value,) if isinstance(s, Let) else ()
+        values = s.values if isinstance(s, (Store, Accumulate)) else values
+        for v in values:
+            yield from (n for n in walk(v) if isinstance(n, Load) and n.index)
+
+
+def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
+    """A statement for one value of the axis of a wide access."""
+    values = {axis: Index.of(lane)}
+
+    def go(x: Any) -> Any:
+        if isinstance(x, Index):
+            return substitute(x, values)
+        if isinstance(x, Scalar):
+            return substitute_axes(x, values)
+        return tuple(map(go, x)) if isinstance(x, tuple) else x
+
+    return replace(s, **{f.name: go(getattr(s, f.name)) for f in fields(s)})

@@ -1,0 +1,46 @@
+"""Kernels of threads as CUDA: run on the host, and compiled by NVIDIA's compiler where its package is installed."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.kernels.compiled import check, expected, fed
+from tests.kernels.pool_host import compiler
+from tests.threads.cuda import HEADER, render
+from tests.threads.emulator import run
+from tests.threads.nvrtc import compiled, libraries
+from tests.threads.written import WRITTEN
+
+# What a kernel needs to be in its PTX for what was written in the IR.
+INSTRUCTIONS = {
+    "softmax": ("shfl.sync.bfly", "bar.sync", "st.shared"),
+    "layer_norm": ("shfl.sync.bfly", "bar.sync", ".v4.f32", "st.global.v4"),
+    "product": ("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",),
+    "pipelined": ("mma.sync.aligned.m16n8k16", "cp.async.cg.shared.global", "cp.async.wait_group 1", "bar.sync"),
+}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_statements_of_threads_are_spelled(name: str) -> None:
+    text = render(WRITTEN[name].kernel, name).removeprefix(HEADER.read_text(encoding="utf-8"))
+    assert f"{name}_0(" in text
+    assert ("__syncthreads();" in text) == (name != "product")
+    assert ("sum_of_warp(" in text) == (name in ("softmax", "layer_norm"))
+
+
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+@pytest.mark.parametrize("architecture", ["80", "90"])
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_text_compiles(name: str, architecture: str) -> None:
+    made = compiled(render(WRITTEN[name].kernel, name), architecture)
+    assert [i for i in INSTRUCTIONS[name] if i not in made] == []
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("name", WRITTEN)
+def test_the_text_computes_what_its_graph_means(name: str) -> None:
+    written = WRITTEN[name]
+    for number in range(len(written.case.sizes)):
+        (got,) = run(written.kernel, name, fed(written.kernel, written.case, number))
+        (out,) = written.kernel.outputs
+        check(got, out.dtype, *expected(written.case, number)[out.value])
