@@ -21,7 +21,7 @@ from onnxfuse.ir.kernel import (
     tables,
 )
 from onnxfuse.ir.products import PRODUCTS, Product
-from onnxfuse.render.expr import identifier, index, stored
+from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
 

@@ -1,43 +1,34 @@
-"""Statements of the kernel IR as C++: every kind has one spelling here, and no choice is made."""
+"""Statements of the kernel IR as C++, but for those that are the same in CUDA: vector loops, and calls of headers."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import assert_never
 
-from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ZERO, Index, floor_div
 from onnxfuse.ir.indexing import WIDEST, coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
-    Bind,
     Coding,
     HorizontalReduce,
-    Let,
     Loop,
     Pack,
     Prefetch,
     ReduceLoop,
     RowPointer,
-    Stmt,
     Store,
     Tile,
-    When,
     statements,
 )
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Load, Scalar, const
-from onnxfuse.render.expr import Context, computed, condition, identifier, index, scalar, stored
+from onnxfuse.ir.scalar import Load, const
+from onnxfuse.render import c_family
+from onnxfuse.render.c_family import MERGE, Call, Scalars, computed, condition, identifier, index, stored
+from onnxfuse.render.vectors import Vectors
 
 EVEN = 4  # entries of one segment in a table of even rows
 
-_MERGE = {
-    "sum": "({0} + {1})",
-    "prod": "({0} * {1})",
-    "max": "max_nan({0}, {1})",
-    "peak": "max_({0}, {1})",
-    "min": "min_nan({0}, {1})",
-}
 _ACROSS = {
     "sum": "reduce_add",
     "prod": "reduce_mul",
@@ -48,58 +39,12 @@ _ACROSS = {
 
 
 @dataclass(slots=True)
-class Printer:
-    """Writes statements; knows the types of buffers and of variables that are in scope."""
+class Printer(c_family.Printer):
+    """Writes statements of C++, in which a loop may compute a vector at a time and carry vectors of sums."""
 
-    buffers: dict[str, DType]
-    context: Context = field(default_factory=Context)
-    ways: dict[str, int] = field(default_factory=dict)  # fold variables carried by a vector loop
-    lines: list[str] = field(default_factory=list)
-    depth: int = 1
+    ways: dict[str, int] = field(default_factory=dict)  # accumulators of what a vector loop carries
 
-    def put(self, text: str) -> None:
-        """One line at the current depth."""
-        self.lines.append("  " * self.depth + text)
-
-    def body(self, stmts: tuple[Stmt, ...]) -> None:
-        """The statements of a block; variables declared in it end with it."""
-        outer = self.context
-        self.depth += 1
-        for s in stmts:
-            self.statement(s)
-        self.depth -= 1
-        self.context = outer
-
-    def statement(self, s: Stmt) -> None:
-        """One statement."""
-        match s:
-            case Bind():
-                value = index(s.value)
-                value = value if s.most is None else f"least({value}, {index(s.most)})"
-                value = f"{condition(s.guards)} ? {value} : 0" if s.guards else value
-                self.put(f"const i64 {identifier(s.axis.name)} = {value};")
-            case Loop():
-                self.loop(s)
-            case ReduceLoop():
-                self.fold(s)
-            case Accumulate():
-                self.accumulate(s)
-            case Let():
-                value = scalar(s.value, self.context)
-                self.put(f"const auto {identifier(s.name)} = {f'once({value})' if s.kept else value};")
-                self.remember(s.name)
-            case Store():
-                self.store(s)
-            case When():
-                self.put(f"if ({condition(s.guards)}) {{")
-                self.body(s.body)
-                self.put("}")
-            case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
-                self.call(s)
-            case _:
-                assert_never(s)
-
-    def call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> None:
+    def call(self, s: Call) -> None:
         """A statement that is a call of a function in a header."""
         match s:
             case RowPointer():
@@ -116,100 +61,70 @@ class Printer:
             case _:
                 assert_never(s)
 
-    def remember(self, name: str) -> None:
-        """A variable declared here is a vector in a vector loop."""
-        if self.context.axis is not None:
-            self.context = replace(self.context, vectors=self.context.vectors | {name})
-
     def loop(self, s: Loop) -> None:
         """A loop; the body of a vector loop is a function of the position and the lanes that are alive."""
-        name, begin, end = identifier(s.axis.name), index(s.begin), index(s.end)
         if s.kind != "vector":
-            if s.kind == "unroll":
-                self.put(f"#pragma GCC unroll {s.axis.extent.constant}")
-            self.put(f"for (i64 {name} = {begin}; {name} < {end}; {name}++) {{")
-            self.body(s.body)
-            self.put("}")
+            c_family.Printer.loop(self, s)
             return
+        name, bounds = identifier(s.axis.name), f"{index(s.begin)}, {index(s.end)}"
         ways = max(
             (self.ways.get(t, 0) for x in statements(s.body) if isinstance(x, Accumulate) for t in x.targets), default=0
         )
         if ways:
-            self.put(f"for_lanes_ways<{ways}>({begin}, {end}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
+            self.put(f"for_lanes_ways<{ways}>({bounds}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
         else:
-            self.put(f"for_lanes({begin}, {end}, [&](i64 {name}, auto lanes) HOLE {{")
-        outer = self.context
-        aligned = all(c % WIDEST == 0 for _, c in s.begin.terms)
-        self.context = replace(self.context, axis=s.axis, aligned=aligned)
+            self.put(f"for_lanes({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
+        outer = self.scalars
+        self.scalars = Vectors(s.axis, aligned=all(c % WIDEST == 0 for _, c in s.begin.terms))
         self.body(s.body)
-        self.context = outer
+        self.scalars = outer
         self.put("});")
 
-    def fold(self, s: ReduceLoop) -> None:
-        """Start values, the loops, and, when a vector loop carried the sums, one value from all lanes."""
-        start = MONOIDS[s.combine].init(s.dtype)
-        carried = self.context.axis is None and any(
+    def reduce_loop(self, s: ReduceLoop) -> None:
+        """A reduction, of which a vector loop in it may carry vectors; these are then combined, or stored."""
+        if isinstance(self.scalars, Vectors) or not any(
             isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body)
-        )
-        names = [identifier(t) for t in s.targets]
-        if carried:
-            self.put(f"vec<{computed(s.dtype)}> {names[0]}w[{s.ways}];")
-            self.put(f"for (auto& w : {names[0]}w) w = splat<{computed(s.dtype)}>({scalar(start[0], Context())});")
-            self.ways[s.targets[0]] = s.ways
-        else:
-            alike = start if len(start) == len(names) else start * len(names)
-            for t, name, first in zip(s.targets, names, alike, strict=True):
-                self.put(f"auto {name} = {scalar(first, self.context)};")
-                self.remember(t)
+        ):
+            c_family.Printer.reduce_loop(self, s)
+            return
+        name, kind = identifier(s.targets[0]), computed(s.dtype)
+        (start,) = MONOIDS[s.combine].init(s.dtype)
+        self.put(f"vec<{kind}> {name}w[{s.ways}];")
+        self.put(f"for (auto& w : {name}w) w = splat<{kind}>({self.scalars.text(start)});")
+        self.ways[s.targets[0]] = s.ways
         for inner in s.body:
             self.statement(inner)
-        if carried:
-            del self.ways[s.targets[0]]
-            for w in range(1, s.ways):
-                self.put(f"{names[0]}w[0] = {_MERGE[s.combine].format(f'{names[0]}w[0]', f'{names[0]}w[{w}]')};")
-            if s.part is not None:
-                self.put(f"store({identifier(s.part[0])} + {index(s.part[1], 1)}, {names[0]}w[0]);")
-            else:
-                self.put(f"const {computed(s.dtype)} {names[0]} = {_ACROSS[s.combine]}({names[0]}w[0]);")
+        del self.ways[s.targets[0]]
+        for w in range(1, s.ways):
+            self.put(f"{name}w[0] = {MERGE[s.combine].format(f'{name}w[0]', f'{name}w[{w}]')};")
+        if s.part is not None:
+            self.put(f"store({identifier(s.part[0])} + {index(s.part[1], 1)}, {name}w[0]);")
+        else:
+            self.put(f"const {kind} {name} = {_ACROSS[s.combine]}({name}w[0]);")
 
     def accumulate(self, s: Accumulate) -> None:
-        """Merge values into the variables of the fold around."""
-        values = [scalar(v, self.context) for v in s.values]
-        if s.targets[0] in self.ways:
-            target = f"{identifier(s.targets[0])}w[decltype(way)::value]"
-            idle = scalar(MONOIDS[s.combine].init(s.values[0].dtype)[0], self.context)
-            merged = _MERGE[s.combine].format(target, f"alive({values[0]}, {idle}, lanes)")
-            self.put(f"{target} = {merged};")
-        elif s.combine in _MERGE:
-            name = identifier(s.targets[0])
-            self.put(f"{name} = {_MERGE[s.combine].format(name, values[0])};")
-        else:
-            self.merge(s)
-
-    def merge(self, s: Accumulate) -> None:
-        """A monoid of several slots: all new values first, then all variables."""
-        left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, s.values, strict=True))
-        merged = MONOIDS[s.combine].merge(left, s.values)
-        self.put("{")
-        for k, m in enumerate(merged):
-            self.put(f"  const auto next{k} = {scalar(m, self.context)};")
-        for k, t in enumerate(s.targets):
-            self.put(f"  {identifier(t)} = next{k};")
-        self.put("}")
+        """Merge values into the variables of the reduction around, or into a vector that is carried."""
+        if s.targets[0] not in self.ways:
+            c_family.Printer.accumulate(self, s)
+            return
+        target = f"{identifier(s.targets[0])}w[decltype(way)::value]"
+        value, idle = self.scalars.text(s.values[0]), self.scalars.text(MONOIDS[s.combine].init(s.values[0].dtype)[0])
+        merged = MERGE[s.combine].format(target, f"alive({value}, {idle}, lanes)")
+        self.put(f"{target} = {merged};")
 
     def store(self, s: Store) -> None:
         """A store: of a vector where the offset runs with the lanes, else lane by lane."""
-        name = identifier(s.buffer)
-        axis = self.context.axis
+        if not isinstance(self.scalars, Vectors):
+            c_family.Printer.store(self, s)
+            return
+        name, axis = identifier(s.buffer), self.scalars.axis
         if s.behind:
             assert self.buffers[s.buffer] == F32, "vectors of float32 are interleaved"
-            values = ", ".join(scalar(v, self.context) for v in s.values)
+            values = ", ".join(map(self.scalars.text, s.values))
             self.put(f"weave_lanes({name} + {index(s.offset, 1)}, lanes, {values});")
             return
-        value = scalar(_unrounded(s.value, self.buffers[s.buffer]), self.context)
-        if axis is None:
-            self.put(f"put({name} + {index(s.offset, 1)}, {value});")
-        elif coefficient(s.offset, axis) == Index.of(1):
+        value = self.scalars.text(self.unrounded(s))
+        if coefficient(s.offset, axis) == Index.of(1):
             self.put(f"{'stream' if s.stream else 'store'}_lanes({name} + {index(s.offset, 1)}, {value}, lanes);")
         else:
             at = index(s.offset)
@@ -288,7 +203,7 @@ class Printer:
         self.put(
             f"{name}_codes((int)({index(s.rows)}), {identifier(s.a)} + {index(s.a_at, 1)}, {s.most}, {s.segments}, "
             f"{index(s.length)}, {identifier(s.b)} + {index(s.b_at, 1)}, {index(s.columns)}, {out}, "
-            f"{scalar(c.left_zero, Context())}, {scalar(right, Context())}, {zeros}, {ahead});"
+            f"{Scalars().text(c.left_zero)}, {Scalars().text(right)}, {zeros}, {ahead});"
         )
 
     def pack(self, s: Pack) -> None:
@@ -309,12 +224,6 @@ class Printer:
         else:
             self.put(f"  pack_rows({rows}, {rows if s.apart else pitch}, {pitch}, {to}")
         self.put("}")
-
-
-def _unrounded(x: Scalar, dtype: DType) -> Scalar:
-    """x without the rounding that storing it does as well."""
-    rounds = isinstance(x, Apply) and x.fn == "cast" and x.dtype == dtype != dtype.accumulator
-    return x.args[0] if isinstance(x, Apply) and rounds and x.args[0].dtype == F32 else x
 
 
 def _piece(load: Load, at: Index, padding: str = "") -> str:

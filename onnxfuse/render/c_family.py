@@ -1,0 +1,372 @@
+"""What C++ and CUDA have in common: names, literals, indices, scalars and control flow of the kernel IR.
+
+A language derives from `Scalars` (expressions) and `Printer` (statements) and says what it spells differently. The
+functions that are called here (get, put, convert, checked, least, floor_div, max_nan, ...) are its headers' matter.
+"""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from math import isinf, isnan
+
+from onnxfuse.ir.dtype import BOOL, F32, DType
+from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, lower, nonnegative
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Bind,
+    HorizontalReduce,
+    Let,
+    Loop,
+    Pack,
+    Prefetch,
+    ReduceLoop,
+    RowPointer,
+    Stmt,
+    Store,
+    Tile,
+    When,
+)
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
+
+Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # of functions in the headers of a language
+
+STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
+_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
+_LOGIC = {"and": "&", "or": "|", "xor": "^"}
+MERGE = {
+    "sum": "({0} + {1})",
+    "prod": "({0} * {1})",
+    "max": "max_nan({0}, {1})",
+    "peak": "max_({0}, {1})",
+    "min": "min_nan({0}, {1})",
+}
+_SNAPPED = 32  # bits of the widest integers that are rounded on the way from a number
+_SAFE = re.compile(r"[^A-Za-z0-9]+")
+
+
+def stored(t: DType) -> str:
+    """The type of an element in memory."""
+    return STORED.get(t.name, t.c)
+
+
+def computed(t: DType) -> str:
+    """The type that arithmetic on an element is done in."""
+    return {"bool": "uint8_t", "float16": "float", "bfloat16": "float"}.get(t.name, t.c)
+
+
+def identifier(name: str) -> str:
+    """A name of the kernel as an identifier."""
+    return (
+        _SAFE.sub("_", name.replace("*", "x")).strip("_")
+        if not name.startswith("%")
+        else "_" + _SAFE.sub("_", name[1:])
+    )
+
+
+def number(value: float | int | bool, t: DType) -> str:
+    """A literal of the computed type."""
+    if t.floating:
+        suffix = "" if t.name == "float64" else "f"
+        if isnan(value):
+            return f'__builtin_nan{suffix}("")'
+        if isinf(value):
+            return ("-" if value < 0 else "") + f"__builtin_inf{suffix}()"
+        text = f"{float(value):.9g}" if suffix else repr(float(value))
+        return (text if any(c in text for c in ".en") else text + ".0") + suffix
+    if t.name == "int64" and value == -(2**63):
+        return "INT64_MIN"
+    return f"({computed(t)}){int(value)}" + ("ull" if t.name == "uint64" else "ll" if t.bits == 64 else "")
+
+
+# Indices --------------------------------------------------------------------------------------------------------------
+
+
+def index(e: Index, parent: int = 0) -> str:
+    """An integer expression. `parent` is 0 in a sum, 1 as a factor or operand of a division."""
+    if not e.terms:
+        return "0"
+    parts: list[str] = []
+    for mono, c in e.terms:
+        factors = [_atom(a) for a in mono]
+        if not factors:
+            text = str(abs(c))
+        else:
+            text = " * ".join(([str(abs(c))] if abs(c) != 1 else []) + factors)
+        parts.append(("- " if c < 0 else "+ ") + text)
+    text = " ".join(parts)
+    text = text[2:] if text.startswith("+ ") else "-" + text[2:]
+    return f"({text})" if parent and (len(parts) > 1 or text.startswith("-") or " * " in text) else text
+
+
+def _positive(e: Index) -> bool:
+    low = lower(e)
+    return low is not None and nonnegative(low)
+
+
+def _atom(a: Atom) -> str:
+    if isinstance(a, (Symbol, Axis)):
+        return identifier(a.name)
+    if isinstance(a, Loaded):
+        return f"checked((i64){identifier(a.source)}[{index(a.at[0])}], {index(a.extent)}, run.fault)"
+    if isinstance(a, Entry):
+        return f"(i64){a.table}[{index(a.at)}]"
+    if isinstance(a, Least):
+        return f"least({index(a.one)}, {index(a.two)})"
+    if isinstance(a, Common):
+        return f"common({index(a.one)}, {index(a.two)})"
+    num, den = index(a.num, 1), index(a.den, 1)
+    if isinstance(a, Div):
+        return f"({num} / {den})" if _positive(a.num) else f"floor_div({index(a.num)}, {index(a.den)})"
+    assert isinstance(a, Mod)
+    return f"({num} % {den})" if _positive(a.num) else f"floor_mod({index(a.num)}, {index(a.den)})"
+
+
+def condition(guards: tuple[Guard, ...]) -> str:
+    """Whether all guards hold: 0 <= index < extent, halves that are proven left out."""
+    parts: list[str] = []
+    for g in guards:
+        text = index(g.index)
+        if _positive(g.index):
+            parts.append(f"{text} < {index(g.extent)}")
+        else:
+            parts.append(f"(uint64_t)({text}) < (uint64_t)({index(g.extent)})")
+    return " && ".join(parts) if parts else "true"
+
+
+# Scalars --------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Scalars:
+    """Expressions of one element each, of the types that are computed in."""
+
+    def text(self, x: Scalar) -> str:
+        """An expression of the computed type of x."""
+        if isinstance(x, Const):
+            return self.wide(self.literal(x.value, x.dtype), x.dtype)
+        if isinstance(x, FromIndex):
+            return self.from_index(x)
+        if isinstance(x, Load):
+            return self.load(x) if x.index else self.variable(x)
+        assert isinstance(x, Apply), "render: a reduction is a loop, not an expression"
+        return self.apply(x)
+
+    def declaring(self, name: str) -> Scalars:
+        """How expressions are spelled behind the declaration of a variable."""
+        return self
+
+    def literal(self, value: float | int | bool, t: DType) -> str:
+        """A number of the computed type."""
+        return number(value, t)
+
+    def wide(self, text: str, t: DType) -> str:
+        """A value that is the same for all elements that are computed together."""
+        return text
+
+    def kind(self, t: DType) -> str:
+        """The type that values of an element type are computed in."""
+        return computed(t)
+
+    def back(self, text: str, t: DType) -> str:
+        """An expression brought back to its computed type, where C makes it an int."""
+        return f"({computed(t)})({text})"
+
+    def variable(self, x: Load) -> str:
+        """A variable of the block."""
+        return identifier(x.source)
+
+    def from_index(self, x: FromIndex) -> str:
+        """An index as a number; 0 where a guard fails."""
+        t = computed(x.dtype)
+        value = f"({t})({index(x.index)})"
+        return f"({condition(x.guards)} ? {value} : ({t})0)" if x.guards else value
+
+    def load(self, x: Load) -> str:
+        """An element of a buffer, or what stands for it where a guard fails."""
+        return self.guarded(x.guards, f"get({identifier(x.source)} + {index(x.index[0], 1)})", x)
+
+    def guarded(self, guards: tuple[Guard, ...], text: str, x: Load) -> str:
+        """What is loaded where these guards hold, else what stands for it."""
+        return f"({condition(guards)} ? {text} : {self.text(otherwise(x))})" if guards else text
+
+    def comparison(self, x: Apply) -> str:
+        """A truth value that is not yet an element."""
+        return f"{COMPARE[x.fn]}({self.text(x.args[0])}, {self.text(x.args[1])})"
+
+    def apply(self, x: Apply) -> str:
+        """A function of values, spelled as its types need it."""
+        fn = x.fn
+        if fn == "select":
+            return self.select(x)
+        if fn == "cast":
+            return self.cast(x)
+        if fn in COMPARE:
+            return f"to_bool({self.comparison(x)})"
+        texts = [self.text(a) for a in x.args]
+        if fn in _LOGIC:
+            return self.back(f"{texts[0]} {_LOGIC[fn]} {texts[1]}", BOOL)
+        if fn in _BITS:
+            return self.back(f"{texts[0]} {_BITS[fn]} {texts[1]}", x.dtype)
+        if fn in ("max", "min"):
+            return _extreme(fn, x.args, texts)
+        if x.dtype.kind in "iu" and (fn in _INFIX or fn == "neg"):
+            return f"{fn}_<{self.kind(x.dtype)}>({', '.join(texts)})"
+        if fn in _INFIX:
+            return f"({texts[0]} {_INFIX[fn]} {texts[1]})"
+        return self.unary(x, texts[0]) if len(texts) == 1 else f"{fn}_({', '.join(texts)})"
+
+    def unary(self, x: Apply, value: str) -> str:
+        """A function of one value."""
+        match x.fn:
+            case "isnan":
+                return f"to_bool(ne({value}, {value}))"
+            case "isinf":
+                return f"to_bool(isinf_({value}))"
+            case "not":
+                return self.back(f"{value} ^ {self.wide('(uint8_t)1', BOOL)}", BOOL)
+            case "bit_not":
+                return self.back(f"~{value}", x.dtype)
+            case "neg":
+                return f"(-{value})"
+            case _:
+                return f"{x.fn}_({value})"
+
+    def cast(self, x: Apply) -> str:
+        """A conversion; a number that is rounded to an integer is so in one step."""
+        (inner,) = x.args
+        if isinstance(inner, Apply) and inner.fn == "snap" and x.dtype.kind in "iu" and x.dtype.bits <= _SNAPPED:
+            return f"snapped<{stored(x.dtype)}>({', '.join(self.text(a) for a in inner.args)})"
+        return f"convert<{stored(x.dtype)}>({self.text(inner)})"
+
+    def select(self, x: Apply) -> str:
+        """One of two values."""
+        test, yes, no = map(self.text, x.args)
+        return f"({test} ? {yes} : {no})"
+
+
+def otherwise(x: Load) -> Scalar:
+    """What stands for a load where a guard fails."""
+    assert x.otherwise is not None
+    return x.otherwise
+
+
+def _extreme(fn: str, args: tuple[Scalar, ...], texts: list[str]) -> str:
+    """max or min with NaN kept; with a constant on one side one instruction does it (it gives its second operand)."""
+    if isinstance(args[1], Const) and args[1].value == args[1].value:
+        return f"{fn}_({texts[1]}, {texts[0]})"
+    if isinstance(args[0], Const) and args[0].value == args[0].value:
+        return f"{fn}_({texts[0]}, {texts[1]})"
+    return f"{fn}_nan({texts[0]}, {texts[1]})"
+
+
+# Statements -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Printer(ABC):
+    """Writes statements of scalar code; knows the types of buffers, and how expressions are spelled where it is."""
+
+    buffers: dict[str, DType]
+    scalars: Scalars = field(default_factory=Scalars)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+
+    @abstractmethod
+    def call(self, s: Call) -> None:
+        """A statement that is no control flow: what it calls is of a language's own headers."""
+
+    def put(self, text: str) -> None:
+        """One line at the current depth."""
+        self.lines.append("  " * self.depth + text)
+
+    def block(self, head: str, body: tuple[Stmt, ...]) -> None:
+        """Statements in braces behind `head`."""
+        self.put(f"{head} {{")
+        self.body(body)
+        self.put("}")
+
+    def body(self, stmts: tuple[Stmt, ...]) -> None:
+        """The statements of a block; variables declared in it end with it."""
+        outer = self.scalars
+        self.depth += 1
+        for s in stmts:
+            self.statement(s)
+        self.depth -= 1
+        self.scalars = outer
+
+    def statement(self, s: Stmt) -> None:
+        """One statement."""
+        match s:
+            case Bind():
+                value = index(s.value)
+                value = value if s.most is None else f"least({value}, {index(s.most)})"
+                value = f"{condition(s.guards)} ? {value} : 0" if s.guards else value
+                self.put(f"const i64 {identifier(s.axis.name)} = {value};")
+            case Loop():
+                self.loop(s)
+            case ReduceLoop():
+                self.reduce_loop(s)
+            case Accumulate():
+                self.accumulate(s)
+            case Let():
+                value = self.scalars.text(s.value)
+                self.put(f"const auto {identifier(s.name)} = {f'once({value})' if s.kept else value};")
+                self.scalars = self.scalars.declaring(s.name)
+            case Store():
+                self.store(s)
+            case When():
+                self.block(f"if ({condition(s.guards)})", s.body)
+            case _:
+                self.call(s)
+
+    def loop(self, s: Loop) -> None:
+        """A loop of one iteration after the other."""
+        name = identifier(s.axis.name)
+        if s.kind == "unroll":
+            self.put(f"#pragma GCC unroll {s.axis.extent.constant}")
+        self.block(f"for (i64 {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
+
+    def reduce_loop(self, s: ReduceLoop) -> None:
+        """Variables with their start values, then the loops that accumulate into them, in the same block."""
+        start = MONOIDS[s.combine].init(s.dtype)
+        alike = start if len(start) == len(s.targets) else start * len(s.targets)
+        for name, first in zip(s.targets, alike, strict=True):
+            self.put(f"auto {identifier(name)} = {self.scalars.text(first)};")
+            self.scalars = self.scalars.declaring(name)
+        for inner in s.body:
+            self.statement(inner)
+
+    def accumulate(self, s: Accumulate) -> None:
+        """Merge values into the variables of the reduction around."""
+        if s.combine in MERGE:
+            name = identifier(s.targets[0])
+            self.put(f"{name} = {MERGE[s.combine].format(name, self.scalars.text(s.values[0]))};")
+        else:
+            self.merge(s)
+
+    def merge(self, s: Accumulate) -> None:
+        """A monoid of several slots: all new values first, then all variables."""
+        left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, s.values, strict=True))
+        merged = MONOIDS[s.combine].merge(left, s.values)
+        self.put("{")
+        for k, m in enumerate(merged):
+            self.put(f"  const auto next{k} = {self.scalars.text(m)};")
+        for k, t in enumerate(s.targets):
+            self.put(f"  {identifier(t)} = next{k};")
+        self.put("}")
+
+    def store(self, s: Store) -> None:
+        """One element stored."""
+        assert not s.behind, "render: several elements are stored at a time by vectors"
+        self.put(f"put({identifier(s.buffer)} + {index(s.offset, 1)}, {self.scalars.text(self.unrounded(s))});")
+
+    def unrounded(self, s: Store) -> Scalar:
+        """What is stored without the rounding that storing it does as well."""
+        x, dtype = s.value, self.buffers[s.buffer]
+        rounds = isinstance(x, Apply) and x.fn == "cast" and x.dtype == dtype != dtype.accumulator
+        return x.args[0] if isinstance(x, Apply) and rounds and x.args[0].dtype == F32 else x

@@ -1,0 +1,141 @@
+"""Scalars of the kernel IR as vectors of C++: what an expression is called where a loop computes a vector at a time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
+from onnxfuse.ir.indexing import coefficient, grouped, substitute
+from onnxfuse.ir.lanes import NEAR, cutting, masked
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
+from onnxfuse.render.c_family import COMPARE, Scalars, computed, condition, identifier, index, otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors(Scalars):
+    """Expressions in a vector loop over `axis`, of one lane for each of its elements."""
+
+    axis: Axis
+    aligned: bool  # whether the loop's vectors begin at multiples of their lanes
+    vectors: frozenset[str] = frozenset()  # variables that are vectors
+
+    def varies(self, e: Index) -> bool:
+        """Whether an index differs between lanes."""
+        return self.axis in axes_of(e)
+
+    def declaring(self, name: str) -> Vectors:
+        """A variable that is declared here is a vector."""
+        return replace(self, vectors=self.vectors | {name})
+
+    def wide(self, text: str, t: DType) -> str:
+        """The same value in all lanes."""
+        return f"splat<{computed(t)}>({text})"
+
+    def kind(self, t: DType) -> str:
+        """A vector of the computed type."""
+        return f"vec<{computed(t)}>"
+
+    def back(self, text: str, t: DType) -> str:
+        """Lanes keep their type."""
+        return f"({text})"
+
+    def variable(self, x: Load) -> str:
+        """A variable of this loop, or one from outside in all lanes."""
+        name = identifier(x.source)
+        return name if x.source in self.vectors else self.wide(name, x.dtype)
+
+    def from_index(self, x: FromIndex) -> str:
+        """An index as numbers, one for each lane where it differs."""
+        t = computed(x.dtype)
+        if not any(self.varies(e) for e in (x.index, *(g.index for g in x.guards))):
+            return self.wide(Scalars.from_index(self, x), x.dtype)
+        if not x.guards and coefficient(x.index, self.axis) == ONE and x.dtype.kind in "iu":
+            return f"(splat<{t}>(({t})({index(x.index)})) + iota<{t}>())"
+        value = f"({t})({index(self.at_lane(x.index))})"
+        if x.guards:
+            value = f"{condition(self.guards_at_lane(x.guards))} ? {value} : ({t})0"
+        return self.each_lane(t, value)
+
+    def at_lane(self, e: Index) -> Index:
+        """An index as it is for one lane, which is called so."""
+        return substitute(e, {self.axis: Index.of(Axis("lane", self.axis.extent))})
+
+    def guards_at_lane(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
+        """Guards as they are for one lane."""
+        return tuple(Guard(self.at_lane(g.index), g.extent) for g in guards)
+
+    def each_lane(self, t: str, value: str) -> str:
+        """A vector of values that are computed lane by lane."""
+        return f"each_lane<{t}>({identifier(self.axis.name)}, lanes, [&](i64 lane) HOLE {{ return {value}; }})"
+
+    def load(self, x: Load) -> str:
+        """A vector from a buffer: by the distance from lane to lane, and by what its guards let through."""
+        if (apart := masked(x, self.axis)) is not None:
+            return self.masked_load(x, apart)
+        if any(self.varies(g.index) for g in x.guards):
+            return self.guarded_lanes(x)
+        offset, name = x.index[0], identifier(x.source)
+        stride = coefficient(offset, self.axis)
+        if stride == ONE:
+            text = f"load_lanes({name} + {index(offset, 1)}, lanes)"
+        elif stride == ZERO:
+            text = self.wide(f"get({name} + {index(offset, 1)})", x.dtype)
+        elif stride is not None and stride.constant in NEAR:
+            text = f"strided_lanes<{stride.constant}>({name} + {index(offset, 1)}, lanes)"
+        elif self.aligned and (found := grouped(offset, self.axis)) is not None:
+            size, inner = found
+            text = f"group_lanes<{size}>({name} + {index(offset - inner, 1)}, {index(inner)}, lanes)"
+        else:
+            text = self.each_lane(computed(x.dtype), self.element(x))
+        return self.guarded(x.guards, text, x)
+
+    def element(self, x: Load) -> str:
+        """The element that one lane loads."""
+        return f"get({identifier(x.source)} + {index(self.at_lane(x.index[0]))})"
+
+    def guarded_lanes(self, x: Load) -> str:
+        """A vector that is loaded lane by lane, each where its own guards hold."""
+        name, guards = identifier(self.axis.name), condition(self.guards_at_lane(x.guards))
+        return (
+            f"each_lane_if<{computed(x.dtype)}>({name}, lanes, [&](i64 lane) HOLE {{ return {guards}; }}, "
+            f"[&](i64 lane) HOLE {{ return {self.element(x)}; }}, {self.text(otherwise(x))})"
+        )
+
+    def masked_load(self, x: Load, apart: int) -> str:
+        """A vector of which the guards let the elements of one range through."""
+        cut = cutting(x, self.axis)
+        first = reduce(greatest, (-g.index for g in cut))
+        last = reduce(least, (g.extent - g.index for g in cut))
+        fill = Scalars().text(otherwise(x))
+        where = f"{identifier(x.source)} + {index(x.index[0], 1)}"
+        text = f"lanes_within<{apart}>({where}, lanes, {index(first)}, {index(last)}, {fill})"
+        return self.guarded(tuple(g for g in x.guards if g not in cut), text, x)
+
+    def comparison(self, x: Apply) -> str:
+        """A mask. That of the sign of an index is lanes by number."""
+        left, zero = x.args
+        if isinstance(left, FromIndex) and not left.guards and zero == Const(0, left.dtype):
+            stride = coefficient(left.index, self.axis)
+            if x.fn in ("less", "greater_equal") and stride in (ONE, -ONE):
+                falls = stride == -ONE
+                side = "from" if (x.fn == "less") == falls else "below"
+                return f"lanes_{side}({index(left.index + 1 if falls else -left.index)})"
+        return Scalars.comparison(self, x)
+
+    def select(self, x: Apply) -> str:
+        """Lanes of one vector or of the other."""
+        test, yes, no = x.args
+        if isinstance(test, Apply) and test.fn == "greater" and test.args == (yes, no):
+            return f"max_({self.text(yes)}, {self.text(no)})"
+        return f"select({self.mask(test, computed(x.dtype))}, {self.text(yes)}, {self.text(no)})"
+
+    def mask(self, test: Scalar, t: str) -> str:
+        """A truth value as a mask of lanes of a type."""
+        if isinstance(test, Apply) and test.fn == "isnan":
+            inner = self.text(test.args[0])
+            return f"mask_to<{t}>(ne({inner}, {inner}))"
+        if isinstance(test, Apply) and test.fn in COMPARE:
+            return f"mask_to<{t}>({self.comparison(test)})"
+        return f"from_bool<{t}>({self.text(test)})"
