@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks import networks
 from benchmarks.kernel_times import kernel_times
+from onnxfuse.backends import CPU
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.config import Options
 from onnxfuse.cost import Cost, cost_of, weight_bytes
@@ -23,7 +24,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.run import run
 from onnxfuse.pipeline.state import Build, Context, have
-from onnxfuse.target import Target, targets_of
+from onnxfuse.target import Cpu, targets_of
 
 THREADS = 2
 
@@ -31,11 +32,13 @@ THREADS = 2
 def scheduled(model: Path) -> Build:
     """A model up to its kernels."""
     with Meter(None, None) as meter:
-        context = Context(Options(), targets_of(()), model, model, None, model.parent, meter, lambda what, facts: None)
+        context = Context(
+            Options(), CPU, targets_of(()), model, model, None, model.parent, meter, lambda what, facts: None
+        )
         return run(context, Calls(), "schedule", lambda step, b: None)
 
 
-def costs(b: Build, target: Target) -> list[Cost]:
+def costs(b: Build, target: Cpu) -> list[Cost]:
     """The cost of each kernel of the main graph."""
     constants = have(b.plan).graph.constants
     held = weight_bytes([have(part.kernel) for part in b.parts], constants)

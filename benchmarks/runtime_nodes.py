@@ -29,7 +29,7 @@ from onnx import helper
 from benchmarks.runtime_cases import cases, random_values
 from onnxfuse.cost.runtime import Call, Tensor, node_seconds, work_of
 from onnxfuse.ir.dtype import DType, dtype_of
-from onnxfuse.target import Target, targets_of
+from onnxfuse.target import Cpu, targets_of
 
 QUANTILE = 0.0
 LEAST = 30.0  # microseconds of nodes that are compared: the profiler itself takes some around each
@@ -128,7 +128,7 @@ def say(line: str) -> None:
 # Tables ---------------------------------------------------------------------------------------------------------------
 
 
-def rows(threads: Sequence[int], seconds: float, target: Target, only: str) -> list[dict[str, Any]]:
+def rows(threads: Sequence[int], seconds: float, target: Cpu, only: str) -> list[dict[str, Any]]:
     """A row for each case and number of threads."""
     found = []
     for case in cases():
@@ -148,18 +148,18 @@ def rows(threads: Sequence[int], seconds: float, target: Target, only: str) -> l
     return found
 
 
-def _row(label: str, threads: int, timed: Timed, target: Target) -> dict[str, Any]:
+def _row(label: str, threads: int, timed: Timed, target: Cpu) -> dict[str, Any]:
     work = work_of(timed.call)
     seconds = max((timed.us - target.dispatch_us) * 1e-6, 1e-7)
     share = work.operations / seconds / (target.gflops * 1e9)
-    one = Target(**{f: getattr(target, f) for f in target.__dataclass_fields__} | {"cores": threads})
+    one = replace(target, cores=threads)
     return {
         "case": label, "kind": work.kind, "threads": threads, "us": round(timed.us, 2), "share": float(f"{share:.3g}"),
         "predicted": round(node_seconds(timed.call, one) * 1e6, 2),
     }  # fmt: skip
 
 
-def network_rows(path: Path, threads: int, seconds: float, target: Target, dims: Mapping[str, int]) -> list[Any]:
+def network_rows(path: Path, threads: int, seconds: float, target: Cpu, dims: Mapping[str, int]) -> list[Any]:
     """Every node of a network with what is predicted for it."""
     session = ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     rng = np.random.default_rng(0)

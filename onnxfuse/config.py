@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from onnxfuse.target import ARCHS
+from onnxfuse.target import ARCHS, TARGETS
+
+_BACKENDS = tuple(dict.fromkeys(t.backend for t in TARGETS.values()))
 
 
 def _option(
@@ -34,7 +36,9 @@ class Options:
     )
     overwrite: bool = _option(False, "replace outputs that exist")
     dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
-    target: str = _option("cpu", "what the kernels run on", choices=("cpu",))
+    target: str = _option(
+        "cpu", "what the kernels run on", choices=tuple(dict.fromkeys(t.backend for t in TARGETS.values()))
+    )
     arch: tuple[str, ...] = _option(
         (), "instruction set of the kernels (default: native); of several the best that a machine has is used",
         many=True, choices=ARCHS,

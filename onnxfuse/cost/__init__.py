@@ -1,7 +1,7 @@
 """Predicted seconds of a scheduled kernel on a machine class, in parts that explain it.
 
 A phase takes as long as the slowest of computing and of each way that its bytes take, and a part of the others, which
-overlap only in part; then it waits for its last task. All numbers of the machine come from a `Target` row.
+overlap only in part; then it waits for its last task. All numbers of the machine come from a `Cpu` row.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from onnxfuse.cost.traffic import Fetched, fetched
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Computed, Kernel, Phase
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
@@ -75,7 +75,7 @@ class Cost:
 
 def cost_of(
     kernel: Kernel,
-    target: Target,
+    target: Cpu,
     constants: Container[str] = (),
     round_bytes: float = 0.0,
     symbols: Mapping[str, int] | None = None,
@@ -140,7 +140,7 @@ def _sizes(kernel: Kernel, symbols: Mapping[str, int]) -> dict[str, float]:
 
 
 def _levels(
-    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], round_bytes: float, target: Target
+    kernel: Kernel, sizes: Mapping[str, float], constants: Container[str], round_bytes: float, target: Cpu
 ) -> dict[str, str]:
     """The level in which each buffer lies when the kernel begins, or where it will be wanted; not those of one task."""
     weights = {p.name: max(round_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
@@ -157,7 +157,7 @@ def _levels(
 def _phase(
     phase: Phase,
     kernel: Kernel,
-    target: Target,
+    target: Cpu,
     sizes: Mapping[str, float],
     levels: Mapping[str, str],
     symbols: Mapping[str, int],

@@ -31,7 +31,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
 LANE = 1.2  # cycles of an element that is loaded or stored by itself
@@ -75,7 +75,7 @@ class Counter:
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
     phase: Phase
-    target: Target
+    target: Cpu
     symbols: Mapping[str, int]
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them

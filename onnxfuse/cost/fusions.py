@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from onnxfuse.cost.runtime import Call, Tensor, node_seconds
 from onnxfuse.ir.graph import Node
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 # Operators that the runtime has for chains, longer ones first: names of a step with | between them, ? for one that may
 # be missing. Every step reads what one before it has made.
@@ -41,9 +41,7 @@ _CODED = frozenset(
 )
 
 
-def group_seconds(
-    nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Target, round_bytes: float = 0.0
-) -> float:
+def group_seconds(nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Cpu, round_bytes: float = 0.0) -> float:
     """Seconds that the runtime takes for nodes, in topological order, all of whose values `tensors` knows."""
     return sum(node_seconds(call, target, round_bytes) for call in calls_of(nodes, tensors))
 

@@ -12,7 +12,7 @@ from math import prod
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Attribute
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 GRAIN = 15e-6  # seconds of work for which a second thread is woken
@@ -136,7 +136,7 @@ def work_of(call: Call) -> Work:
     return Work(_KIND_OF.get(call.op, "cheap"), float(max((t.elements for t in call.outputs), default=0)))
 
 
-def node_seconds(call: Call, target: Target, round_bytes: float = 0.0) -> float:
+def node_seconds(call: Call, target: Cpu, round_bytes: float = 0.0) -> float:
     """Seconds of a node in the runtime, all of the target's cores working on it.
 
     Weights come round once in a run of the model, after `round_bytes` of others.
@@ -154,7 +154,7 @@ def node_seconds(call: Call, target: Target, round_bytes: float = 0.0) -> float:
     return dispatch + seconds + (WAKING if threads > 1 else 0.0)
 
 
-def _moving(call: Call, target: Target, round_bytes: float) -> tuple[float, float]:
+def _moving(call: Call, target: Cpu, round_bytes: float) -> tuple[float, float]:
     """Seconds in which one core, and all together, move what lies beyond the cores' own caches."""
     made = sum(t.bytes for t in call.outputs)
     picks = call.op.startswith("Gather")  # no more than what comes out is read

@@ -7,14 +7,14 @@ anything: widths, orders, tiles and buffers were decided by `schedule`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
 from onnxfuse.ir.layout import Layout
-from onnxfuse.ir.products import SINGLE, Product, Unit
+from onnxfuse.ir.products import PRODUCTS, SINGLE, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 
 Space = Literal["scratch", "local", "pointers"]  # pointers are local too: a table of addresses
@@ -319,6 +319,17 @@ def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
         yield s
         if isinstance(s, (Loop, ReduceLoop, When)):
             yield from statements(s.body)
+
+
+def all_statements(kernel: Kernel) -> Iterator[Stmt]:
+    """Every statement of a kernel."""
+    return (s for phase in kernel.phases for s in statements(phase.body))
+
+
+def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
+    """The kinds of register tiles that kernels use, in the order of their table."""
+    found = {s.product for k in kernels for s in all_statements(k) if isinstance(s, Tile)}
+    return tuple(p for p in PRODUCTS if p in found)
 
 
 def tables(kernel: Kernel) -> tuple[Table, ...]:

@@ -1,4 +1,4 @@
-"""What this machine can do, measured on the runtime's own threads by a kernel: the numbers of a `Target` row."""
+"""What this machine can do, measured on the runtime's own threads by a kernel: the numbers of a `Cpu` row."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfuse.render.ort_glue import Variant, registration
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 _CHILD = "onnxfuse.measure.machine_child"
 DOMAIN, KERNEL = "onnxfuse.machine", "Measure"
@@ -37,7 +37,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Measured values of the fields of `Target` that predictions are made of; see there for their meaning."""
+    """Measured values of the fields of `Cpu` that predictions are made of; see there for their meaning."""
 
     cores: int
     l1_bytes: int
@@ -51,13 +51,13 @@ class Machine:
     dispatch_us: float
     barrier_us: float
 
-    def target(self, row: Target) -> Target:
+    def target(self, row: Cpu) -> Cpu:
         """The machine class with these numbers: for predictions. Kernels are still made for the class."""
         return replace(row, **asdict(self))
 
 
 def calibrate(
-    target: Target,
+    target: Cpu,
     toolchain: Toolchain,
     cache: Cache | None,
     *,
@@ -82,7 +82,7 @@ def calibrate(
     return machine
 
 
-def calibrated(target: Target, cache: Cache | None) -> Machine | None:
+def calibrated(target: Cpu, cache: Cache | None) -> Machine | None:
     """What was measured last on this machine for a machine class; None where nothing was."""
     try:
         text = _place(target, cache).read_text(encoding="utf-8") if cache is not None else "{}"
@@ -103,7 +103,7 @@ def _keep(machine: Machine, path: Path) -> None:
         raise OutputError(f"calibrate: {path} cannot be written: {problem.strerror}", hint="see --cache-dir") from None
 
 
-def _place(target: Target, cache: Cache) -> Path:
+def _place(target: Cpu, cache: Cache) -> Path:
     """The file for this machine, as far as it can be told from others, and a machine class."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace") if _CPUS.exists() else ""
     same = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags", "Features")
@@ -113,7 +113,7 @@ def _place(target: Target, cache: Cache) -> Path:
     return cache.root / "machines" / f"{key[:32]}.json"
 
 
-def cache_sizes(target: Target) -> dict[str, int]:
+def cache_sizes(target: Cpu) -> dict[str, int]:
     """Bytes of the first core's data caches as Linux tells them, else those of the machine class."""
     found = {name: int(getattr(target, name)) for name in _LEVELS.values()}
     for place in sorted(_CPUS.glob("cpu0/cache/index*")):

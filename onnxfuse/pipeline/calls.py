@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-from onnxfuse.build import build_library
-from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.backends import BACKENDS, Backend
 from onnxfuse.emit import body, copied, emit, identity, write, write_stream
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
@@ -15,10 +14,7 @@ from onnxfuse.measure.gain import measure_gain
 from onnxfuse.measure.profile import profile_models
 from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
-from onnxfuse.render.cpp import kernel_text, render, tiles_sources
-from onnxfuse.render.ort_glue import registration
 from onnxfuse.rewrite import rewrite
-from onnxfuse.schedule import schedule
 from onnxfuse.verify import verify_culprits, verify_groups, verify_models
 
 
@@ -26,20 +22,14 @@ from onnxfuse.verify import verify_culprits, verify_groups, verify_models
 class Calls:
     """What each step calls; see the functions themselves for what they take and give."""
 
+    backends: Mapping[str, Backend[Any]] = field(default_factory=lambda: BACKENDS)
     load: Callable[..., Any] = load
     simplify: Callable[..., Any] = simplify_shapes
     rewrite: Callable[..., Any] = rewrite
     plan: Callable[..., Any] = plan
     lower: Callable[..., Any] = lower
-    schedule: Callable[..., Any] = schedule
-    kernel_text: Callable[..., Any] = kernel_text
     body: Callable[..., Any] = body
     identity: Callable[..., Any] = identity
-    render: Callable[..., Any] = render
-    tiles_sources: Callable[..., Any] = tiles_sources
-    registration: Callable[..., Any] = registration
-    find_toolchain: Callable[..., Any] = find_toolchain
-    build_library: Callable[..., Any] = build_library
     emit: Callable[..., Any] = emit
     copied: Callable[..., Any] = copied
     write: Callable[..., Any] = write

@@ -17,7 +17,7 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described, features_of, forbidden, names_of, predicted
+from onnxfuse.pipeline.groups import described, forbidden, names_of, predicted
 from onnxfuse.pipeline.guided import lock_of
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.outputs import Places
@@ -37,16 +37,16 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     options, cache = context.options, cache_of(context)
     if cache is None and not options.no_cache:
         b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
-    toolchain = calls.find_toolchain(options.toolchain, context.targets[0].machine)
+    toolchain = context.backend.find_toolchain(options.toolchain, context.targets[0].machine)
     ops = tuple(dict.fromkeys(p.op for p in b.all_parts))
     variants = [
         Variant(target.name, tuple(b.sources[target.name, op].symbol for op in ops), features)
         for target, features in _features(context, b)
     ]
-    glue = calls.registration(b.domain, variants)
+    glue = context.backend.registration(b.domain, variants)
     out = context.folder / have(context.places).library.name
     try:
-        library = calls.build_library(
+        library = context.backend.build_library(
             tuple(b.sources.values()), glue, toolchain, cache, options.jobs, out, context.meter.left
         )
     except CompileError as problem:
@@ -73,7 +73,7 @@ def _without(b: Build, problem: CompileError) -> Build:
 def _features(context: Context, b: Build) -> Iterator[tuple[Target, tuple[str, ...]]]:
     """Each target of the library with what its kernels ask of a processor."""
     for at, target in enumerate(context.targets):
-        yield target, features_of(target, [p.kernels[at] for p in b.all_parts if p.kernels])
+        yield target, context.backend.features(target, [p.kernels[at] for p in b.all_parts if p.kernels])
 
 
 def cache_of(context: Context) -> Cache | None:

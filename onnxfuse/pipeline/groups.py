@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.config import Options
-from onnxfuse.cost import Cost, cost_of, weight_bytes
+from onnxfuse.cost import Cost, weight_bytes
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.dtype import BF16, F16, F32, DType
+from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Choice, Kernel
+from onnxfuse.ir.kernel import Choice, Kernel, products_of
 from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
@@ -25,11 +25,9 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT, define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
-from onnxfuse.render.cpp import products_of
 from onnxfuse.report.result import GroupResult, WayResult
 from onnxfuse.target import Target
 
-ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
 MOST_ROUNDS = 12
 
@@ -105,19 +103,6 @@ def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
     assert len({g.name for g in plan.groups}) == len(plan.groups), "plan: two groups have one name"
 
 
-def features_of(target: Target, kernels: Iterable[Kernel]) -> tuple[str, ...]:
-    """What a processor must have for kernels: the features of the machine class, and those of their own."""
-    held = tuple(kernels)
-    special = [name for p in products_of(held) for name in p.features]
-    special += [ROUNDING for kernel in held if rounds(target, kernel)]
-    return tuple(dict.fromkeys((*target.features, *special)))
-
-
-def rounds(target: Target, kernel: Kernel) -> bool:
-    """Whether a kernel stores numbers that an instruction of the target rounds."""
-    return ROUNDING in target.extras and any(p.dtype == BF16 for p in kernel.outputs)
-
-
 _LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16
 
 
@@ -187,8 +172,7 @@ def traffic(kernel: Kernel) -> int | None:
 
 def predicting(context: Context) -> Target:
     """The machine that predictions are for."""
-    best = context.targets[0]
-    return best if context.machine is None else context.machine.target(best)
+    return context.targets[0] if context.measured is None else context.measured
 
 
 def predicted(context: Context, b: Build) -> list[Cost | None]:
@@ -205,7 +189,9 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
             return None
         key = (part.op, tuple(p.value in constants for p in part.kernel.inputs))
         if key not in known:
-            found = attempted(context, "cost", partial(cost_of, part.kernel, target, constants, held))
+            found = attempted(
+                context, "cost", partial(context.backend.kernel_cost, part.kernel, target, constants, held)
+            )
             known[key] = None if isinstance(found, Decision) else found
         return known[key]
 

@@ -282,7 +282,7 @@ def check_lock(context: Context, b: Build) -> None:
 def lock_of(context: Context, b: Build) -> str:
     """The text of the lock file of a build that was measured."""
     source: Source = have(b.loaded).source
-    machine = {**host(), "calibrated": context.machine is not None}
+    machine = {**host(), "calibrated": context.measured is not None}
     lock = Lock(
         source.sha256, deciding(context.options), context.target_names, b.domain, (*(b.choices or ()), *b.tried)
     )

@@ -15,7 +15,6 @@ from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.measure.machine import calibrated
 from onnxfuse.pipeline import finish, gained, guided, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
@@ -28,7 +27,6 @@ from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
-from onnxfuse.target import targets_of
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
 
@@ -106,10 +104,11 @@ def optimize(
         meter = stack.enter_context(Meter(options.time_budget, memory))
         folder = stack.enter_context(workshop(places if writes and there else None))
         file, source = _as_file(model, folder)
-        targets = targets_of(options.arch)
-        context = Context(options, targets, source, file, places, folder, meter, tell, strict=strict)
+        backend = calls.backends[options.target]
+        targets = tuple(backend.legality.targets(options.arch))
+        context = Context(options, backend, targets, source, file, places, folder, meter, tell, strict=strict)
         if options.profile_guided:
-            context = replace(context, machine=calibrated(targets[0], finish.cache_of(context)))
+            context = replace(context, measured=backend.measured(targets[0], finish.cache_of(context)))
         b = run(context, calls, last, _shower(options, show))
         if not writes:
             return _result(context, b, Output(), last)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
+from onnxfuse.backends import Backend
 from onnxfuse.build import Library
 from onnxfuse.config import Options
 from onnxfuse.emit import Body, Emitted
@@ -16,7 +17,6 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
-from onnxfuse.measure.machine import Machine
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
 from onnxfuse.render.source import Source
@@ -53,6 +53,7 @@ class Context:
     """What a build is given and what watches over it. `folder` is where outputs are made before they are delivered."""
 
     options: Options
+    backend: Backend[Any]
     targets: tuple[Target, ...]  # all that the library is for, best first
     model: Path | bytes
     original: Path  # the model as a file, whatever it came from
@@ -60,7 +61,7 @@ class Context:
     folder: Path
     meter: Meter
     tell: Tell
-    machine: Machine | None = None  # what was measured of this one, where it may be looked at
+    measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 
     @property

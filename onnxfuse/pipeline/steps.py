@@ -11,7 +11,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from onnxfuse.build import TILES
 from onnxfuse.emit import domain
 from onnxfuse.errors import DeviceError, ModelError
 from onnxfuse.ir.graph import Decision, Graph
@@ -24,14 +23,11 @@ from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import (
     MOST_ROUNDS,
-    ROUNDING,
     attempted,
     checked_plan,
-    features_of,
     half_for,
     raise_bug,
     refused,
-    rounds,
 )
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.state import Build, Context, Part, have
@@ -140,7 +136,9 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         given_up = Decision("E-NO-KERNEL", tuple(n.name for n in graph.nodes), reason, "report it")
         made = Plan(graph, (), {}, (given_up,))
     else:
-        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, context.options, b.forbidden))
+        found = attempted(
+            context, "plan", partial(calls.plan, graph, ROWS, context.options, b.forbidden, context.backend.legality)
+        )
         if isinstance(found, Decision):
             found = Plan(graph, (), {}, (replace(found, nodes=tuple(n.name for n in graph.nodes)),))
         made = found
@@ -245,7 +243,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
         held = sum(c.bytes for c in graph.constants.values())
         settings = {"winograd": context.options.winograd is not False, "exchange": len(context.targets) == 1}
         found = [
-            calls.schedule(lowered, layouts, graph.constants, target, half, held, **settings)
+            context.backend.schedule(lowered, layouts, graph.constants, target, half, held, **settings)
             for target in context.targets
         ]
         kernels = _alike(found)
@@ -256,7 +254,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
         body = calls.body(group, kernels[0], graph)
         if isinstance(body, Decision):
             return body
-        op = calls.identity("".join(map(calls.kernel_text, kernels)), body)
+        op = calls.identity("".join(map(context.backend.kernel_text, kernels)), body)
         return replace(part, kernel=kernels[0], others=kernels[1:], body=body, op=op)
 
     made: Part | Decision = attempted(context, "schedule", make)
@@ -299,21 +297,21 @@ def render(context: Context, calls: Calls, b: Build) -> Build:
     """One source per target and distinct kernel, those of register tiles where they are used, and the domain of all."""
     if b.copy:
         return b
+    backend = context.backend
     sources: dict[tuple[str, str], Source] = {}
     machines: list[str] = []
     for at, target in enumerate(context.targets):
         tail = f"_{target.identifier}" if len(context.targets) > 1 else ""
         distinct = {part.op: part.kernels[at] for part in b.all_parts}
         for op, kernel in distinct.items():
-            flags = (f"-m{ROUNDING}", "-DONNXFUSE_ROUNDS") if rounds(target, kernel) else ()
-            sources[target.name, op] = calls.render(kernel, op + tail, op, (*target.compiled, *flags))
-        for made in calls.tiles_sources(distinct.values(), tail, target.compiled):
+            sources[target.name, op] = backend.render(kernel, op + tail, op, backend.flags(target, (kernel,)))
+        kernels, common = tuple(distinct.values()), backend.flags(target, ())
+        for made in backend.support(kernels, tail, common):
             sources[target.name, f" {made.symbol}"] = made
-        machines += [target.name, *target.compiled, *features_of(target, distinct.values())]
+        machines += [target.name, *common, *backend.features(target, kernels)]
     bodies = {part.op: have(part.body).text for part in b.all_parts}
-    headers = [path.read_text(encoding="utf-8") for path in sorted(TILES.glob("*.h"))]
     texts = [f"{op}\0{source.text}\0{bodies.get(op, '')}" for (_, op), source in sorted(sources.items())]
-    return replace(b, sources=sources, domain=domain([*headers, *machines, *texts]))
+    return replace(b, sources=sources, domain=domain([*backend.headers(), *machines, *texts]))
 
 
 def check_sources(b: Build) -> None:

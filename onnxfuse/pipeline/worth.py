@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cost import cost_of, number, symbols_at, weight_bytes
+from onnxfuse.cost import number, symbols_at, weight_bytes
 from onnxfuse.cost.count import SymbolUnknown
-from onnxfuse.cost.fusions import group_seconds, taken_in
-from onnxfuse.cost.runtime import Call, Tensor, node_seconds
+from onnxfuse.cost.fusions import taken_in
+from onnxfuse.cost.runtime import Call, Tensor
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.index import Index, symbols_of
@@ -80,7 +80,7 @@ class _Judge:
     def __init__(self, context: Context, b: Build) -> None:
         self.context = context
         self.plan = have(b.plan)
-        self.target = predicting(context)
+        self.backend, self.target = context.backend, predicting(context)
         constants = self.plan.graph.constants
         self.held = weight_bytes([p.kernel for p in b.parts if p.kernel is not None], constants)
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
@@ -119,12 +119,15 @@ class _Judge:
             except SymbolUnknown:
                 continue
             turned = [tensors[v] for v in (*part.group.inputs, *part.group.outputs) if v in self.plan.layouts]
-            for cores in dict.fromkeys((1, self.target.cores)):
-                machine = replace(self.target, cores=cores)
-                cost = cost_of(kernel, machine, graph.constants, self.held, symbols)
+            for machine in self.backend.points(self.target):
+                cost = self.backend.kernel_cost(kernel, machine, graph.constants, self.held, symbols)
                 if cost is not None:
-                    nodes = group_seconds(part.group.nodes, tensors, machine, self.held)
-                    yield Times(cost.seconds, nodes, sum(_turning(t, machine) for t in turned))
+                    nodes = self.backend.group_seconds(part.group.nodes, tensors, machine, self.held)
+                    yield Times(cost.seconds, nodes, sum(self._turning(t, machine) for t in turned))
+
+    def _turning(self, t: Tensor, target: Target) -> float:
+        """Seconds to turn an image round, which a neighbour that keeps channels last would have to do."""
+        return self.backend.node_seconds(Call("Transpose", (t,), (t,), {}), target)
 
 
 def _refusal(part: Part, times: Times) -> Decision:
@@ -145,11 +148,6 @@ def _left(graph: Graph, part: Part) -> frozenset[str]:
     heavy |= taken_in(nodes) if heavy else set()
     others = [n for n in nodes if n.name not in heavy]
     return frozenset(heavy) if heavy and len(others) > 1 else names_of(part.group)
-
-
-def _turning(t: Tensor, target: Target) -> float:
-    """Seconds to turn an image round, which a neighbour that keeps channels last would have to do."""
-    return node_seconds(Call("Transpose", (t,), (t,), {}), target)
 
 
 def _tensors(graph: Graph, part: Part, sizes: Sizes) -> dict[str, Tensor]:

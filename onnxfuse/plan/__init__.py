@@ -20,7 +20,6 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
 from onnxfuse.plan.alone import spared, stays
-from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import (
     BATCHED,
@@ -36,18 +35,18 @@ from onnxfuse.plan.kinds import (
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
 from onnxfuse.plan.once import computed_once
+from onnxfuse.plan.legality import CPU, Legality
 from onnxfuse.plan.refusals import BEST, about, cut, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.storage_types import held_in
 from onnxfuse.plan.ties import coded_functions
 from onnxfuse.plan.units import Units
-from onnxfuse.target import targets_of
-
-MOST_NODES = 64
 
 
-def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset()) -> Plan:
-    """Groups of a graph. Nodes named in `forbidden` stay with the runtime."""
+def plan(
+    graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] = frozenset(), legality: Legality = CPU
+) -> Plan:
+    """Groups of a graph, as a backend wants them. Nodes named in `forbidden` stay with the runtime."""
     graph = with_own_decoders(graph, rows)
     kinds, decisions = _kinds(graph, rows, options, forbidden)
     theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
@@ -56,12 +55,12 @@ def plan(graph: Graph, rows: Table, options: Options, forbidden: frozenset[str] 
     left: set[str] = set()
     while True:
         made, dropped = _planned(
-            graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options
+            graph, {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}, rows, options, legality
         )
         # a node that stays needs its shape inputs after all: then those values are read again
         again = {name for d in dropped for name in d.nodes}
         if not again:
-            held = held_in(made.graph, made.groups, options, targets_of(options.arch))
+            held = held_in(made.graph, made.groups, options, legality.targets(options.arch), legality.stores)
             decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
             return Plan(made.graph, made.groups, made.layouts, tuple(decisions), held)
         decisions += [*dropped, *about(made.decisions, again)]
@@ -89,11 +88,13 @@ def _kinds(
     return kinds, decisions
 
 
-def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options) -> tuple[Plan, list[Decision]]:
+def _planned(
+    graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options, legality: Legality
+) -> tuple[Plan, list[Decision]]:
     """A plan over nodes of these kinds, and why some of them ended up in no group."""
     whole, (graph, kinds, reads) = graph, alive(graph, kinds, rows)
     units = Units.of(graph, reads)
-    grower = _Grower(units, kinds, options)
+    grower = _Grower(units, kinds, options, legality)
     grown = grower.run()
     chosen = [g for g in grown if _worth(units, kinds, g, options.min_group)]
     dropped = [unworthy([graph.nodes[m] for m in units.members[g]]) for g in grown if g not in chosen]
@@ -113,12 +114,13 @@ def _planned(graph: Graph, kinds: dict[int, Kind], rows: Table, options: Options
 class _Grower:
     """Grows groups over units; what stopped a growth is kept as a decision."""
 
-    def __init__(self, units: Units, kinds: dict[int, Kind], options: Options) -> None:
+    def __init__(self, units: Units, kinds: dict[int, Kind], options: Options, legality: Legality) -> None:
         self.units = units
         self.kinds = kinds
         self.strategy = options.strategy
         self.skip = [re.compile(r) for r in options.skip_node]
-        self.target = targets_of(options.arch)[0]  # the best: others do as it does
+        self.legality = legality
+        self.target = legality.targets(options.arch)[0]  # the best: others do as it does
         self.single = options.precision == "fp32"
         self.taken: set[int] = set()
         self.made = {o for i in kinds for o in units.nodes[i].outputs}
@@ -129,7 +131,7 @@ class _Grower:
         """Positions of the groups' representatives."""
         order = sorted(self.kinds)
         groups: list[int] = []
-        for wanted in ((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)):
+        for wanted in self.legality.anchors:
             seeds = [i for i in order if self.kinds[i].name in wanted]
             if wanted[0] == ELEMENTWISE:
                 seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
@@ -156,8 +158,8 @@ class _Grower:
 
     def _try(self, group: int, node: int, reason: tuple[str, ...] | None) -> bool:
         names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
-        if reason is None and len(self.units.members[group]) >= MOST_NODES:
-            reason = ("E-RESOURCE", f"a group holds at most {MOST_NODES} operators")
+        if reason is None and len(self.units.members[group]) >= self.legality.most_nodes:
+            reason = ("E-RESOURCE", f"a group holds at most {self.legality.most_nodes} operators")
         if reason is None and self.units.closes_cycle(group, node):
             between = [self.units.nodes[m].name for m in self.units.between(group, node)]
             reason = ("E-CYCLE", "the group would depend on itself through nodes outside", cut(between, self.skip))
@@ -190,7 +192,7 @@ class _Grower:
             return ("E-TYPE", f"{op} is not elementwise", BEST)
         if kind.name == WEIGHTS:
             members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
-            return chain_refusal(self.units.graph, members, op, kind, self.target, self.single)
+            return self.legality.chained(self.units.graph, members, op, kind, self.target, self.single)
         if kind.name == BATCHED:
             return (
                 None

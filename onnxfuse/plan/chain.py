@@ -19,7 +19,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Load, Reduce
 from onnxfuse.plan.kinds import WEIGHTS, Kind
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 FEWEST = 64  # rows that keep several cores at work
 BLOCK = 1, 4  # of a core's second cache, that what lies between two contractions may take of it
@@ -68,7 +68,7 @@ def _whole(index: Sequence[Index], axes: set[Axis]) -> bool:
 
 
 def chain_refusal(
-    graph: Graph, members: Sequence[tuple[Sequence[str], Kind]], op: str, kind: Kind, target: Target, single: bool
+    graph: Graph, members: Sequence[tuple[Sequence[str], Kind]], op: str, kind: Kind, target: Cpu, single: bool
 ) -> tuple[str, str] | None:
     """Why a contraction does not join a group, whose members are given by what they make and their kinds.
 

@@ -2,27 +2,39 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.products import HALVES, rounds_to
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
-def held_in(graph: Graph, groups: Sequence[Group], options: Options, targets: Sequence[Target]) -> dict[str, DType]:
+def held_in(
+    graph: Graph,
+    groups: Sequence[Group],
+    options: Options,
+    targets: Sequence[Any],
+    stores: Callable[[DType, Any], bool],
+) -> dict[str, DType]:
     """With `--precision`, the type for every float32 value that groups alone make and read.
 
     There is one where all targets multiply rows of it, so that it costs no precision there; rounding and widening would
     cost others more than bytes.
     """
     half = HALVES[options.precision]
-    if half is None or not all(rounds_to(half, target.extras) for target in targets):
+    if half is None or not all(stores(half, target) for target in targets):
         return {}
     inside = {n.name for g in groups for n in g.nodes}
     readers = graph.consumers()
     made = {v: graph.types.get(v) for g in groups for v in g.outputs if v not in graph.outputs}
     numbers = [v for v, t in made.items() if t is not None and t.dtype == F32]
     return {v: half for v in numbers if all(n.name in inside for n in readers.get(v, []))}
+
+
+def stores(half: DType, target: Cpu) -> bool:
+    """Whether a CPU multiplies rows of this type."""
+    return rounds_to(half, target.extras)

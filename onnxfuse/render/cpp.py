@@ -14,13 +14,14 @@ from onnxfuse.ir.kernel import (
     Pack,
     Param,
     Phase,
-    Stmt,
     Store,
     Tile,
+    all_statements,
+    products_of,
     statements,
     tables,
 )
-from onnxfuse.ir.products import PRODUCTS, Product
+from onnxfuse.ir.products import Product
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
@@ -58,16 +59,6 @@ def _tile_headers(kernel: Kernel) -> list[str]:
     return [f'#include "{name}"' for name in (*units, *(["codes.h"] if codes else []))] or ['#include "tile.h"']
 
 
-def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
-    """The kinds of register tiles that kernels use, in the order of their table."""
-    found = {s.product for s in _statements(kernels) if isinstance(s, Tile)}
-    return tuple(p for p in PRODUCTS if p in found)
-
-
-def _statements(kernels: Iterable[Kernel]) -> Iterator[Stmt]:
-    return (s for k in kernels for phase in k.phases for s in statements(phase.body))
-
-
 def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, ...] = ()) -> tuple[Source, ...]:
     """The translation units of the register tiles that kernels use: one for each kind, and one that all share.
 
@@ -75,7 +66,7 @@ def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, .
     `flags` are those of the kernels' target, and `tail` is what tells its symbols from those of other targets.
     """
     held = tuple(kernels)
-    used, packs = products_of(held), any(isinstance(s, Pack) for s in _statements(held))
+    used, packs = products_of(held), any(isinstance(s, Pack) for k in held for s in all_statements(k))
     common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
     made = [Source(f"tiles{tail}", common, flags)] if used or packs else []
     return tuple(dict.fromkeys((*made, *(_tiles(p, tail, flags) for p in used))))

@@ -29,14 +29,14 @@ from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
 from onnxfuse.schedule.nests.jobs import Job, Prepared, is_output, prepare
 from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
 def schedule(
     lowered: Lowered,
     layouts: Mapping[str, Layout],
     constants: Container[str],
-    target: Target,
+    target: Cpu,
     half: DType | None = None,
     round_bytes: float = 0.0,
     best: Best = Judge.best,
@@ -77,7 +77,7 @@ def _positional(c: Canonical) -> Canonical:
 def _scheduled(
     c: Canonical,
     weights: frozenset[str],
-    target: Target,
+    target: Cpu,
     half: DType | None,
     round_bytes: float,
     best: Best,
@@ -111,7 +111,7 @@ def _kernel(
     c: Canonical,
     prepared: Prepared,
     weights: frozenset[str],
-    target: Target,
+    target: Cpu,
     round_bytes: float,
     best: Best,
     *,

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from onnxfuse import target as rows
+from onnxfuse.backends.cpu import features as features_of
 from onnxfuse.build import TILES
 from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain
 from onnxfuse.errors import ToolchainError, UsageError
 from onnxfuse.ir.dtype import BF16
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.pipeline.groups import features_of
 from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source

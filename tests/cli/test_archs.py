@@ -15,11 +15,11 @@ import pytest
 from onnx import numpy_helper
 
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
 from onnxfuse.runtime.engine import open_session, options, run
 from onnxfuse.target import TARGETS, runs_here
+from tests.calls import on_cpu
 from tests.cli.conftest import Onnxfuse
 from tests.models.planted import wrong
 
@@ -87,7 +87,7 @@ def test_a_fault_in_any_instruction_set_is_found(layers: Path, kernels: Path):
         right = render(kernel, symbol, name, flags)
         return replace(right, text=wrong(right.text)) if symbol.endswith("v3") else right
 
-    made = optimize(layers, "out.onnx", arch=BOTH, calls=Calls(render=planted), cache_dir=str(kernels))
+    made = optimize(layers, "out.onnx", arch=BOTH, calls=on_cpu(render=planted), cache_dir=str(kernels))
     assert made.kernels == 0
     assert "E-NUMERICS" in {refusal.code for refusal in made.refusals}
 

@@ -18,6 +18,7 @@ from onnxfuse.measure.ratios import Ratio
 from onnxfuse.pipeline import gained, optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
+from tests.calls import on_cpu
 from tests.cli.conftest import FIRST, SECOND, Onnxfuse, refused, two_chains
 from tests.cli.schema import problems
 from tests.craft.sources import ROOT
@@ -39,7 +40,7 @@ def built(chains: Path, tmp_path: Path) -> Callable[..., Result]:
     def go(measure: Any = None, *, render: Any = None, out: str = "o.onnx", **changes: Any) -> Result:
         calls = Calls()
         calls = calls if measure is None else replace(calls, measure_gain=measure)
-        calls = calls if render is None else replace(calls, render=render)
+        calls = calls if render is None else on_cpu(calls, render=render)
         usual = {"gain": True, "cache_dir": str(tmp_path / "cache"), "overwrite": True}
         return optimize(chains, out, calls=calls, **usual | changes)
 

@@ -20,6 +20,7 @@ from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.lock import Choice, Lock, lock_text, read_lock
 from onnxfuse.report.result import Result
+from tests.calls import on_cpu
 from tests.cli.conftest import FIRST, SECOND, Onnxfuse, files, refused, two_chains
 from tests.models.planted import Slow
 
@@ -188,7 +189,7 @@ def test_a_lock_is_written_and_read_as_it_is(tmp_path: Path):
 
 def test_a_kernel_that_really_is_slow_is_dropped_by_the_real_clock(built: Callable[..., Result], kernels: Path):
     """And the others are kept, though the machine may be busy; a lock file says so again without measuring."""
-    calls = Calls(render=Slow("Tanh"))
+    calls = on_cpu(render=Slow("Tanh"))
     usual = {"profile_guided": True, "gain": False, "cache_dir": str(kernels)}
     result = optimize("chains.onnx", "o.onnx", calls=calls, **usual)
     assert [set(g.nodes) for g in result.groups] == [FIRST] and refused(result) == SECOND
@@ -214,7 +215,7 @@ def test_a_slow_kernel_among_others_that_share_layouts_is_found(here: Path, kern
         weights = np.random.default_rng(at).normal(size=(widths[at + 1], widths[at], 3, 3)).astype(np.float32) / 9
         proto.graph.initializer.append(onnx.numpy_helper.from_array(weights, name))
     onnx.save(proto, "c.onnx")
-    calls = Calls(render=Slow("Conv_Tanh", turns=4_000_000))
+    calls = on_cpu(render=Slow("Conv_Tanh", turns=4_000_000))
     options = {"profile_guided": True, "gain": False, "cache_dir": str(kernels), "min_gain": 0.5}
     result = optimize("c.onnx", "o.onnx", calls=calls, **options)
     dropped = {op for c in result.choices if not c.kept for op in c.kernels}

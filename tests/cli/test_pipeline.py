@@ -25,6 +25,7 @@ from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
 from onnxfuse.verify import GroupResult, Verdict, verify_culprits
+from tests.calls import on_cpu
 from tests.cli.conftest import files
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]>
@@ -94,8 +95,8 @@ def test_it_ends_when_everything_refuses(built: Callable[..., Result], model: Pa
 
 
 def test_a_plan_that_ignores_what_is_forbidden_is_a_bug(built: Callable[..., Result]):
-    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str]) -> Plan:
-        return plan(graph, rows, options, frozenset())
+    def deaf(graph: Any, rows: Any, options: Any, forbidden: frozenset[str], legality: Any) -> Plan:
+        return plan(graph, rows, options, frozenset(), legality)
 
     with pytest.raises(AssertionError, match="must not have"):
         built(Calls(plan=deaf, lower=refusing("Sigmoid_3")), dry_run=True)
@@ -105,11 +106,11 @@ def test_a_bug_in_one_group_leaves_it_to_the_runtime_and_says_so(built: Callable
     def broken(*_: Any, **__: Any) -> Any:
         raise IndexError("list index out of range")
 
-    result = built(Calls(schedule=broken), dry_run=True)
+    result = built(on_cpu(schedule=broken), dry_run=True)
     assert result.kernels == 0
     assert any(r.code == "E-INTERNAL" and "IndexError list index" in r.reason for r in result.refusals)
     with pytest.raises(IndexError):
-        built(Calls(schedule=broken), dry_run=True, strict=True)
+        built(on_cpu(schedule=broken), dry_run=True, strict=True)
 
 
 def test_an_error_of_ours_is_no_bug_of_a_group(built: Callable[..., Result]):
@@ -117,7 +118,7 @@ def test_an_error_of_ours_is_no_bug_of_a_group(built: Callable[..., Result]):
         raise OnnxFuseError("schedule: no")
 
     with pytest.raises(OnnxFuseError, match="schedule: no"):
-        built(Calls(schedule=broken), dry_run=True)
+        built(on_cpu(schedule=broken), dry_run=True)
 
 
 def nothing(*_: Any) -> Memory:

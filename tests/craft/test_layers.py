@@ -29,6 +29,7 @@ LAYERS = (
     {"emit"},
     {"verify"},
     {"measure", "report"},
+    {"backends"},
     {"pipeline"},
     {"onnxfuse"},  # the front door, onnxfuse/__init__.py
     {"cli"},

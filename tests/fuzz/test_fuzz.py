@@ -15,9 +15,9 @@ from onnxfuse.config import Options
 from onnxfuse.errors import DeviceError
 from onnxfuse.load import load, simplify_shapes
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.source import Source
 from onnxfuse.runtime.engine import open_session, options, run
+from tests.calls import on_cpu
 from tests.fuzz.graphs import Made
 from tests.fuzz.models import models
 from tests.fuzz.models import settings as build_settings
@@ -53,7 +53,7 @@ def tried(made: Made, folder: Path, **changes: Any) -> None:
         event("the runtime has no kernel for a type")
         reject()
     result = optimize(original, folder / "fused.onnx", verify=False, gain=False, strict=True, jobs=1,
-                      cache_dir=str(CACHE), calls=Calls(build_library=in_one_unit), **changes)  # fmt: skip
+                      cache_dir=str(CACHE), calls=on_cpu(build_library=in_one_unit), **changes)  # fmt: skip
     event(f"kernels: {min(result.kernels, 3)}{'+' * (result.kernels > 3)}")
     graph = simplify_shapes(load(original, Options()))
     library = result.output.library

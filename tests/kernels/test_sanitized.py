@@ -17,9 +17,8 @@ from onnxfuse.build import Library, build_library
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain, find_toolchain, sanitizer_env
 from onnxfuse.errors import ToolchainError
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel import Kernel, products_of
 from onnxfuse.ir.products import AMX
-from onnxfuse.render.cpp import products_of
 from onnxfuse.render.source import Source
 from onnxfuse.target import TARGETS, Target
 from tests.kernels import (

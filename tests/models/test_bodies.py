@@ -13,10 +13,10 @@ import pytest
 from models.networks import network
 from onnxfuse.measure.profile_child import node_origins
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline.calls import Calls
 from onnxfuse.report.result import Result
 from onnxfuse.runtime.engine import open_session, options, output_names, run
 from onnxfuse.verify.compare import FLOORS, distance
+from tests.calls import on_cpu
 from tests.models import bodies
 from tests.models.fused import CACHE, Feeds
 from tests.models.planted import Planted
@@ -108,7 +108,7 @@ def test_a_wrong_kernel_in_a_branch_is_dropped(number: int, tmp_path: Path) -> N
     """Whichever branch the inputs take when the whole model is compared."""
     planted = Planted(number)
     right = built(bodies.model("branches"), tmp_path)
-    made = built(bodies.model("branches"), tmp_path, calls=Calls(render=planted), verify=True)
+    made = built(bodies.model("branches"), tmp_path, calls=on_cpu(render=planted), verify=True)
     wrong = [g for g in right.groups if g.kernel == planted.name]
     found = {node for r in made.refusals if r.code == "E-NUMERICS" for node in r.nodes}
     assert len(wrong) == 1 and found == set(wrong[0].nodes)

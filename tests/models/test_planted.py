@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.pipeline.calls import Calls
 from onnxfuse.verify import verify_models
 from onnxfuse.verify.compare import FLOORS
+from tests.calls import on_cpu
 from tests.models.fused import built, errors
 from tests.models.planted import Planted
 from tests.models.test_networks import needs_compiler
@@ -29,7 +29,7 @@ KERNELS = 5  # of each network, in which a fault is planted where time does not 
 def test_a_wrong_kernel_is_dropped(name: str, number: int, tmp_path: Path) -> None:
     planted = Planted(number)
     right = built(name, tmp_path)
-    made = built(name, tmp_path, calls=Calls(render=planted), verify=True, overwrite=True)
+    made = built(name, tmp_path, calls=on_cpu(render=planted), verify=True, overwrite=True)
     wrong = [group for group in right.result.groups if group.kernel == planted.name]
     assert wrong
     found = {node for refusal in made.result.refusals if refusal.code == "E-NUMERICS" for node in refusal.nodes}
@@ -44,7 +44,7 @@ def test_a_wrong_kernel_is_dropped(name: str, number: int, tmp_path: Path) -> No
 )
 def test_a_wrong_kernel_is_seen_in_the_result(name: str, tmp_path: Path) -> None:
     planted = Planted(0)
-    made = built(name, tmp_path, calls=Calls(render=planted))
+    made = built(name, tmp_path, calls=on_cpu(render=planted))
     verdict = verify_models(made.original, made.fused, library=made.library)
     assert verdict.ok is False
     by_way = {run.name: run.ok for run in verdict.runs}

@@ -15,12 +15,12 @@ from onnxfuse.ir.dtype import BF16, F16, F32
 from onnxfuse.ir.graph import Constant
 from onnxfuse.ir.products import DOT_BF16
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import half_for
 from onnxfuse.report.result import Result
 from onnxfuse.target import has_features
 from onnxfuse.verify import verify_models
 from onnxfuse.verify.compare import ROUNDINGS, rounded
+from tests.calls import on_cpu
 from tests.models.fused import CACHE
 from tests.models.planted import Planted
 from tests.models.test_networks import needs_compiler
@@ -134,7 +134,7 @@ def test_weights_stay_as_they_are_by_default(original: Path) -> None:
 def test_a_fault_behind_rounded_weights_is_found(original: Path) -> None:
     """A kernel whose results are 1 % too large differs from its body by more than its roundings account for."""
     planted = Planted(0)
-    result = made(original, "fp16", calls=Calls(render=planted), verify=None)
+    result = made(original, "fp16", calls=on_cpu(render=planted), verify=None)
     assert any(r.code == "E-NUMERICS" and planted.name in r.reason for r in result.refusals)
     assert result.kernels == 2
 

@@ -17,11 +17,11 @@ from onnxfuse.build.toolchain import Toolchain, find_toolchain, sanitizer_env
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.pipeline.calls import Calls
 from onnxfuse.runtime.engine import open_session, options, run
 from onnxfuse.schedule import schedule
 from onnxfuse.target import TARGETS, Target
 from onnxfuse.verify.compare import FLOORS, distance
+from tests.calls import on_cpu
 from tests.models.fused import ROOT, built, feeds_of
 
 CHILD = Path(__file__).resolve().with_name("sanitized_child.py")
@@ -56,7 +56,7 @@ def sanitized(sources: Any, *others: Any) -> Library:
     return build_library(baseline, *others, sanitize=True)
 
 
-CALLS = Calls(schedule=short, build_library=sanitized)
+CALLS = on_cpu(schedule=short, build_library=sanitized)
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(n, marks=pytest.mark.slow) for n in LONG)])

@@ -9,29 +9,29 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-import onnxfuse.plan as planning
 from onnxfuse.config import Options
 from onnxfuse.ir.group import Plan
 from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.target import TARGETS
+from onnxfuse.plan import plan
+from onnxfuse.plan.legality import CPU
+from onnxfuse.target import CPUS, Cpu
 
 MLP = """<ir_version: 8, opset_import: ["" : 17]>
 mlp (float[{rows}, {k}] x) => (float[{rows}, {n}] y) {{
   a = MatMul (x, w) b = Relu (a) c = MatMul (b, u) y = Relu (c) }}"""
 
 
-@pytest.fixture(autouse=True)
-def weights_from_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine without a shared cache."""
-    monkeypatch.setattr(planning, "targets_of", lambda archs: (replace(TARGETS["x86-64-v4"], l3_bytes=0),))
+V4 = CPUS["x86-64-v4"]
+NO_SHARED_CACHE = replace(V4, l3_bytes=0)  # weights come from memory
 
 
-def planned(rows: int | str, k: int, middle: int, n: int, **options: str) -> Plan:
+def planned(rows: int | str, k: int, middle: int, n: int, target: Cpu = NO_SHARED_CACHE, **options: str) -> Plan:
     proto = onnx.parser.parse_model(MLP.format(rows=rows, k=k, n=n))
     for name, shape in (("w", (k, middle)), ("u", (middle, n))):
         proto.graph.initializer.append(numpy_helper.from_array(np.ones(shape, np.float32), name))
-    return planning.plan(load(proto.SerializeToString(), Options()), ROWS, Options(**options))
+    legality = replace(CPU, targets=lambda archs: (target,))
+    return plan(load(proto.SerializeToString(), Options()), ROWS, Options(**options), legality=legality)
 
 
 def codes(p: Plan) -> set[str]:
@@ -66,8 +66,7 @@ def test_not_where_weights_are_held_in_16_bits_or_nothing_is_fused() -> None:
     assert len(planned(128, 128, 512, 128, strategy="none").groups) != 1
 
 
-def test_not_where_all_weights_stay_in_the_shared_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "targets_of", lambda archs: (TARGETS["x86-64-v4"],))
-    made = planned(128, 128, 512, 128)
+def test_not_where_all_weights_stay_in_the_shared_cache() -> None:
+    made = planned(128, 128, 512, 128, V4)
     assert len(made.groups) == 2
     assert "512 KB of weights stay in the shared cache" in made.decisions[0].reason

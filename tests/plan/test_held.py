@@ -9,7 +9,6 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from onnxfuse import plan as planning
 from onnxfuse.config import Options
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import BF16, F32
@@ -17,6 +16,8 @@ from onnxfuse.ir.group import Plan
 from onnxfuse.load import load
 from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.legality import CPU
 from onnxfuse.target import TARGETS
 
 TEXT = """
@@ -33,29 +34,29 @@ m (float[64, 96] x) => (float[64, 96] y, float[64, 96] b, int64[2, n] odd) {
 """
 
 
-def planned(monkeypatch: pytest.MonkeyPatch, *extras: tuple[str, ...], precision: str = "bf16") -> Plan:
+def planned(*extras: tuple[str, ...], precision: str = "bf16") -> Plan:
     rows = tuple(replace(TARGETS["x86-64-v4"], extras=each) for each in extras)
-    monkeypatch.setattr(planning, "targets_of", lambda archs: rows)
     proto = onnx.parser.parse_model(TEXT)
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((96, 96), np.float32), "w"))
     options = Options(precision=precision, min_group=1)
-    return planning.plan(load(proto.SerializeToString(), Options()), ROWS, options)
+    legality = replace(CPU, targets=lambda archs: rows)
+    return plan(load(proto.SerializeToString(), Options()), ROWS, options, legality=legality)
 
 
-def test_what_kernels_alone_make_and_read_is_held_in_fewer_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_kernels_alone_make_and_read_is_held_in_fewer_bits() -> None:
     """Not b, which is an output of the model, nor s, which the runtime reads."""
-    made = planned(monkeypatch, ("avx512bf16",))
+    made = planned(("avx512bf16",))
     assert made.held == {"a": BF16, "d": BF16}  # c stays in its kernel
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
-def test_rows_of_products_have_no_other_type_elsewhere(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not planned(monkeypatch, ("avx512bf16",), precision=precision).held
-    assert not planned(monkeypatch, ("avx512bf16",), ()).held  # another target of the library has no such rows
+def test_rows_of_products_have_no_other_type_elsewhere(precision: str) -> None:
+    assert not planned(("avx512bf16",), precision=precision).held
+    assert not planned(("avx512bf16",), ()).held  # another target of the library has no such rows
 
 
-def test_readers_widen_and_makers_round(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = planned(monkeypatch, ("avx512bf16",))
+def test_readers_widen_and_makers_round() -> None:
+    made = planned(("avx512bf16",))
     for group in made.groups:
         lowered = lower(group, made, ROWS)
         assert isinstance(lowered, Lowered)

@@ -1,7 +1,8 @@
 """Groups that are predicted much slower than the runtime's nodes are refused, with both times; the others stay."""
 
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ import pytest
 from onnx import numpy_helper, parser
 
 from onnxfuse import optimize
+from onnxfuse.backends import BACKENDS, CPU
 from onnxfuse.pipeline import worth
 from onnxfuse.report.result import Result
 
@@ -40,13 +42,13 @@ def planned(path: Path, **options: Any) -> Result:
 
 def fast(monkeypatch: pytest.MonkeyPatch, value: str, above: int = 0) -> None:
     """Plants a runtime that takes no time for nodes of which one makes this value of more elements than that."""
-    real = worth.group_seconds
+    real = CPU.group_seconds
 
     def seconds(nodes: Any, tensors: Any, *rest: Any) -> float:
         planted = value in [o for n in nodes for o in n.outputs] and tensors[value].elements > above
         return 1e-9 if planted else real(nodes, tensors, *rest)
 
-    monkeypatch.setattr(worth, "group_seconds", seconds)
+    monkeypatch.setitem(cast("dict[str, Any]", BACKENDS), CPU.name, replace(CPU, group_seconds=seconds))
 
 
 def refusals(result: Result) -> list[str]:

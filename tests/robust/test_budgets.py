@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import time
-from dataclasses import fields, replace
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -16,17 +16,21 @@ import pytest
 from onnx import helper, numpy_helper
 
 from onnxfuse import optimize
+from onnxfuse.backends import Backend
 from onnxfuse.errors import BudgetError
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.rewrite import engine
 from onnxfuse.runtime.memory import held, trim
+from tests.calls import planted
 from tests.kernels.pool_host import compiler
 
 SECONDS, LATE = 3.0, 1.0  # that a build may take here, and how much later it may end
 ROOM, MORE = 300 << 20, 1.1  # bytes that it may take beside what is there, and how much more it may
 IN_OTHERS = {"build_library", "find_toolchain", "verify_groups", "verify_models", "verify_culprits"}
 IN_OTHERS |= {"profile_models", "measure_gain", "copied", "write_stream"}  # their time is that of other processes
-EACH = [f.name for f in fields(Calls) if f.name not in IN_OTHERS]
+ELSEWHERE = {"measured", "node_seconds"}  # called for guided builds and for images
+NO_FUNCTIONS = {"backends", "name", "legality"}
+EACH = [f.name for f in (*fields(Calls), *fields(Backend)) if f.name not in IN_OTHERS | ELSEWHERE | NO_FUNCTIONS]
 
 
 def small() -> bytes:
@@ -74,7 +78,7 @@ def ends_in_time(tmp_path: Path, **changes: Any) -> str:
 def test_a_step_that_takes_long_is_ended(name: str, compiled: str, tmp_path: Path) -> None:
     verify = None if name == "memory_of" else False
     changes: dict[str, Any] = {"verify": verify, "gain": False, "cache_dir": compiled}
-    said = ends_in_time(tmp_path, calls=replace(Calls(), **{name: for_ever}), **changes)
+    said = ends_in_time(tmp_path, calls=planted(name, for_ever), **changes)
     assert "more than the 3 s allowed" in said
 
 
@@ -90,9 +94,7 @@ def test_a_step_that_takes_much_memory_is_ended(name: str, tmp_path: Path) -> No
     trim()
     here = held(os.getpid())
     with pytest.raises(BudgetError, match=r"MB were taken, more than the \d+ MB allowed"):
-        optimize(
-            small(), tmp_path / "o.onnx", calls=replace(Calls(), **{name: growing}), memory_budget=str(here + ROOM)
-        )
+        optimize(small(), tmp_path / "o.onnx", calls=planted(name, growing), memory_budget=str(here + ROOM))
     assert held(os.getpid()) < MORE * (here + ROOM)
 
 

@@ -11,6 +11,7 @@ import pytest
 from onnx import parser
 
 from onnxfuse import optimize
+from onnxfuse.backends import CPU
 from onnxfuse.build import CompileError
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError
@@ -22,6 +23,7 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import engine
 from onnxfuse.schedule import schedule
+from tests.calls import on_cpu
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y, float[8, 64] z) {
     a = Exp(x)\n y = Softmax<axis = 1>(a)\n b = Tanh(x)\n c = ReduceMean<axes = [1]>(b)\n z = Sub(b, c) }"""
@@ -91,7 +93,7 @@ def test_a_kernel_that_leaves_its_buffers_is_found_and_costs_its_group() -> None
         (out,) = made.outputs
         return replace(made, outputs=(replace(out, shape=(Index.of(8), Index.of(63))),))
 
-    calls = Calls(schedule=spoiled)
+    calls = on_cpu(schedule=spoiled)
     result = optimize(model(), stop_after="render", min_group=1, calls=calls)
     (bug,) = (r for r in result.refusals if r.code == "E-INTERNAL")
     assert "stores out0[" in bug.reason
@@ -106,23 +108,23 @@ def test_a_kernel_that_does_not_compile_costs_itself(tmp_path: Path) -> None:
         return replace(made, text=f"{made.text}\n#error spoiled\n") if "Tanh" in symbol else made
 
     cache = {"cache_dir": str(tmp_path / "cache"), "min_group": 1}
-    result = optimize(model(), tmp_path / "out.onnx", calls=Calls(render=spoiled), **cache)
+    result = optimize(model(), tmp_path / "out.onnx", calls=on_cpu(render=spoiled), **cache)
     assert "E-INTERNAL" in codes(result)
     assert result.kernels == 1
     assert result.verify is not None
     assert result.verify.ok
     assert any("spoiled" in r.reason for r in result.refusals)
     with pytest.raises(CompileError):
-        optimize(model(), tmp_path / "two.onnx", calls=Calls(render=spoiled), strict=True, **cache)
+        optimize(model(), tmp_path / "two.onnx", calls=on_cpu(render=spoiled), strict=True, **cache)
 
 
 def test_a_compiler_that_compiles_nothing_is_no_bug_of_a_kernel(tmp_path: Path) -> None:
     def spoiled(*given: Any) -> Any:
-        made = Calls().registration(*given)
+        made = CPU.registration(*given)
         return replace(made, text="#error spoiled\n")
 
     with pytest.raises(CompileError, match="spoiled") as caught:
-        optimize(model(), tmp_path / "out.onnx", calls=Calls(registration=spoiled), no_cache=True, min_group=1)
+        optimize(model(), tmp_path / "out.onnx", calls=on_cpu(registration=spoiled), no_cache=True, min_group=1)
     assert caught.value.unit == ""
 
 

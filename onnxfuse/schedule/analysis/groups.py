@@ -10,13 +10,13 @@ from onnxfuse.ir.indexing import coefficient, grouped
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 LARGEST = 64  # channels of a group above which tiles are faster
 
 
 def channel_blocks(
-    d: Definition, places: Mapping[str, Place], constants: Container[str], target: Target
+    d: Definition, places: Mapping[str, Place], constants: Container[str], target: Cpu
 ) -> dict[Axis, int]:
     """The channels that lanes run over, and how many of them are a block; empty where `d` sums over no small groups.
 

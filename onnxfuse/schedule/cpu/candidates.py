@@ -14,7 +14,7 @@ from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, Symbol, symbols_of
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 USUAL = 128  # rows, where nothing is known of them
 SIDE = 32  # of an image, likewise
@@ -41,7 +41,7 @@ class Judge:
 
     kernel: Kernel  # its parameters
     symbols: tuple[Symbol, ...]
-    target: Target
+    target: Cpu
     weights: Container[str]
     round_bytes: float
 

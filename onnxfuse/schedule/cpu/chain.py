@@ -26,14 +26,14 @@ from onnxfuse.schedule.cpu.tiles import (
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, inner_axes
 from onnxfuse.schedule.nests.jobs import Job, is_output
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 SHARES = 4  # tiles are divided evenly among as many cores, where rows allow
 LEAST = 8  # rows of a tile, for that
 PAGE = 1024  # elements: rows at such a distance from each other meet in the same few lines of a cache
 
 
-def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
+def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
     """The phase of contractions that share their rows, whose number is known. `kept` are values that are read later."""
     rows = product([a.extent for a in t.rows])
     count, tall = _tiles(t.jobs[0], rows.constant or 1, places, target)
@@ -73,7 +73,7 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: T
     return Phase((Split(u0, u1, tiles),), _work(t.jobs, rows), tuple(frame.locals), (loop,), few=True)
 
 
-def _tiles(job: Job, rows: int, places: dict[str, Place], target: Target) -> tuple[int, int]:
+def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[int, int]:
     """Tiles of the first contraction, and rows of the tallest: parts of an image's lines, or as cores share evenly."""
     tiled = job.tiled
     assert tiled is not None
@@ -127,7 +127,7 @@ def _place(job: Job, t: Together, room: str, begin: Axis) -> Place:
 
 
 def _stage(
-    job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Target
+    job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Cpu
 ) -> tuple[Stmt, ...]:
     """One contraction for a block of tiles (of how many, from the first up to the last): panel by panel.
 

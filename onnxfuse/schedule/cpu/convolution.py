@@ -17,7 +17,7 @@ from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
 from onnxfuse.schedule.cpu.winograd import Division, Windows, windows_of, winograd_phase
 from onnxfuse.schedule.nests.align import Together, partition, together
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 TRANSFORMS = (TWO, FOUR)
 GAIN = 0.9  # share of the direct algorithm's predicted time on few cores that another one may take at most
@@ -79,7 +79,7 @@ def _guesses(t: Tiled, w: Windows) -> dict[str, int]:
     return {s.name: LINE if s in images else 1 for s in others | images}
 
 
-def divisions_of(t: Tiled, w: Windows, target: Target) -> Iterator[Division]:
+def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[Division]:
     """The divisions of the work that are worth a prediction."""
     columns, depth = product([a.extent for a in t.columns]).constant or 0, w.channel.extent.constant or 0
     for transform in TRANSFORMS:

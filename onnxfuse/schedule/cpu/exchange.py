@@ -20,12 +20,12 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 SIDE = "places"  # a panel of the image
 
 
-def exchanged_phase(job: Job, places: dict[str, Place], target: Target) -> Phase:
+def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     """The phase of a contraction with its sides exchanged: for each panel of places all filters, tile by tile."""
     t = job.tiled
     assert t is not None

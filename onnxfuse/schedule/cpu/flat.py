@@ -29,7 +29,7 @@ from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.transpose import turned
 from onnxfuse.schedule.nests.windows import jammed
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
@@ -39,7 +39,7 @@ SCARCE = 64  # rows that are too few for the tasks of a large machine
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
-def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Target) -> Phase:
+def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
     """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
@@ -159,7 +159,7 @@ def _cut_phase(
 
 
 def _window(
-    goals: list[Goal], loops: list[Level], points: tuple[int, ...] | None, target: Target
+    goals: list[Goal], loops: list[Level], points: tuple[int, ...] | None, target: Cpu
 ) -> tuple[tuple[Axis, tuple[Stmt, ...]] | None, Strip | None]:
     """Jammed loops over the last row and the vector axis, cut at `points` or in strips; none where they do not fit."""
     *rows, vector = loops
@@ -236,7 +236,7 @@ class Strip:
         return Axis("strip0", self.extent), Axis("strip1", self.extent + 1)
 
 
-def _strip(goal: Goal, loops: list[Level], target: Target) -> Strip | None:
+def _strip(goal: Goal, loops: list[Level], target: Cpu) -> Strip | None:
     """Strips for a window over lines, where a line as a whole is too long and a strip is not too narrow."""
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     channels, line = loops[-1].axis.extent.constant, loops[-2].axis.extent.constant if len(loops) > 1 else None

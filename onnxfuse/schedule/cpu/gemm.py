@@ -33,7 +33,7 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Part, Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 PACKED = "packed"
 SUMS = "partial"
@@ -81,7 +81,7 @@ class Shape:
         return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}"
 
 
-def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
+def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
     """The ways through a contraction whose times are to be compared; the left side is read at `offset`.
 
     Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
@@ -126,7 +126,7 @@ def shapes_of(t: Tiled, offset: Index, target: Target) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(ways))
 
 
-def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
+def _chunks(depth: int, how: Product, rows: int, target: Cpu) -> int:
     """Parts of the depth of which one of all rows stays in half of L2."""
     most = target.l2_bytes // 2 // (how.left.bytes * rows)  # steps of a part
     if depth <= most:
@@ -135,7 +135,7 @@ def _chunks(depth: int, how: Product, rows: int, target: Target) -> int:
     return next((n for n in parts if depth // n <= most), 1)
 
 
-def height(t: Tiled, offset: Index, target: Target) -> int:
+def height(t: Tiled, offset: Index, target: Cpu) -> int:
     """Rows of a tile.
 
     Rows that go on at one distance from line to line are divided into tiles of equal height; others line by line, where
@@ -151,7 +151,7 @@ def height(t: Tiled, offset: Index, target: Target) -> int:
     return balanced(rows, most)
 
 
-def gemm_ways(t: Together, places: dict[str, Place], target: Target) -> tuple[Way, ...]:
+def gemm_ways(t: Together, places: dict[str, Place], target: Cpu) -> tuple[Way, ...]:
     """The ways through one contraction, each as its phases and the scratch that they share."""
     job = t.jobs[0]
     tiled = job.tiled
@@ -265,7 +265,7 @@ def _main_phase(
     m: Axis,
     first: Axis,
     panel: Axis,
-    target: Target,
+    target: Cpu,
     sums: tuple[str, Index],
     finish: tuple[Stmt, ...],
 ) -> Phase:
@@ -322,7 +322,7 @@ def _main_phase(
     return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*before, loop))
 
 
-def _work(s: Shape, t: Tiled, target: Target) -> Index:
+def _work(s: Shape, t: Tiled, target: Cpu) -> Index:
     """Serial picoseconds, roughly: multiply-adds at the peak, and the way of weights that are in no cache."""
     columns = product([a.extent for a in t.columns])
     step = round(2e3 / target.gflops * t.product.left.bytes / F32.bytes)

@@ -13,12 +13,12 @@ from onnxfuse.cost.count import CALL, SEGMENT, SymbolUnknown
 from onnxfuse.ir.indexing import product
 from onnxfuse.schedule.cpu.winograd import STEP, Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 LOOPS = 2  # cycles of the loops around what is done with a vector
 
 
-def least_seconds(t: Tiled, w: Windows, d: Division, target: Target, sizes: Mapping[str, int]) -> float:
+def least_seconds(t: Tiled, w: Windows, d: Division, target: Cpu, sizes: Mapping[str, int]) -> float:
     """A lower bound of what is predicted for a division of the work; 0 where an extent is not known."""
     try:
         images, places = ([number(a.extent, sizes) for a in axes] for axes in (w.images, w.place))

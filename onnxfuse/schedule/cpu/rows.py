@@ -38,10 +38,10 @@ from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, in
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.schedule.passes.prefetch import LONG, fetched
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
-def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Container[str], target: Target) -> Phase:
+def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Container[str], target: Cpu) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already).
 
     `large` are outputs that go past the caches.
@@ -82,7 +82,7 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Cont
 SHORT = 1024  # elements of a row up to which several rows are reduced together
 
 
-def short_rows(t: Together, target: Target) -> bool:
+def short_rows(t: Together, target: Cpu) -> bool:
     """Whether rows are so short, and so many, that finishing each reduction alone would cost more than its sums."""
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     lengths = [product([r.extent for r in n.ranges]).constant for n in reduces]
@@ -91,7 +91,7 @@ def short_rows(t: Together, target: Target) -> bool:
     return bool(lengths) and all(n is not None and n <= SHORT for n in lengths) and enough and bool(t.rows)
 
 
-def _tall(t: Together, target: Target) -> int:
+def _tall(t: Together, target: Cpu) -> int:
     """Rows of a window: those of a register tile, or as many as a vector has lanes."""
     return target.rows if any(j.tiled is not None for j in t.jobs) else target.lanes
 
@@ -145,7 +145,7 @@ def _row_loops(
     return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
 
 
-def _stages(t: Together, frame: Frame, kept: set[str], target: Target) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
+def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
     """Statements before the rows (right sides) and inside them, in order of the jobs."""
     before: list[Stmt] = []
     inside: list[Stmt] = []
@@ -255,7 +255,7 @@ def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) 
     return Goal(goal.buffer, goal.offset, goal.value, {made: (here.source, here.index[0])})
 
 
-def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Target) -> tuple[Stmt, ...]:
+def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tuple[Stmt, ...]:
     """A contraction of the window's rows with panels, and its epilogue."""
     tiled = job.tiled
     assert tiled is not None

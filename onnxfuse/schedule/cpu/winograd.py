@@ -26,7 +26,7 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
 PAD = 16  # elements between one product's matrix and the next, so that they do not meet in one set of a cache
@@ -96,7 +96,7 @@ def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
     return (rows[0], taps[0]) if (e - rows[0] - taps[0]).constant is not None else None
 
 
-def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> Phase:
+def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> Phase:
     """The one phase of such a convolution."""
     return _Winograd(job, w, division, places, target).phase()
 
@@ -104,7 +104,7 @@ def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, P
 class _Winograd:
     """A phase while it is built: sizes, axes, and the places of what a task holds."""
 
-    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Target) -> None:
+    def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> None:
         assert job.tiled is not None
         self.job, self.tiled, self.w, self.division, self.places = job, job.tiled, w, division, places
         self.transform, self.lanes, self.width = division.transform, target.lanes, target.panel

@@ -28,7 +28,7 @@ from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.sides import exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class Prepared:
 
 
 def prepare(
-    c: Canonical, constants: Container[str], target: Target, half: DType | None = None, *, exchange: bool = False
+    c: Canonical, constants: Container[str], target: Cpu, half: DType | None = None, *, exchange: bool = False
 ) -> Prepared:
     """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
 
@@ -184,9 +184,7 @@ def is_output(name: str) -> bool:
     return name.startswith("out") and "%" not in name
 
 
-def _tiled(
-    c: Contraction, done: Prepared, constants: Container[str], target: Target, half: DType | None
-) -> Tiled | None:
+def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
     """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
     before = len(done.jobs)
     for how in _products(c, constants, target, half):
@@ -198,7 +196,7 @@ def _tiled(
 
 
 def _tiled_in_exchange(
-    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Target
+    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Cpu
 ) -> Tiled | None:
     """The contraction with its sides exchanged, the padding of its image written out before."""
     layout = filters_layout(c, done.places, done.shapes, constants, target)
@@ -216,7 +214,7 @@ def _tiled_in_exchange(
     return exchanged(c, nest, image, done.places)
 
 
-def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
+def _products(c: Contraction, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
     """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
@@ -227,7 +225,7 @@ def _products(c: Contraction, constants: Container[str], target: Target, half: D
     return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
 
 
-def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Target) -> Tiled | None:
+def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     parts = _joined(c, done, how)
     left = parts[0].load if parts else _left(c, done, how.left)
     offset = done.places[left.source].offset(left.index)
@@ -333,9 +331,7 @@ def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
     return Load(name, tuple(map(Index.of, old)), rows)
 
 
-def _coded_right(
-    c: Contraction, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Target
-) -> Load | None:
+def _coded_right(c: Contraction, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Cpu) -> Load | None:
     """Constant codes as panels with the sums of their columns; None where their layout is another already."""
     assert isinstance(c.right, Load)
     name, width = c.right.source, target.panel
@@ -350,7 +346,7 @@ def _coded_right(
     return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
 
 
-def _right(c: Contraction, done: Prepared, constants: Container[str], target: Target, how: Product) -> Load | None:
+def _right(c: Contraction, done: Prepared, constants: Container[str], target: Cpu, how: Product) -> Load | None:
     """The right side as panels: a constant in panel layout, or a copy made at run time."""
     width = target.panel
     right = c.right

@@ -15,7 +15,7 @@ from onnxfuse.schedule.analysis.contract import Contraction, panel_layout
 from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
 def operand_of(x: Scalar) -> Load:
@@ -29,7 +29,7 @@ def filters_layout(
     places: Mapping[str, Place],
     shapes: Mapping[str, tuple[Index, ...]],
     constants: Container[str],
-    target: Target,
+    target: Cpu,
 ) -> Layout | None:
     """The layout of filters that are rows of tiles; None where the places of the image do not lie side by side."""
     image, filters = c.left, c.right

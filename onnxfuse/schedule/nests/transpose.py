@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 SHORTEST = 8  # elements of an axis that is worth it
 LONGEST = 256  # elements of a source's row that are copied in one go
@@ -29,7 +29,7 @@ TURNED = "turned"  # buffers of blocks, with a number
 FAR = Index.of(2**40)  # more than any index
 
 
-def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Target) -> Phase | None:
+def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu) -> Phase | None:
     """The phase of elementwise work that turns a source, or None where it is something else."""
     turn = _turn(goal, axes)
     if turn is None:

@@ -11,10 +11,10 @@ from onnxfuse.ir.index import ONE, Axis
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.kernel import Accumulate, Let, Loop, Param, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.scalar import Scalar
-from onnxfuse.target import Target
+from onnxfuse.target import Cpu
 
 
-def too_large(outputs: Sequence[Param], target: Target) -> frozenset[str]:
+def too_large(outputs: Sequence[Param], target: Cpu) -> frozenset[str]:
     """Outputs that are known to be so large that nothing of them would stay in any cache."""
     sizes = {p.name: product(p.shape).constant or 0 for p in outputs if p.dtype == F32}
     return frozenset(name for name, size in sizes.items() if 4 * size >= 2 * target.l3_bytes)

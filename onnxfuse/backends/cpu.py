@@ -1,0 +1,79 @@
+"""The backend of CPUs: C++ with vectors and register tiles, in a library of ONNX Runtime's CPU provider."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from onnxfuse.backends.row import Backend
+from onnxfuse.build import TILES, build_library
+from onnxfuse.build.cache import Cache
+from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.cost import cost_of
+from onnxfuse.cost.fusions import group_seconds
+from onnxfuse.cost.runtime import node_seconds
+from onnxfuse.ir.dtype import BF16
+from onnxfuse.ir.kernel import Kernel, products_of
+from onnxfuse.measure.machine import calibrated
+from onnxfuse.plan import legality
+from onnxfuse.render.cpp import kernel_text, render, tiles_sources
+from onnxfuse.render.ort_glue import registration
+from onnxfuse.schedule import schedule
+from onnxfuse.target import Cpu
+
+ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
+
+
+def measured(target: Cpu, cache: Cache | None) -> Cpu | None:
+    """The machine class with what `onnxfuse doctor --calibrate` measured here; None where nothing was."""
+    machine = calibrated(target, cache)
+    return None if machine is None else machine.target(target)
+
+
+def points(target: Cpu) -> Sequence[Cpu]:
+    """One core of a machine, and all."""
+    return tuple(replace(target, cores=cores) for cores in dict.fromkeys((1, target.cores)))
+
+
+def headers() -> Sequence[str]:
+    """The headers of tiles and vector functions."""
+    return [path.read_text(encoding="utf-8") for path in sorted(TILES.glob("*.h"))]
+
+
+def flags(target: Cpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """Those of the machine class, and that of the instruction that rounds where it is used."""
+    own = (f"-m{ROUNDING}", "-DONNXFUSE_ROUNDS") if any(_rounds(target, kernel) for kernel in kernels) else ()
+    return (*target.compiled, *own)
+
+
+def features(target: Cpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """Those of the machine class, and those of the kernels' own."""
+    special = [name for p in products_of(kernels) for name in p.features]
+    special += [ROUNDING for kernel in kernels if _rounds(target, kernel)]
+    return tuple(dict.fromkeys((*target.features, *special)))
+
+
+def _rounds(target: Cpu, kernel: Kernel) -> bool:
+    """Whether a kernel stores numbers that an instruction of the target rounds."""
+    return ROUNDING in target.extras and any(p.dtype == BF16 for p in kernel.outputs)
+
+
+CPU: Backend[Cpu] = Backend(
+    name=Cpu.backend,
+    legality=legality.CPU,
+    measured=measured,
+    points=points,
+    schedule=schedule,
+    kernel_cost=cost_of,
+    node_seconds=node_seconds,
+    group_seconds=group_seconds,
+    kernel_text=kernel_text,
+    render=render,
+    support=tiles_sources,
+    headers=headers,
+    flags=flags,
+    features=features,
+    registration=registration,
+    find_toolchain=find_toolchain,
+    build_library=build_library,
+)

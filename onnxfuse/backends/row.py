@@ -1,0 +1,101 @@
+"""What a backend is: a row of the functions of other rooms that a build calls, for one class of targets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, Protocol, TypeVar
+
+from onnxfuse.build import Library
+from onnxfuse.build.cache import Cache
+from onnxfuse.build.toolchain import Toolchain
+from onnxfuse.cost import Cost
+from onnxfuse.cost.runtime import Call, Tensor
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Decision, Node
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.layout import Layout
+from onnxfuse.lower import Lowered
+from onnxfuse.plan.legality import Legality
+from onnxfuse.render.ort_glue import Variant
+from onnxfuse.render.source import Source
+from onnxfuse.target import Target
+
+T = TypeVar("T", bound=Target)
+T_contra = TypeVar("T_contra", bound=Target, contravariant=True)
+
+
+class Schedule(Protocol[T_contra]):
+    """A lowered group to a kernel for a target; weights may be held in `half`, and come round after so many bytes."""
+
+    def __call__(
+        self,
+        lowered: Lowered,
+        layouts: Mapping[str, Layout],
+        constants: Container[str],
+        target: T_contra,
+        half: DType | None,
+        round_bytes: float,
+        *,
+        winograd: bool,
+        exchange: bool,
+    ) -> Kernel | Decision:
+        """The kernel, or why there is none."""
+
+
+class KernelCost(Protocol[T_contra]):
+    """The predicted cost of a kernel whose `constants` come round after `round_bytes`, at extents of its symbols."""
+
+    def __call__(
+        self,
+        kernel: Kernel,
+        target: T_contra,
+        constants: Container[str],
+        round_bytes: float,
+        symbols: Mapping[str, int] | None = None,
+    ) -> Cost | None:
+        """The cost; None where it depends on a symbol that is not given."""
+
+
+class BuildLibrary(Protocol):
+    """Sources and registration code to a library."""
+
+    def __call__(
+        self,
+        sources: Sequence[Source],
+        glue: Source,
+        toolchain: Toolchain,
+        cache: Cache | None,
+        jobs: int,
+        out: Path,
+        time_limit: float | None = None,
+    ) -> Library:
+        """The library at `out`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Backend(Generic[T]):
+    """A row: each field is called by the pipeline, and says what the function gives.
+
+    The planner: `legality`, which has the targets too. `measured` is a target with the numbers of this machine, where
+    they were measured; `points` are those of a target that a prediction is made for (its numbers of cores).
+    """
+
+    name: str
+    legality: Legality
+    measured: Callable[[T, Cache | None], T | None]
+    points: Callable[[T], Sequence[T]]
+    schedule: Schedule[T]
+    kernel_cost: KernelCost[T]
+    node_seconds: Callable[[Call, T], float]  # of the runtime's own nodes
+    group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], T, float], float]
+    kernel_text: Callable[[Kernel], str]  # what tells kernels apart
+    render: Callable[[Kernel, str, str, tuple[str, ...]], Source]
+    support: Callable[[Iterable[Kernel], str, tuple[str, ...]], Sequence[Source]]  # sources that kernels share
+    headers: Callable[[], Sequence[str]]  # texts that sources include
+    flags: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # of the compiler, for these kernels
+    features: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # what a processor must have for these kernels
+    registration: Callable[[str, Sequence[Variant]], Source]
+    find_toolchain: Callable[[str, str], Toolchain]
+    build_library: BuildLibrary

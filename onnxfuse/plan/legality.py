@@ -1,0 +1,41 @@
+"""What a backend decides about groups: in which order they are grown, and what may be in one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.graph import Graph
+from onnxfuse.plan.chain import chain_refusal
+from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
+from onnxfuse.plan.storage_types import stores
+from onnxfuse.target import targets_of
+
+Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: what each node makes, and its kind
+
+
+@dataclass(frozen=True, slots=True)
+class Legality:
+    """The planner's table of a backend, whose own `Target` the functions take.
+
+    `targets` are those of `--arch` values, best first. `chained` says why a contraction with weights does not join a
+    group that holds one: it is given the graph, the group's members, operator and kind of the node, a target, and
+    whether weights are held in 32 bits. `stores` says whether a target keeps values between kernels in a type.
+    """
+
+    anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, the first ones first
+    most_nodes: int  # of a group
+    targets: Callable[[Sequence[str]], Sequence[Any]]
+    chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
+    stores: Callable[[DType, Any], bool]
+
+
+CPU = Legality(
+    anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
+    most_nodes=64,
+    targets=targets_of,
+    chained=chain_refusal,
+    stores=stores,
+)

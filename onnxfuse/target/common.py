@@ -1,0 +1,27 @@
+"""What all machine classes have in common: `Target`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A machine class that kernels are made for: its name, and how code for it is compiled and chosen.
+
+    What its scheduler may count on is said by a class for each backend, which has a row in `backends/`.
+    """
+
+    backend: ClassVar[str]
+
+    name: str
+    machine: str  # the architecture of the host, as `uname -m` spells it; empty: any
+    flags: tuple[str, ...]  # of the machine, for the compiler, gcc spelling
+    features: tuple[str, ...]  # what the processor must have before kernels are registered, gcc spelling
+    extras: tuple[str, ...] = ()  # features besides, which a library asks for that has kernels that need them
+
+    @property
+    def identifier(self) -> str:
+        """The name as a C identifier."""
+        return self.name.replace("-", "_")

@@ -1,0 +1,91 @@
+"""Machine classes of CPUs: what the scheduler may count on (`Cpu`), and a row for each."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import ClassVar
+
+from onnxfuse.target.common import Target
+from onnxfuse.target.processors import PROCESSORS, Processor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cpu(Target):
+    """CPUs with vectors. Lanes are fp32 lanes of one vector; sizes in bytes.
+
+    Targets of one library have one `panel`, since they share the packed weights: some register tiles of each of them,
+    which are two vectors wide.
+    """
+
+    backend: ClassVar[str] = "cpu"
+
+    lanes: int
+    rows: int  # rows of one register tile
+    panel: int  # columns of one packed weight panel
+    l1_bytes: int
+    l2_bytes: int
+    gflops: float  # per core, fp32
+    bandwidth: float  # GB/s per core beyond the caches
+    cores: int = 2  # that predictions are for
+    l3_bytes: int = 32 << 20
+    l2_gbps: float = 190.0  # read by one core from each level, again and again
+    l3_gbps: float = 60.0
+    memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
+    dispatch_us: float = 1.0  # until a kernel begins, and its node is done
+    barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
+    processor: str = ""  # the family that the numbers are of; empty: what the slower ones of the class have
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """All flags of this target: those of the machine, the namespace of its code, the panels that it reads."""
+        return (*self.flags, f"-DONNXFUSE_ISA={self.identifier}", f"-DONNXFUSE_PANEL={self.panel}")
+
+    @property
+    def cycle(self) -> float:
+        """Seconds of a cycle in which two vectors are multiplied and added."""
+        return 4 * self.lanes / self.gflops * 1e-9
+
+    def on(self, p: Processor) -> Cpu:
+        """The machine class with the numbers of a family of processors, whose units may be wider than its vectors."""
+        numbers = {name: value for name, value in asdict(p).items() if name not in ("name", "lanes", "gflops")}
+        return replace(self, processor=p.name, gflops=p.gflops * min(1.0, self.lanes / p.lanes), **numbers)
+
+
+EXTRAS = ("avx512bf16",)  # features that some machines of the widest class have
+
+# Everything that a compiler may use when told -march, so that what a processor lacks is never met.
+_V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
+_V3 = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe")
+_V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
+_WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
+
+AMX_FEATURES = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")  # what tiles on the matrix unit may use
+
+_K, _M = 1 << 10, 1 << 20
+
+# In the order of preference.
+CPUS: dict[str, Cpu] = {
+    row.name: row
+    for row in (
+        Cpu(
+            "sapphirerapids", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=48 * _K, l2_bytes=2 * _M,
+            gflops=180.0, bandwidth=13.0, extras=AMX_FEATURES,
+        ).on(PROCESSORS["sapphire-rapids"]),
+        Cpu(
+            "x86-64-v4", "x86_64", _WIDE, _V4, lanes=16, rows=14, panel=32, l1_bytes=32 * _K, l2_bytes=1 * _M,
+            gflops=200.0, bandwidth=20.0,
+        ),
+        Cpu(
+            "x86-64-v3", "x86_64", ("-march=x86-64-v3",), _V3, lanes=8, rows=6, panel=16, l1_bytes=32 * _K,
+            l2_bytes=1 * _M, gflops=80.0, bandwidth=20.0,
+        ),
+        Cpu(
+            "aarch64", "aarch64", ("-march=armv8-a",), (), lanes=4, rows=12, panel=8, l1_bytes=32 * _K,
+            l2_bytes=512 * _K, gflops=40.0, bandwidth=10.0,
+        ),
+        Cpu(
+            "generic", "", (), (), lanes=4, rows=4, panel=8, l1_bytes=32 * _K, l2_bytes=512 * _K,
+            gflops=20.0, bandwidth=8.0,
+        ),
+    )
+}  # fmt: skip
