@@ -11,6 +11,7 @@ from functools import partial, reduce
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import free_axes, in_guards, rebuild
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32, I8, I32, U8, DType
 from onnxfuse.ir.index import ONE, Axis, Index
 from onnxfuse.ir.indexing import product
@@ -35,10 +36,10 @@ class Side:
 
 def sides_of(total: Reduce) -> tuple[Side, Side] | None:
     """The two sides of a sum of products of codes; None where it is something else."""
-    body, ranges = total.body[0], frozenset(total.ranges)
-    if total.combine != "sum" or total.dtype not in (F32, I32) or not isinstance(body, Apply) or body.fn != "mul":
+    found, ranges = contraction_of((), total), frozenset(total.ranges)
+    if found is None or total.dtype not in (F32, I32):
         return None
-    left, right = (_side(x, ranges) for x in body.args)
+    left, right = _side(found.left, ranges), _side(found.right, ranges)
     return (left, right) if left is not None and right is not None else None
 
 

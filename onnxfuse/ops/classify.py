@@ -8,11 +8,12 @@ with a broadcast bias and a Slice that flips are told apart. Facts are computed 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 
 from onnxfuse.ir.affine import split_axes
-from onnxfuse.ir.compose import indices_of, inline, loads, walk
+from onnxfuse.ir.compose import free_axes, indices_of, inline, loads, walk
+from onnxfuse.ir.contraction import Contraction, contraction_of
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, nonnegative
@@ -52,19 +53,6 @@ _FIRST: dict[MapType, tuple[tuple[MapType, str], ...]] = {
 def combine(first: MapType, second: MapType) -> tuple[MapType, str]:
     """The type of two fused operators, and DNNFusion's verdict: G fuse, Y legal but measure, X do not fuse."""
     return _FIRST[first][_SECOND.index(second)]
-
-
-@dataclass(frozen=True, slots=True)
-class Contraction:
-    """sum over `k` of left * right: `batch` axes index both operands, `m` only the left one, `n` only the right one."""
-
-    reduce: Reduce
-    left: Load
-    right: Load
-    batch: tuple[Axis, ...]
-    m: tuple[Axis, ...]
-    n: tuple[Axis, ...]
-    k: tuple[Axis, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +101,7 @@ def node_facts(graph: Graph, node: Node, definitions: tuple[Definition, ...]) ->
     types = _types(maps, _shapes(graph, maps))
     edges = tuple(types.get(i) for i in node.inputs)
     live = [t for i, t in zip(node.inputs, edges, strict=True) if t is not None and i not in graph.constants]
-    found = [c for d in definitions if (c := contraction_axes(d)) is not None]
+    found = [c for d in definitions if (c := contraction_in(d)) is not None]
     return NodeFacts(
         definitions,
         edges,
@@ -274,30 +262,23 @@ def _decodable(strides: Mapping[Axis, Index | None]) -> bool:
 # Nodes ----------------------------------------------------------------------------------------------------------------
 
 
-def contraction_axes(d: Definition) -> Contraction | None:
+def contraction_in(d: Definition) -> Contraction | None:
     """The contraction in a definition: a sum of products of two elements that both depend on all summed axes."""
-    for reduce in walk(d.value):
-        if not isinstance(reduce, Reduce) or reduce.combine != "sum":
+    for x in walk(d.value):
+        if not isinstance(x, Reduce):
             continue
-        body = _uncast(reduce.body[0])
-        if not isinstance(body, Apply) or body.fn != "mul":
-            continue
-        left, right = map(_uncast, body.args)
-        if isinstance(left, Load) and isinstance(right, Load) and left != right:
-            return _split_axes(d, reduce, left, right)
+        found = contraction_of(d.axes, replace(x, body=(_uncast(x.body[0]),)))
+        if found is not None:
+            found = replace(found, left=_uncast(found.left), right=_uncast(found.right))
+            if isinstance(found.left, Load) and isinstance(found.right, Load) and found.left != found.right:
+                return found if _sums_all(found) else None
     return None
 
 
-def _split_axes(d: Definition, reduce: Reduce, left: Load, right: Load) -> Contraction | None:
-    a, b = (frozenset().union(*map(axes_of, (*x.index, *(g.index for g in x.guards)))) for x in (left, right))
-    if not all(r in a and r in b for r in reduce.ranges):
-        return None
-    if any(x not in a and x not in b and x.extent != ONE for x in d.axes):
-        return None
-    batch = tuple(x for x in d.axes if x in a and x in b)
-    n = tuple(x for x in d.axes if x in b and x not in a)
-    m = tuple(x for x in d.axes if x not in b)
-    return Contraction(reduce, left, right, batch, m, n, reduce.ranges)
+def _sums_all(c: Contraction) -> bool:
+    """Whether both factors depend on all that is summed over, and all axes longer than 1 are of one of them."""
+    a, b = free_axes(c.left), free_axes(c.right)
+    return {*c.ranges} <= a & b and {x for x in c.axes if x.extent != ONE} <= a | b
 
 
 def _uncast(x: Scalar) -> Scalar:

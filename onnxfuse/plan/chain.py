@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.cost import OVERLAP, ROUND
-from onnxfuse.ir.compose import free_axes, walk
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import Apply, Load, Reduce
+from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.plan.kinds import WEIGHTS, Kind
 from onnxfuse.target import Cpu
 
@@ -45,17 +46,13 @@ def product_of(graph: Graph, kind: Kind) -> Product:
     """The sizes of a contraction with weights."""
     d = kind.definitions[0]
     reduce = next(n for n in walk(d.value) if isinstance(n, Reduce))
-    body = reduce.body[0]
-    assert isinstance(body, Apply)
-    left, right = body.args
-    if all(n.source in graph.constants for n in walk(left) if isinstance(n, Load)):
-        left, right = right, left
-    columns = [a for a in d.axes if a in free_axes(right)]
-    rows = [a for a in d.axes if a not in columns]
-    ranges = set(reduce.ranges)
-    whole = isinstance(left, Load) and not left.guards and _whole(left.index, {*rows, *ranges})
+    found = contraction_of(d.axes, reduce)
+    assert found is not None, "plan: a contraction with weights is a sum of products"
+    c = found.weights_right(lambda x: all(n.source in graph.constants for n in loads(x)))
+    left, right = c.left, c.right
+    whole = isinstance(left, Load) and not left.guards and _whole(left.index, {*c.rows, *c.ranges})
     source = left.source if isinstance(left, Load) and whole else None
-    sizes = [product([a.extent for a in part]) for part in (rows, reduce.ranges, columns)]
+    sizes = [product([a.extent for a in part]) for part in (c.rows, c.ranges, c.columns)]
     plain = isinstance(right, Load) and right.dtype == F32 and right.source in graph.constants
     return Product(sizes[0], sizes[1], sizes[2], source, plain)
 

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from onnxfuse.ir.codes import sides_of
 from onnxfuse.ir.compose import loads, sources, walk
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.graph import Decision, Graph, Node, TensorType
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce
@@ -161,8 +162,9 @@ def _constant(graph: Graph, i: int) -> bool:
 def _factors(d: Definition) -> Iterator[set[str]]:
     """What the two factors of a sum of products read, where they read different tensors."""
     for x in walk(d.value):
-        if isinstance(x, Reduce) and x.combine == "sum" and isinstance(x.body[0], Apply) and x.body[0].fn == "mul":
-            left, right = ({n.source for n in loads(a)} for a in x.body[0].args)
+        found = contraction_of(d.axes, x) if isinstance(x, Reduce) else None
+        if found is not None:
+            left, right = ({n.source for n in loads(a)} for a in (found.left, found.right))
             if left and right and not left & right:
                 yield from (left, right)
 

@@ -6,12 +6,13 @@ from collections.abc import Container, Mapping
 from dataclasses import dataclass
 
 from onnxfuse.ir.codes import sides_of
-from onnxfuse.ir.compose import cost, free_axes, loads, walk
+from onnxfuse.ir.compose import cost, loads, walk
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Const, Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 
 WEIGHTS = "weights"  # a contraction with a constant side
@@ -117,21 +118,20 @@ def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
 
 def _contraction(d: Definition, reduce: Reduce, *weights: Container[str]) -> str | None:
     """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
-    body = reduce.body[0]
-    if reduce.combine != "sum" or not isinstance(body, Apply) or body.fn != "mul":
+    found = contraction_of(d.axes, reduce)
+    if found is None or (reduce.dtype != F32 and sides_of(reduce) is None):
         return None
-    if reduce.dtype != F32 and sides_of(reduce) is None:
+
+    def constant(x: Scalar) -> bool:
+        read = {n.source for n in loads(x)}
+        return bool(read) and all(any(v in w for w in weights) for v in read)
+
+    c = found.weights_right(constant)
+    if constant(c.left):
         return None
-    sides = [free_axes(a) & set(d.axes) for a in body.args]
-    names = [{n.source for n in loads(a)} for a in body.args]
-    constant = [bool(s) and all(any(v in w for w in weights) for v in s) for s in names]
-    only = [sides[0] - sides[1], sides[1] - sides[0]]
-    if constant[0] != constant[1]:
-        own = only[0] if constant[0] else only[1]
-        return WEIGHTS if _wide(tuple(a.extent for a in own)) and not sides[0] & sides[1] else None
-    if constant[0]:
-        return None
-    return BATCHED if (only[0] and only[1]) or any(only) else None
+    if constant(c.right):
+        return WEIGHTS if _wide(tuple(a.extent for a in c.columns)) and not c.batch else None
+    return BATCHED if c.columns or c.swapped.columns else None
 
 
 def _wide(extents: tuple[Index, ...]) -> bool:

@@ -1,7 +1,6 @@
 """Contractions recognised from index maps: which factor is the left side, which the right, and which axes are what.
 
-A reduction is a contraction when it sums a product of two factors. Free axes that only the left factor mentions are
-rows, those of the right alone columns, those of both batch (as in MLIR linalg's structured operations).
+Scales that do not depend on the ranges, and all that follows the sum, are kept apart from it (`finish`).
 """
 
 from __future__ import annotations
@@ -11,7 +10,8 @@ from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import bijective
 from onnxfuse.ir.codes import MOST, Side, is_flat, scaled, sides_of
-from onnxfuse.ir.compose import free_axes, loads, rebuild, walk
+from onnxfuse.ir.compose import free_axes, rebuild, walk
+from onnxfuse.ir.contraction import Contraction, scaled_contraction
 from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.indexing import coefficient, flatten, product
@@ -24,8 +24,8 @@ DEEP = 64  # steps of a sum over windows that pay for columns computed in vain
 
 
 @dataclass(frozen=True, slots=True)
-class Contraction:
-    """definition = finish(sum over ranges of left * right); `finish` reads the sum as the variable %acc.
+class Contracted:
+    """A contraction for tiles: definition = finish(sum over ranges of left * right); `finish` reads the sum as %acc.
 
     Operands that are loads have the element type that they have in memory; they are multiplied as float32.
     With `zeros`, the zero points of both sides, left and right are codes, their differences from them are multiplied,
@@ -48,21 +48,7 @@ def reductions(x: Scalar) -> list[Reduce]:
     return [n for n in walk(x) if isinstance(n, Reduce)]
 
 
-def _factors(x: Scalar, ranges: frozenset[Axis]) -> tuple[list[Scalar], list[tuple[str, Scalar]]]:
-    """x as a product: factors that depend on the ranges, and what multiplies or divides the sum afterwards."""
-    if not free_axes(x) & ranges:
-        return [], [("mul", x)]
-    if isinstance(x, Apply) and x.fn == "mul":
-        left, after_left = _factors(x.args[0], ranges)
-        right, after_right = _factors(x.args[1], ranges)
-        return left + right, after_left + after_right
-    if isinstance(x, Apply) and x.fn == "div" and not free_axes(x.args[1]) & ranges:
-        inner, after = _factors(x.args[0], ranges)
-        return inner, [*after, ("div", x.args[1])]
-    return [x], []
-
-
-def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
+def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
     """The contraction in a definition, or None when it has none (or more than one reduction)."""
     found = reductions(d.value)
     if len(found) != 1:
@@ -71,31 +57,28 @@ def recognise(d: Definition, constants: Container[str]) -> Contraction | None:
     coded = sides_of(reduce)
     if coded is not None and any(side.codes.source in constants for side in coded):
         return _coded(d, reduce, *coded, constants)
-    if reduce.combine != "sum" or reduce.dtype != F32:
+    scaled_sum = scaled_contraction(d.axes, reduce) if reduce.dtype == F32 else None
+    if scaled_sum is None:
         return None
-    factors, after = _factors(reduce.body[0], frozenset(reduce.ranges))
-    if len(factors) != 2 or any(not isinstance(f, (Load, Apply)) for f in factors):
+    c, after = scaled_sum
+    if any(not isinstance(f, (Load, Apply)) for f in (c.left, c.right)):
         return None
-    left, right = _sides(d, as_held(factors[0]), as_held(factors[1]), constants)
+    left, right = _sides(d, as_held(c.left), as_held(c.right), constants)
     total: Scalar = Load(ACC, (), F32)
     for fn, value in after:
         total = apply(fn, total, value)
     return _contraction(d, reduce, left, right, total)
 
 
-def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contraction | None:
-    mine, other = free_axes(left), free_axes(right)
-    free = [a for a in d.axes if a.extent != ONE]
-    batch = tuple(a for a in free if a in mine and a in other)
-    columns = tuple(a for a in free if a in other and a not in mine)
-    rows = tuple(a for a in free if a not in other)
-    if not columns:
+def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, total: Scalar) -> Contracted | None:
+    c = Contraction(tuple(a for a in d.axes if a.extent != ONE), reduce.ranges, left, right)
+    if not c.columns:
         return None
     finish = rebuild(d.value, lambda n: total if n == reduce else None, lambda i: i)
-    return Contraction(d, left, right, batch, rows, columns, reduce.ranges, finish)
+    return Contracted(d, left, right, c.batch, c.rows, c.columns, reduce.ranges, finish)
 
 
-def worth_tiles(c: Contraction) -> bool:
+def worth_tiles(c: Contracted) -> bool:
     """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile.
 
     Windows with fewer columns are read again for each of their taps: a tile pays for what it computes in vain.
@@ -111,7 +94,7 @@ def as_held(x: Scalar) -> Scalar:
     return inner if isinstance(inner, Load) and inner.dtype.accumulator == F32 else x
 
 
-def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Container[str]) -> Contraction | None:
+def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Container[str]) -> Contracted | None:
     """A contraction of codes with constant codes: a zero point for the left ones, one for each column or for all."""
     if _sides(d, one.codes, two.codes, constants)[0] is not one.codes:
         one, two = two, one
@@ -137,7 +120,7 @@ def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -
     return (two, one) if last in free_axes(one) and last not in free_axes(two) else (one, two)
 
 
-def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int, step: int) -> Layout | None:
+def panel_layout(c: Contracted, shape: tuple[Index, ...], width: int, step: int) -> Layout | None:
     """The layout that stores a constant right side as panels of `width` columns, ranges in order of the contraction.
 
     `step` of them lie side by side: the depth must be a multiple of it.
@@ -151,7 +134,7 @@ def panel_layout(c: Contraction, shape: tuple[Index, ...], width: int, step: int
     return tidy(Layout((*steps, *panels(rows, columns, width, step))), shape)
 
 
-def code_layout(c: Contraction, shape: tuple[Index, ...], length: int | None, width: int) -> Layout | None:
+def code_layout(c: Contracted, shape: tuple[Index, ...], length: int | None, width: int) -> Layout | None:
     """The same for codes: rows in groups of four, which do not cross pieces of `length`, and the columns' sums."""
     steps = _matrix(c, shape)
     if steps is None or length is None:
@@ -160,7 +143,7 @@ def code_layout(c: Contraction, shape: tuple[Index, ...], length: int | None, wi
     return tidy(Layout((*steps, *code_panels(rows // length, length, columns, width))), shape)
 
 
-def _matrix(c: Contraction, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
+def _matrix(c: Contracted, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
     """Steps that make a constant right side a matrix of ranges by columns; None where it is not read so."""
     load = c.right
     if not isinstance(load, Load) or load.guards or c.batch:
@@ -197,8 +180,3 @@ def tidy(layout: Layout, shape: tuple[Index, ...]) -> Layout:
             steps.append(step)
         shape = after
     return Layout(tuple(steps))
-
-
-def operand_sources(x: Scalar) -> frozenset[str]:
-    """Tensors that an operand loads."""
-    return frozenset(n.source for n in loads(x))

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.codes import without_scales
 from onnxfuse.ir.compose import guarded, indices_of, loads, sources, substitute_axes, walk
+from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
-from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
-from onnxfuse.schedule.analysis.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.contract import Contracted, code_layout, panel_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.groups import channel_blocks
 from onnxfuse.schedule.analysis.image import image_of, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of, renamed
@@ -142,8 +143,8 @@ def prepare(
 
 def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
     """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
-    sums = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and n.combine == "sum"]
-    reduces = [n for n in sums if isinstance(n.body[0], Apply) and n.body[0].fn == "mul"]
+    found = [n for other in later for n in walk(other.value) if isinstance(n, Reduce)]
+    reduces = [n for n in found if contraction_of((), n) is not None]
     reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
     dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
     if len(dims) != 1 or dims == {len(d.axes) - 1}:
@@ -184,7 +185,7 @@ def is_output(name: str) -> bool:
     return name.startswith("out") and "%" not in name
 
 
-def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
+def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
     """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
     before = len(done.jobs)
     for how in _products(c, constants, target, half):
@@ -196,7 +197,7 @@ def _tiled(c: Contraction, done: Prepared, constants: Container[str], target: Cp
 
 
 def _tiled_in_exchange(
-    c: Contraction, nest: Nest, done: Prepared, constants: Container[str], target: Cpu
+    c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu
 ) -> Tiled | None:
     """The contraction with its sides exchanged, the padding of its image written out before."""
     layout = filters_layout(c, done.places, done.shapes, constants, target)
@@ -214,7 +215,7 @@ def _tiled_in_exchange(
     return exchanged(c, nest, image, done.places)
 
 
-def _products(c: Contraction, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
+def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
     """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
@@ -225,7 +226,7 @@ def _products(c: Contraction, constants: Container[str], target: Cpu, half: DTyp
     return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
 
 
-def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
+def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     parts = _joined(c, done, how)
     left = parts[0].load if parts else _left(c, done, how.left)
     offset = done.places[left.source].offset(left.index)
@@ -246,7 +247,7 @@ def _tiled_as(how: Product, c: Contraction, done: Prepared, constants: Container
     return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
 
 
-def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
+def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
     """The parts of a left side that is joined from several tensors along its only range; none where it is not so.
 
     Each is contiguous in that range and has the type of the tile's rows.
@@ -269,7 +270,7 @@ def _joined(c: Contraction, done: Prepared, how: Product) -> tuple[Part, ...]:
     return tuple(made)
 
 
-def _left(c: Contraction, done: Prepared, rows: DType) -> Load:
+def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order.
 
     A copy has the element type of the tile's rows. Where each element is read once and no batch makes tiles a stage
@@ -304,7 +305,7 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
     done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
 
 
-def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | None:
+def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
     """The load that reads a copy of an operand with its padding, if any, written out, channels last.
 
     None where some of it cannot be.
@@ -317,7 +318,7 @@ def _padded(c: Contraction, left: Load, done: Prepared, rows: DType) -> Load | N
     return replace(load, dtype=rows)
 
 
-def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
+def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
     """A copy of a computed operand with its ranges contiguous, or of the image that windows read; the load of it."""
     name = f"{c.definition.name}%left"
     image = image_of(name, left, c.batch, c.rows, c.ranges)
@@ -331,7 +332,7 @@ def _in_rows(c: Contraction, left: Scalar, done: Prepared, rows: DType) -> Load:
     return Load(name, tuple(map(Index.of, old)), rows)
 
 
-def _coded_right(c: Contraction, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Cpu) -> Load | None:
+def _coded_right(c: Contracted, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Cpu) -> Load | None:
     """Constant codes as panels with the sums of their columns; None where their layout is another already."""
     assert isinstance(c.right, Load)
     name, width = c.right.source, target.panel
@@ -346,7 +347,7 @@ def _coded_right(c: Contraction, segments: tuple[Axis, ...], length: Index, done
     return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
 
 
-def _right(c: Contraction, done: Prepared, constants: Container[str], target: Cpu, how: Product) -> Load | None:
+def _right(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, how: Product) -> Load | None:
     """The right side as panels: a constant in panel layout, or a copy made at run time."""
     width = target.panel
     right = c.right

@@ -11,7 +11,7 @@ from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
-from onnxfuse.schedule.analysis.contract import Contraction, panel_layout
+from onnxfuse.schedule.analysis.contract import Contracted, panel_layout
 from onnxfuse.schedule.analysis.memory import Nest, Place
 from onnxfuse.schedule.nests.nest import walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
@@ -25,7 +25,7 @@ def operand_of(x: Scalar) -> Load:
 
 
 def filters_layout(
-    c: Contraction,
+    c: Contracted,
     places: Mapping[str, Place],
     shapes: Mapping[str, tuple[Index, ...]],
     constants: Container[str],
@@ -44,7 +44,7 @@ def filters_layout(
     return panel_layout(c, shapes[filters.source], tall, 1)
 
 
-def exchanged(c: Contraction, nest: Nest, image: Load, places: Mapping[str, Place]) -> Tiled:
+def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place]) -> Tiled:
     """The contraction with filters for rows; its columns are places of the image that all that is read walks as one."""
     walked = [places[x.source].offset(x.index) for x in (image, *loads(c.finish)) if x.source in places]
     if nest.name in places:

@@ -12,10 +12,11 @@ from math import gcd
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import ZERO, Axis, Index, axes_of, floor_div, greatest, least, lower, upper
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import Bind, Loop, Stmt
-from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level
 from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
 
@@ -231,12 +232,6 @@ def _constant(e: Index) -> int:
 
 def _idle(term: Scalar, combine: str) -> bool:
     """Whether a term adds nothing, as that of a tap in the padding."""
-    parts = _factors(term) if combine == "sum" else [term]
+    parts = factors(term) if combine == "sum" else [term]
     nothing = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(combine)
     return any(isinstance(part, Const) and part.value == nothing for part in parts)
-
-
-def _factors(x: Scalar) -> list[Scalar]:
-    if isinstance(x, Apply) and x.fn == "mul":
-        return _factors(x.args[0]) + _factors(x.args[1])
-    return [x]

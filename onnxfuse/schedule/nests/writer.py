@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, Stmt, Store, When
@@ -262,9 +263,9 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
     """
     if len(x.body) != 1:
         return x.body, []
-    factors = _product(x.body[0]) if x.combine == "sum" else [x.body[0]]
+    parts = factors(x.body[0]) if x.combine == "sum" else [x.body[0]]
     idle = {"sum": 0.0, "max": float("-inf"), "peak": float("-inf"), "min": float("inf")}.get(x.combine)
-    for f in factors:
+    for f in parts:
         if isinstance(f, Load) and f.guards and isinstance(f.otherwise, Const) and f.otherwise.value == idle:
             if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):
                 continue  # looked up under its guards only
@@ -273,12 +274,6 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
             body = rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults
             return (body,), [g for g in f.guards if g not in stay]
     return x.body, []
-
-
-def _product(x: Scalar) -> list[Scalar]:
-    if isinstance(x, Apply) and x.fn == "mul":
-        return _product(x.args[0]) + _product(x.args[1])
-    return [x]
 
 
 def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
