@@ -27,7 +27,7 @@ from onnxfuse.schedule.cpu.exchange import exchanged_phase
 from onnxfuse.schedule.cpu.gemm import gemm_ways
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
-from onnxfuse.schedule.nests.jobs import Job, Prepared, is_output, prepare
+from onnxfuse.schedule.nests.jobs import Job, Prepared, prepare
 from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
 from onnxfuse.target import Cpu
 
@@ -123,11 +123,12 @@ def _kernel(
         for p in c.inputs
     )
     judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
+    given = frozenset(p.name for p in inputs)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []
     scratch: list[Buffer] = []
-    inner = (j.nest for j in prepared.jobs if not is_output(j.nest.name))
+    inner = (j.nest for j in prepared.jobs if not j.nest.output)
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "scratch") for nest in inner)
     algorithms = Algorithms(judge, values, prepared.places, winograd)
 
@@ -152,7 +153,7 @@ def _kernel(
             phases.append(chain_phase(part, prepared.places, kept, target))
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(streamed(row_phase(part, prepared.places, kept, large, target), large))
+            phases.append(streamed(row_phase(part, prepared.places, kept, given, large, target), large))
     return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
 
 
@@ -163,7 +164,7 @@ def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scr
     kept: set[str] = set()
     for job in part.jobs:
         name = job.nest.name
-        if name not in read or is_output(name):
+        if name not in read or job.nest.output:
             continue
         kept.add(name)
         layout = prepared.layouts.get(name, Layout())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import split_axes
 from onnxfuse.ir.compose import indices_of, rebuild, substitute_axes, walk
@@ -35,7 +35,10 @@ def dense(buffer: str, dtype: DType, shape: Shape, layout: Layout = PLAIN) -> Pl
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A definition with axes split until its indices are affine. `dims` gives the logical index of each element."""
+    """A definition with axes split until its indices are affine. `dims` gives the logical index of each element.
+
+    An `output` is one of the kernel's, which has its place.
+    """
 
     name: str
     dtype: DType
@@ -43,6 +46,7 @@ class Nest:
     axes: tuple[Axis, ...]
     dims: tuple[Index, ...]
     value: Scalar
+    output: bool = False
 
     def digits_at(self, index: tuple[Index, ...]) -> dict[Axis, Index]:
         """The values of the axes for a logical index."""
@@ -155,11 +159,9 @@ def flat(x: Scalar, places: Mapping[str, Place]) -> Scalar:
 def renamed(nest: Nest, names: Mapping[Axis, Axis]) -> Nest:
     """The nest with axes renamed to equal ones of other nests."""
     values = {a: Index.of(b) for a, b in names.items() if a != b}
-    return Nest(
-        nest.name,
-        nest.dtype,
-        nest.shape,
-        tuple(names.get(a, a) for a in nest.axes),
-        tuple(substitute(e, values) for e in nest.dims),
-        substitute_axes(nest.value, values),
+    return replace(
+        nest,
+        axes=tuple(names.get(a, a) for a in nest.axes),
+        dims=tuple(substitute(e, values) for e in nest.dims),
+        value=substitute_axes(nest.value, values),
     )

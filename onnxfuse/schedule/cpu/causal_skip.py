@@ -17,7 +17,7 @@ from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt, Tile
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
-from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.jobs import Job
 
 LEAST, NOTHING = float("-inf"), 0.0  # what hidden scores are, and their powers
 END = "seen"
@@ -53,7 +53,7 @@ def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str],
         return inside
     end = Axis(END, column.extent + 1)
     seen = floor_div(count + (width - 1), Index.of(width)) * width
-    panels = {f"{first.nest.name}_p": floor_div(Index.of(end) + (width - 1), Index.of(width))}
+    panels = {first.tiled.panel.name: floor_div(Index.of(end) + (width - 1), Index.of(width))}
     return (Bind(end, seen, column.extent), *_ended(inside, keys, panels, Index.of(end)))
 
 
@@ -93,7 +93,7 @@ def _hidden(x: Scalar) -> Index | None:
 def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Keys | None:
     """What runs over keys in the jobs behind the scores; None where a hidden key would change something."""
     at = next((i for i, e in enumerate(first.nest.dims) if e == Index.of(column)), None)
-    if at is None or first.nest.name in kept or is_output(first.nest.name):
+    if at is None or first.nest.name in kept or first.nest.output:
         return None
     keys = _Keys({first.nest.name: (at, LEAST)})
     for job in jobs[jobs.index(first) + 1 :]:
@@ -111,7 +111,7 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
                 return None
             if job.tiled.ranges != (axis,) or job.tiled.segments or job.tiled.length != axis.extent:
                 return None
-            keys.sums.add(f"{job.nest.name}_p")
+            keys.sums.add(job.tiled.panel.name)
         elif isinstance(job.nest.value, Reduce):
             value = job.nest.value
             neutral = {"sum": NOTHING, "max": LEAST, "peak": LEAST}.get(value.combine)
@@ -120,7 +120,7 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
         else:
             place = next((i for i, e in enumerate(job.nest.dims) if e == Index.of(axis)), None)
             hidden = _where_hidden(job.nest.value, keys.values)
-            if place is None or hidden is None or job.nest.name in kept or is_output(job.nest.name):
+            if place is None or hidden is None or job.nest.name in kept or job.nest.output:
                 return None
             keys.values[job.nest.name] = (place, hidden)
         keys.axes.add(axis)

@@ -18,14 +18,13 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     right_offset,
     tile_window,
 )
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, inner_axes
-from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Cpu
 
 SHARES = 4  # tiles are divided evenly among as many cores, where rows allow
@@ -41,7 +40,7 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: C
     m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
     digits = unflatten(Index.of(m), tuple(a.extent for a in t.rows))
     frame = Frame(dict(zip(t.rows, digits, strict=True)), m, Index.of(first), tall, places)
-    inside = [j for j in t.jobs if j.nest.name not in kept and not is_output(j.nest.name)]
+    inside = [j for j in t.jobs if j.nest.name not in kept and not j.nest.output]
     rooms = _rooms(inside, t)
     widths: dict[str, int] = {}
     for j in inside:
@@ -144,8 +143,8 @@ def _stage(
     segments, depth = _segments(job), product([r.extent for r in tiled.ranges])
     here = (Index.of(at) - t0) * (segments * (EVEN if even else frame.tall))
     point = RowPointer(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
-    right = right_offset(tiled.right, tiled.ranges, frame)
+    panel = tiled.panel
+    right = right_offset(tiled, frame)
     tile = Tile(
         C,
         ZERO,

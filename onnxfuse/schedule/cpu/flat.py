@@ -14,7 +14,6 @@ from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
-from onnxfuse.schedule.nests.jobs import is_output
 from onnxfuse.schedule.nests.nest import (
     Goal,
     Level,
@@ -141,7 +140,7 @@ def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
     for job in t.jobs:
         name = job.nest.name
         made[name] = rebuild(job.nest.value, known, lambda i: i)
-        if name in kept or is_output(name):
+        if name in kept or job.nest.output:
             goals.append(goal_of(job, frame, flat_in(made[name], frame)))
     return goals
 

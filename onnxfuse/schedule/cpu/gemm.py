@@ -23,7 +23,6 @@ from onnxfuse.schedule.cpu.tiles import (
     coding,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     padding_of,
     right_offset,
@@ -157,7 +156,7 @@ def gemm_ways(t: Together, places: dict[str, Place], target: Cpu) -> tuple[Way, 
     tiled = job.tiled
     assert tiled is not None
     shapes = shapes_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
+    panel = tiled.panel
     m, first, end = (Axis(name, shapes[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
     shared = dict(zip(tiled.rows, digits, strict=True))
@@ -276,7 +275,7 @@ def _main_phase(
     at, t0, t1 = Axis("t", s.tiles), Axis("t0", s.tiles), Axis("t1", s.tiles + 1)
     block = _Block(at, t0, t1, tile_window(at, s.tiles, s.rows, first))
     end = Index.of(Axis("m1", s.rows + 1))
-    b_at = right_offset(tiled.right, tiled.ranges, frame)
+    b_at = right_offset(tiled, frame)
     before, padding = padding_of(tiled, frame)
     rows = _rows(tiled, s, frame, m, first, block, padding)
     if s.chunks == 1:

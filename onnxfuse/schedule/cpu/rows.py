@@ -26,14 +26,13 @@ from onnxfuse.schedule.cpu.tiles import (
     C,
     epilogue,
     even_rows,
-    index_axes,
     left_load,
     right_offset,
     tile_window,
 )
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
-from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
@@ -41,10 +40,17 @@ from onnxfuse.schedule.passes.prefetch import LONG, fetched
 from onnxfuse.target import Cpu
 
 
-def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Container[str], target: Cpu) -> Phase:
+def row_phase(
+    t: Together,
+    places: dict[str, Place],
+    kept: set[str],
+    inputs: Container[str],
+    large: Container[str],
+    target: Cpu,
+) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already).
 
-    `large` are outputs that go past the caches.
+    `inputs` are the kernel's, `large` those outputs that go past the caches.
     """
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
@@ -66,7 +72,7 @@ def row_phase(t: Together, places: dict[str, Place], kept: set[str], large: Cont
     frame.aliases = in_place(t.jobs, kept, apart)
     before, inside = _stages(t, frame, kept, target)
     if frame.row is not None and frame.tall <= target.lanes and not any(j.tiled is not None for j in t.jobs):
-        inside = fetched(inside, frame.row, frame.tall, target.lanes)
+        inside = fetched(inside, inputs, frame.row, frame.tall, target.lanes)
     if any(j.tiled is not None for j in t.jobs):
         inside = visible(t, frame, inside, kept, target.panel)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
@@ -110,7 +116,7 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
     for at, job in enumerate(jobs):
         name = job.nest.name
         readers = [j for j in jobs[at + 1 :] if any(read.source == name for read in j.reads)]
-        if not readers or name in kept or is_output(name) or job.right_side or readers[-1].tiled is not None:
+        if not readers or name in kept or job.nest.output or job.right_side or readers[-1].tiled is not None:
             continue
         last = readers[-1]
         reads = [read for read in last.reads if read.source == name]
@@ -118,14 +124,7 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
         alike = last.nest.dtype == job.nest.dtype and last.nest.shape == job.nest.shape
         taken = any(other is last for other in found.values())
         read_again = any(read.source == last.nest.name for j in jobs for read in j.reads)
-        if (
-            is_output(last.nest.name)
-            and last.nest.name not in apart
-            and same
-            and alike
-            and not taken
-            and not read_again
-        ):
+        if last.nest.output and last.nest.name not in apart and same and alike and not taken and not read_again:
             found[name] = last
     return found
 
@@ -280,8 +279,8 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tu
     if not any(b.name == TABLE for b in frame.locals):
         frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), F32, "pointers")
         frame.local(C, Index.of(width * frame.tall))
-    panel = next(a for a in index_axes(tiled.right.index) if a.name.endswith("_p"))
-    at = right_offset(tiled.right, tiled.ranges, frame)
+    panel = tiled.panel
+    at = right_offset(tiled, frame)
     tile = Tile(
         C,
         ZERO,

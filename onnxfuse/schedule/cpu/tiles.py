@@ -33,11 +33,6 @@ def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt,
     )
 
 
-def index_axes(index: tuple[Index, ...]) -> list[Axis]:
-    """The axes that an index is a sum of."""
-    return [a for e in index for m, _ in e.terms for a in m if isinstance(a, Axis)]
-
-
 def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
     """The first element of each contiguous piece of the left side."""
     start = {r: ZERO for r in ranges if r not in segments}
@@ -75,12 +70,11 @@ def _padded_at_ends(g: Guard, x: Axis) -> bool:
     return nonnegative(first + step) and nonnegative(g.extent - 1 - last - step * (width - 2))
 
 
-def right_offset(right: Load, ranges: tuple[Axis, ...], frame: Frame) -> Index:
+def right_offset(t: Tiled, frame: Frame) -> Index:
     """Where a panel of the right side begins."""
-    lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
-    start = dict.fromkeys((*ranges, lane), ZERO)
-    index = tuple(substitute(substitute(e, frame.shared), start) for e in right.index)
-    return frame.places[right.source].offset(index)
+    start = dict.fromkeys((*t.ranges, t.lane), ZERO)
+    index = tuple(substitute(substitute(e, frame.shared), start) for e in t.right.index)
+    return frame.places[t.right.source].offset(index)
 
 
 def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | None, Index]:

@@ -19,7 +19,7 @@ from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stm
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, index_axes, tile_window
+from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, tile_window
 from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
@@ -78,7 +78,7 @@ def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
     rest = [e for e in t.left.index if e not in moving]
     known = {Index.of(a) for a in (*images, channel)}
     offset, right = places[t.left.source].offset(t.left.index), places[t.right.source].offset(t.right.index)
-    width = next(a for a in index_axes(t.right.index) if a.name.endswith("_j")).extent
+    width = t.lane.extent
     if channel.extent.constant is None or Index.of(channel) not in rest:
         return None
     if any(e not in known and e.constant is None for e in rest) or any(g.index not in moving for g in t.left.guards):
@@ -115,7 +115,7 @@ class _Winograd:
         self.rows = product(list(shape))  # tiles of all images, one row each of the products' left sides
         self.tall = balanced(self.rows.constant, target.rows)
         self.tiles = floor_div(self.rows + (self.tall - 1), Index.of(self.tall))
-        self.panel = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_p"))
+        self.panel = self.tiled.panel
         self.row, self.first, self.begin = (Axis(name, self.rows) for name in ("m", "m0", "mb"))
         self.last, self.end = (Axis(name, self.rows + 1) for name in ("m1", "me"))
         self.at, self.t0, self.t1 = Axis("t", self.tiles), Axis("t0", self.tiles), Axis("t1", self.tiles + 1)
@@ -218,8 +218,7 @@ class _Winograd:
     def _tap(self, i: int, j: int) -> Index:
         """Where the weights of a tap begin: those of all channels and of the columns of the panel."""
         right = self.tiled.right
-        lane = next(a for a in index_axes(right.index) if a.name.endswith("_j"))
-        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, lane: ZERO}
+        values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, self.tiled.lane: ZERO}
         index = tuple(substitute(x, values) for x in right.index)
         return self.places[right.source].offset(index)
 
@@ -313,9 +312,8 @@ class _Winograd:
         times, again = Axis("times", Index.of(2)), Axis("again", Index.of(2))
         chunk, lane, _ = self._columns()
         column = Index.of(chunk) * self.lanes + lane
-        width = next(a for a in index_axes(self.tiled.right.index) if a.name.endswith("_j"))
         values = dict(zip(w.place, (self.corner[0] + line, self.corner[1] + spot), strict=True))
-        values |= {**self.image, width: column}
+        values |= {**self.image, self.tiled.lane: column}
         both = apply("mul", _guarded(self.tiled.left, w), self.tiled.right)
         total = Reduce("sum", (*w.taps, w.channel), (both,), F32)
         goal = Goal(

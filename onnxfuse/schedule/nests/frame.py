@@ -12,7 +12,7 @@ from onnxfuse.ir.kernel import Buffer, Space
 from onnxfuse.ir.scalar import Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Nest, Place, flat
 from onnxfuse.schedule.nests.align import Together
-from onnxfuse.schedule.nests.jobs import Job, is_output
+from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal
 
 
@@ -44,7 +44,7 @@ def inner_axes(nest: Nest, t: Together) -> tuple[Axis, ...]:
 def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
     """Give the job's value a place, unless it has one as an output: scratch when read later, else local to the task."""
     nest = job.nest
-    if nest.name in kept or is_output(nest.name):
+    if nest.name in kept or nest.output:
         return
     if nest.name in frame.aliases:
         frame.places[nest.name] = frame.places[frame.aliases[nest.name].nest.name]

@@ -115,11 +115,12 @@ def prepare(
     done.layouts |= dict(c.layouts)
     for d in (d for d in c.definitions if d.name in done.layouts):
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    outputs = {p.name for p in c.outputs}
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
-        nest = nest_of(d, done.places, heads, blocks)
+        nest = replace(nest_of(d, done.places, heads, blocks), output=d.name in outputs)
         found = None if blocks else recognise(Definition(d.name, nest.axes, nest.value), constants)
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
@@ -180,11 +181,6 @@ def _runs_with(offset: Index, last: Index) -> bool:
     return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
 
 
-def is_output(name: str) -> bool:
-    """Whether a canonical name is that of an output parameter."""
-    return name.startswith("out") and "%" not in name
-
-
 def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
     """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
     before = len(done.jobs)
@@ -240,11 +236,22 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
         return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
-    coded = how.exact
-    right = _coded_right(c, segments, length, done, target) if coded else _right(c, done, constants, target, how)
+    panels = _panel_axes(c, target.panel)
+    if how.exact:
+        right = _coded_right(c, panels, segments, length, done)
+    else:
+        right = _right(c, panels, done, constants, how)
     if right is None:
         return None
-    return Tiled(left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts)
+    return Tiled(
+        left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts, None, panels
+    )
+
+
+def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:
+    """The axes of a right side in panels: the panel, and the column in it."""
+    count = floor_div(product([a.extent for a in c.columns]) + (width - 1), Index.of(width))
+    return Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
 
 
 def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
@@ -332,28 +339,31 @@ def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
     return Load(name, tuple(map(Index.of, old)), rows)
 
 
-def _coded_right(c: Contracted, segments: tuple[Axis, ...], length: Index, done: Prepared, target: Cpu) -> Load | None:
+def _coded_right(
+    c: Contracted, panels: tuple[Axis, Axis], segments: tuple[Axis, ...], length: Index, done: Prepared
+) -> Load | None:
     """Constant codes as panels with the sums of their columns; None where their layout is another already."""
     assert isinstance(c.right, Load)
-    name, width = c.right.source, target.panel
+    panel, lane = panels
+    name, width = c.right.source, lane.extent.constant or 1
     shape = done.shapes[name]
     layout = code_layout(c, shape, length.constant, width)
     if layout is None or done.layouts.get(name, layout) != layout:
         return None
     done.layouts[name] = layout
-    panel, size = Axis(f"{c.definition.name}_p", layout.shape(shape)[0]), code_depth(segments, length) * width
+    size = code_depth(segments, length) * width
     done.places[name] = Place(name, c.right.dtype, lambda index: index[0] * size)
-    lane = Axis(f"{c.definition.name}_j", Index.of(width))
     return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
 
 
-def _right(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, how: Product) -> Load | None:
+def _right(
+    c: Contracted, panels: tuple[Axis, Axis], done: Prepared, constants: Container[str], how: Product
+) -> Load | None:
     """The right side as panels: a constant in panel layout, or a copy made at run time."""
-    width = target.panel
+    panel, lane = panels
+    count, width = panel.extent, lane.extent.constant or 1
     right = c.right
     n = product([a.extent for a in c.columns])
-    count = floor_div(n + (width - 1), Index.of(width))
-    panel, lane = Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
     at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
     if isinstance(right, Load) and right.source in constants:
         held = how.right

@@ -48,6 +48,19 @@ class Tiled:
     zeros: tuple[Scalar, Scalar] | None = None
     parts: tuple[Part, ...] = ()
     lines: tuple[Axis, ...] | None = None
+    panels: tuple[Axis, Axis] | None = None  # axes of the right side: the panel, and the column in it
+
+    @property
+    def panel(self) -> Axis:
+        """The axis of the right side that counts panels."""
+        assert self.panels is not None, "schedule: sides that are exchanged have no panels"
+        return self.panels[0]
+
+    @property
+    def lane(self) -> Axis:
+        """The axis of the right side that runs over the columns of a panel."""
+        assert self.panels is not None, "schedule: sides that are exchanged have no panels"
+        return self.panels[1]
 
     @property
     def depth(self) -> Index:

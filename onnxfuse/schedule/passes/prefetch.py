@@ -5,7 +5,7 @@ Passes over one row wait for memory in the first of them only; the later ones, w
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
@@ -17,8 +17,8 @@ from onnxfuse.ir.scalar import Load, Scalar
 LONG = 256  # elements of a row worth it
 
 
-def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
-    """Statements of one row (or window of rows) that also touch what they use `ahead` rows on."""
+def fetched(stmts: tuple[Stmt, ...], inputs: Container[str], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
+    """Statements of one row (or window of rows) that also touch what they use of inputs `ahead` rows on."""
     wanted: dict[str, tuple[Loop, Prefetch]] = {}
     for loop in _vector_loops(stmts):
         if (loop.end - loop.begin).constant is not None and (loop.end - loop.begin).constant < LONG:
@@ -27,7 +27,7 @@ def fetched(stmts: tuple[Stmt, ...], row: Axis, ahead: int, lanes: int) -> tuple
             at = load.index[0]
             if any(isinstance(a, Loaded) for a in atoms(at)):  # what is looked up ahead may lie outside its tensor
                 continue
-            if load.source.startswith("in") and coefficient(at, loop.axis) == ONE and row in axes_of(at):
+            if load.source in inputs and coefficient(at, loop.axis) == ONE and row in axes_of(at):
                 wanted[load.source] = (loop, Prefetch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))
     return _with(stmts, list(wanted.values()))
 
