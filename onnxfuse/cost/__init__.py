@@ -10,7 +10,8 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from math import ceil, inf
 
-from onnxfuse.cost.count import Counter, SymbolUnknown
+from onnxfuse.cost.count import Counter
+from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.traffic import Fetched, fetched
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
@@ -171,7 +172,7 @@ def _phase(
         outer, inner = few_parts_of(target.cores, work, extents[0])
     tasks = max(outer * inner, 1)
     threads = min(target.cores, tasks)
-    counter = Counter(phase, target, symbols, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes)
+    counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
     compute = counter.cycles() * target.cycle
     near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
     moved = _moved(beyond, levels, (L3, MEMORY))

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field
 from math import ceil, prod, sqrt
 from typing import assert_never
 
+from onnxfuse.cost.means import Means
 from onnxfuse.cost.traffic import Access, Run
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import ZERO, Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, atoms, axes_of
+from onnxfuse.ir.index import ZERO, Axis, Div, Index, Loaded, Mod, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -47,12 +48,9 @@ SEGMENT = 5.0  # cycles of a tile between one segment and the next
 PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
-POINTER, EVEN_ROWS = 4.0, 4  # cycles of an entry of a table of row pointers; entries of a segment of even rows
+POINTER = 4.0  # cycles of an entry of a table of row pointers
+EVEN_ROWS = 4  # entries of a segment of even rows
 PREFETCH = 0.5  # cycles of fetching a line
-
-
-class SymbolUnknown(Exception):
-    """An extent whose value was not given."""
 
 
 @dataclass(slots=True)
@@ -71,24 +69,20 @@ class _Block:
 
 
 @dataclass(slots=True)
-class Counter:
+class Counter(Means):
     """Walks the statements of one phase. Loops over a split run as often as one thread's share of them."""
 
     phase: Phase
     target: Cpu
-    symbols: Mapping[str, int]
     shares: Sequence[float]  # of each split
     parts: Sequence[float]  # of each split that one thread gets: what stands outside its loop is done for each of them
     even: bool  # whether tasks are so many that no thread has longer ones than the others
     dtypes: Mapping[str, DType]
     accesses: list[Access] = field(default_factory=list)
     loops: list[Run] = field(default_factory=list)
-    values: dict[Axis, float] = field(default_factory=dict)  # the mean of each axis
-    bound: dict[Axis, Index] = field(default_factory=dict)
     tables: dict[str, RowPointer] = field(default_factory=dict)
     vector: Axis | None = None
     loop_count: int = 0
-    spelled: dict[Index, Index] = field(default_factory=dict)  # what `whole` gave for indices less their numbers
 
     def cycles(self) -> float:
         """Cycles of one thread. The accesses are there afterwards."""
@@ -110,42 +104,6 @@ class Counter:
     def _split(self, s: Loop) -> int | None:
         """Which split of the phase a loop runs over."""
         return next((i for i, p in enumerate(self.phase.splits) if p.first in axes_of(s.begin)), None)
-
-    def number(self, e: Index) -> float:
-        """An index at the mean of all axes in it."""
-        total: float = 0
-        for mono, c in e.terms:
-            part: float = c
-            for atom in mono:
-                part = part * self._atom(atom)
-            total = total + part
-        return total
-
-    def _atom(self, atom: Atom) -> float:
-        if isinstance(atom, Axis):
-            return self.values[atom] if atom in self.values else self.number(atom.extent) / 2
-        if isinstance(atom, Symbol):
-            if atom.name not in self.symbols:
-                raise SymbolUnknown(atom.name)
-            return self.symbols[atom.name]
-        if isinstance(atom, Div):
-            num, den = self.number(atom.num), self.number(atom.den)
-            return num // den if isinstance(num, int) and isinstance(den, int) else num / den
-        if isinstance(atom, Mod):
-            num, den = self.number(atom.num), self.number(atom.den)
-            return num % den if isinstance(num, int) and isinstance(den, int) else den / 2
-        if isinstance(atom, (Least, Common)):
-            return (min if isinstance(atom, Least) else max)(self.number(atom.one), self.number(atom.two))
-        if isinstance(atom, Entry):
-            return sum(atom.table.values) / max(len(atom.table.values), 1)
-        return self.number(atom.extent) / 2
-
-    def whole(self, e: Index) -> Index:
-        """An index in loop axes alone: bound ones are spelled out."""
-        rest = Index(tuple((mono, c) for mono, c in e.terms if mono))
-        if rest not in self.spelled:
-            self.spelled[rest] = substitute(rest, self.bound)
-        return self.spelled[rest] + sum(c for mono, c in e.terms if not mono)
 
     # statements -------------------------------------------------------------------------------------------------------
 
@@ -356,11 +314,13 @@ class Counter:
         for a in looked_up:
             self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
         alone = self.vector is not None and self.vector in axes_of(whole)
-        stride, wide = coefficient(whole, self.vector) if alone and self.vector else ZERO, max(1.0, dtype.bytes / 4)
+        stride = coefficient(whole, self.vector) if alone and self.vector else ZERO
+        wide = max(1.0, dtype.bytes / 4)
         if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
             block.other += LOOKED_UP * self.target.lanes
         elif stride is not None and (near := stride.constant) in NEAR and not stores:
-            block.loads, block.ops = block.loads + wide * (near or 0), block.ops + SORTED * wide * ((near or 0) - 1)
+            block.loads += wide * (near or 0)
+            block.ops += SORTED * wide * ((near or 0) - 1)
         elif stride is None or (stride.constant or 0) not in (0, 1):
             far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
             block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.cost import number, symbols_at, weight_bytes
-from onnxfuse.cost.count import SymbolUnknown
 from onnxfuse.cost.fusions import taken_in
+from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.runtime import Call, Tensor
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Decision, Graph

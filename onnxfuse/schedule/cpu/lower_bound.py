@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from math import ceil, prod
 
 from onnxfuse.cost import few_parts_of, number
-from onnxfuse.cost.count import CALL, SEGMENT, SymbolUnknown
+from onnxfuse.cost.count import CALL, SEGMENT
+from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.indexing import product
 from onnxfuse.schedule.cpu.winograd import STEP, Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
