@@ -210,6 +210,11 @@ def _keeps_order(read: ReadMap, have: Shape) -> bool:
     return product(shape) == product(have) and flatten(read.index, have) == flatten(_at(read.axes), shape)
 
 
+def order_kept(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -> bool:
+    """Whether every result has all elements of what it reads, in the order in which they are there."""
+    return all(m.moved and _keeps_order(m, shapes[v]) for v, read in read_maps(definitions).items() for m in read)
+
+
 def _mentioned(read: ReadMap) -> frozenset[Axis]:
     return frozenset().union(*map(axes_of, read.index))
 

@@ -131,8 +131,8 @@ def _padded(element: Element) -> Windowed:
 
 ROWS: tuple[Row, ...] = (
     Row("MatMulInteger", matmul_integer, since=10),
-    Row("ConvInteger", conv_integer, since=10),
+    Row("ConvInteger", conv_integer, since=10, images="convolution"),
     Row("QLinearMatMul", qlinear_matmul, since=10),
-    Row("QLinearConv", qlinear_conv, since=10),
+    Row("QLinearConv", qlinear_conv, since=10, images="convolution"),
     Row(MICROSOFT + "QGemm", qgemm),
 )

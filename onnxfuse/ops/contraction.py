@@ -236,5 +236,5 @@ ROWS: tuple[Row, ...] = (
     Row("Einsum", einsum),
     Row("MatMul", matmul),
     Row("Gemm", gemm),
-    Row("Conv", conv),
+    Row("Conv", conv, images="convolution"),
 )

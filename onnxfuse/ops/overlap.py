@@ -244,6 +244,6 @@ def col2im(view: View) -> tuple[Definition, ...]:
 
 
 ROWS: tuple[Row, ...] = (
-    Row("ConvTranspose", conv_transpose),
+    Row("ConvTranspose", conv_transpose, images="convolution"),
     Row("Col2Im", col2im, shape_inputs=(1, 2)),
 )

@@ -8,7 +8,7 @@ from onnxfuse.ir.index import ONE, Axis, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Scalar, apply, cast, const
-from onnxfuse.ops.spec import Definition, Row, View
+from onnxfuse.ops.spec import Definition, Images, Row, View
 from onnxfuse.ops.stages import mean_of, square, total
 from onnxfuse.ops.window import Window, guarded_load, windows
 
@@ -16,7 +16,9 @@ Lift = Callable[[View, Scalar], Scalar]
 Spot = tuple[Window, Axis]  # of one spatial axis: the window and the output's axis
 
 
-def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Sequence[Spot]], Scalar]) -> Row:
+def pool_row(
+    op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Sequence[Spot]], Scalar], images: Images = ""
+) -> Row:
     """A pooling with strides, pads, dilations and ceil_mode of any rank: `lift` each element, combine, `finish`."""
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -34,10 +36,12 @@ def pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, 
         value = finish(view, total(combine, ranges, lift(view, x)), tuple(zip(spots, axes[2:], strict=True)))
         return (Definition(view.out(), axes, cast(value, dtype)),)
 
-    return Row(op, define)
+    return Row(op, define, images=images)
 
 
-def global_pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Index], Scalar]) -> Row:
+def global_pool_row(
+    op: str, combine: str, lift: Lift, finish: Callable[[View, Scalar, Index], Scalar], images: Images = ""
+) -> Row:
     """A pooling over all spatial axes: `lift` each element, combine, `finish` with their number."""
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -48,7 +52,7 @@ def global_pool_row(op: str, combine: str, lift: Lift, finish: Callable[[View, S
         value = finish(view, total(combine, ranges, lift(view, x)), product(have[2:]))
         return (Definition(view.out(), axes, cast(value, view.dtype(0))),)
 
-    return Row(op, define)
+    return Row(op, define, images=images)
 
 
 def _plain(view: View, x: Scalar) -> Scalar:
@@ -79,10 +83,10 @@ def _average(view: View, value: Scalar, spots: Sequence[Spot]) -> Scalar:
 
 
 ROWS: tuple[Row, ...] = (
-    pool_row("MaxPool", "max", _plain, lambda view, v, spots: v),
-    pool_row("AveragePool", "sum", _plain, _average),
+    pool_row("MaxPool", "max", _plain, lambda view, v, spots: v, images="pool"),
+    pool_row("AveragePool", "sum", _plain, _average, images="pool"),
     pool_row("LpPool", "sum", _power, _root),
-    global_pool_row("GlobalMaxPool", "max", _plain, lambda view, v, n: v),
-    global_pool_row("GlobalAveragePool", "sum", _plain, lambda view, v, n: mean_of(v, n)),
+    global_pool_row("GlobalMaxPool", "max", _plain, lambda view, v, n: v, images="pool"),
+    global_pool_row("GlobalAveragePool", "sum", _plain, lambda view, v, n: mean_of(v, n), images="pool"),
     global_pool_row("GlobalLpPool", "sum", _power, _root),
 )

@@ -135,8 +135,8 @@ ROWS: tuple[Row, ...] = (
     Row(MICROSOFT + "QLinearSigmoid", between_codes("Sigmoid", 0, 3)),
     Row(MICROSOFT + "QLinearLeakyRelu", between_codes("LeakyRelu", 0, 3)),
     Row(MICROSOFT + "QLinearSoftmax", between_codes("Softmax", 0, 3)),
-    Row(MICROSOFT + "QLinearAveragePool", between_codes("AveragePool", 0, 3)),
-    Row(MICROSOFT + "QLinearGlobalAveragePool", averaged),
+    Row(MICROSOFT + "QLinearAveragePool", between_codes("AveragePool", 0, 3), images="pool"),
+    Row(MICROSOFT + "QLinearGlobalAveragePool", averaged, images="pool"),
     Row(MICROSOFT + "QLinearWhere", between_codes("Where", 1, 7, plain=1)),
     Row(MICROSOFT + "QLinearConcat", between_codes("Concat", 2, 0), spell=_spelled_concat),
 )

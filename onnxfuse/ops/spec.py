@@ -21,6 +21,7 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Const, FromIndex, Load, Reduce, Scalar, cast
 
+Images = Literal["", "pool", "convolution"]
 Relation = Literal["equals", "equals or is 1", "is at least"]
 
 
@@ -221,6 +222,7 @@ class Row:
     `shape_inputs` are inputs whose *values* only shape the result; of `type_inputs` only the element type counts.
     `spell` gives the outputs in operators of the opset, for what the runtime takes from a model but not from a function
     body: its own operators of the default domain, and calls whose types it does not infer there.
+    `images`: what it does to images, whose channels are dimension 1 of what it reads and makes.
     `codes`: it goes between numbers and integer codes, which constants stay, and which the runtime multiplies as such.
     """
 
@@ -232,6 +234,7 @@ class Row:
     spell: Spell | None = None
     codes: bool = False
     type_inputs: tuple[int, ...] = ()
+    images: Images = ""
 
     @property
     def quiet_inputs(self) -> tuple[int, ...]:

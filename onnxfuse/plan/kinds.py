@@ -13,7 +13,8 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Const, Load, Reduce, Scalar
-from onnxfuse.ops.spec import Definition, Table, define, view_of
+from onnxfuse.ops.spec import Definition, Images, Table, define, view_of
+from onnxfuse.ops.traits import keeps_order
 
 WEIGHTS = "weights"  # a contraction with a constant side
 BATCHED = "batched"  # a contraction of two activations
@@ -24,25 +25,25 @@ DECODING = "decoding"  # elementwise from integer codes to numbers: belongs to w
 MOVEMENT = "movement"
 
 
-_POOLS = ("MaxPool", "AveragePool", "GlobalAveragePool", "GlobalMaxPool")
-_POOLS_OF_CODES = ("QLinearAveragePool", "QLinearGlobalAveragePool")
-CONVOLUTIONS = frozenset(("Conv", "ConvInteger", "ConvTranspose", "QLinearConv"))
-SPATIAL = CONVOLUTIONS.union(_POOLS, _POOLS_OF_CODES)  # operators of images
-
-
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A node's kind and definitions; whether it keeps row-major order or puts several tensors together (movement),
+    """A node's kind and definitions.
 
-    whether it wants channels last. `products` are its contractions of two activations: a whole attention has two.
+    Of movement, whether it keeps row-major order, and whether it puts several tensors together. What it does to
+    `images`, which it wants channels last. `products` are its contractions of two activations: a whole attention has 2.
     """
 
     name: str
     definitions: tuple[Definition, ...]
     keeps_order: bool = False
-    spatial: bool = False
+    images: Images = ""
     products: int = 0
     joins: bool = False
+
+    @property
+    def spatial(self) -> bool:
+        """Whether it is an operator of images."""
+        return self.images != ""
 
 
 def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:
@@ -53,21 +54,22 @@ def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ())
     refused = _types_refused(graph, node)
     if refused is not None:
         return refused
+    row = rows.find(node, graph.opset)
+    images: Images = row.images if row is not None else ""
     reduces = [(d, n) for d in found for n in walk(d.value) if isinstance(n, Reduce)]
-    spatial = node.op in SPATIAL
     if not reduces:
         moves = len(found) == len([o for o in node.outputs if o]) and all(_moves(d) for d in found)
-        keeps = moves and node.op in ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout")
         if moves:
+            keeps = row is not None and keeps_order(row)
             return Kind(MOVEMENT, found, keeps, joins=len(set(node.reads)) > 1 and any(map(_joins, found)))
         return Kind(DECODING if decodes(graph, node, rows) else ELEMENTWISE, found)
     sides = [_contraction(d, n, graph.constants, weights) for d, n in reduces]
     if sides[0] is not None and (len(sides) == 1 or set(sides) == {WEIGHTS}):
-        return Kind(sides[0], found, spatial=spatial, products=int(sides[0] == BATCHED))
+        return Kind(sides[0], found, images=images, products=int(sides[0] == BATCHED))
     if sides.count(BATCHED) > 1:
         return Kind(BATCHED, found, products=sides.count(BATCHED))
-    windowed = spatial and len(found) == 1
-    return Kind(WINDOW if windowed else REDUCTION, found, spatial=spatial)
+    windowed = images and len(found) == 1
+    return Kind(WINDOW if windowed else REDUCTION, found, images=images)
 
 
 def _types_refused(graph: Graph, node: Node) -> Decision | None:

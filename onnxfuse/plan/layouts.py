@@ -11,7 +11,7 @@ from onnxfuse.ir.index import ONE, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ops.spec import Definition
-from onnxfuse.plan.kinds import CONVOLUTIONS, WINDOW, Kind
+from onnxfuse.plan.kinds import WINDOW, Kind
 
 CHANNELS = 1  # the dimension of an image that holds them
 
@@ -35,7 +35,7 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
         for g in groups:
             channels = channels_in(g.nodes, kinds, wants.intersection((*g.inputs, *g.outputs)))
             wants |= {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v in free}
-    wants = _of_convolutions(groups, _through_pools(graph, groups, kinds, wants))
+    wants = _of_convolutions(groups, kinds, _through_pools(graph, groups, kinds, wants))
     return {v: channels_last(ranks[v]) for v in sorted(wants)}
 
 
@@ -45,7 +45,7 @@ def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Ki
     A pool does not turn what it reads.
     """
     readers = graph.consumers()
-    pools = [g for g in groups if any(kinds[n.name].name == WINDOW for n in g.nodes) and not _convolves(g)]
+    pools = [g for g in groups if any(kinds[n.name].name == WINDOW for n in g.nodes) and not _convolves(g, kinds)]
     ends: list[tuple[set[str], set[str]]] = []  # the images of a pool, and those of them that are its own
     for g in pools:
         channels, mine = channels_in(g.nodes, kinds), set(g.nodes)
@@ -58,14 +58,14 @@ def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Ki
     return kept
 
 
-def _convolves(g: Group) -> bool:
-    return any(n.op in CONVOLUTIONS for n in g.nodes)
+def _convolves(g: Group, kinds: Mapping[str, Kind]) -> bool:
+    return any(kinds[n.name].images == "convolution" for n in g.nodes)
 
 
-def _of_convolutions(groups: Sequence[Group], images: Iterable[str]) -> set[str]:
+def _of_convolutions(groups: Sequence[Group], kinds: Mapping[str, Kind], images: Iterable[str]) -> set[str]:
     """Those of some values that groups with a convolution read or make, or others that do so with any of these."""
     ends = [(g, set(images).intersection((*g.inputs, *g.outputs))) for g in groups]
-    found = {v for g, values in ends if _convolves(g) for v in values}
+    found = {v for g, values in ends if _convolves(g, kinds) for v in values}
     known = -1
     while known < len(found):
         known = len(found)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 
-from onnxfuse.ir.graph import Node
+from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.smallest import smallest
 from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 Check = Callable[..., None]
@@ -97,47 +99,34 @@ def bounded(work: Work, *values: str) -> None:
     raise Miss(f"the range of {' and '.join(values)} is not known")
 
 
-_POSITIVE = {"Exp", "Sigmoid", "Softmax", "Softplus"}
-_NONNEGATIVE = _POSITIVE | {"Relu", "Abs", "Sqrt", "ReduceL1", "ReduceL2", "ReduceSumSquare"}
-_MOVES = {"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Expand", "Identity", "Split", "Gather"}
-_POOLS = {"ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "GlobalAveragePool", "GlobalMaxPool", "MaxPool"}
-_KEEPS = _MOVES | _POOLS
-_OF_BOTH = {"Add", "Mul", "Div", "Min", "Concat", "Sum", "Mean"}
+_DEPTH = 8  # nodes that are looked back over
 
 
 def nonnegative(work: Work, v: str) -> None:
     """No element of v is below 0 (NaN may be)."""
-    if not _nonnegative(work, v, 8):
+    if not _nonnegative(work, v, _DEPTH):
         raise Miss(f"{v} may be negative")
 
 
 def _nonnegative(work: Work, v: str, depth: int) -> bool:
+    """Whether no element is below 0, by the values of a constant, or by what the row of the node that makes v says."""
     found = work.constants.get(v)
     if found is not None:
         return found.dtype.kind in "fiub" and found.size <= 64 * SMALL and not bool((found.load() < 0).any())
-    node = work.node(v)
-    if node is None or not node.standard or depth == 0:
+    at = work.maker.get(v)
+    if at is None or not work.nodes[at].standard or depth == 0:
         return False
-    if node.op in _NONNEGATIVE:
-        return True
-    if node.op in ("Mul", "Pow") and _is_square(work, node):
-        return True
-    if node.op in _KEEPS:
-        return _nonnegative(work, node.inputs[0], depth - 1)
-    if node.op in _OF_BOTH:
-        return all(_nonnegative(work, i, depth - 1) for i in node.inputs)
-    if node.op == "Max":
-        return any(_nonnegative(work, i, depth - 1) for i in node.inputs)
-    if node.op == "Clip" and len(node.inputs) > 1 and node.inputs[1]:
-        return _nonnegative(work, node.inputs[1], 1)
-    return False
+    try:
+        made = {d.name: d.value for d in work.definitions(at)}
+    except Miss:
+        return False
 
+    def of(load: Load) -> float:
+        if load.source in made:
+            return smallest(made[load.source], of)
+        return 0.0 if _nonnegative(work, load.source, depth - 1) else -inf
 
-def _is_square(work: Work, node: Node) -> bool:
-    if node.op == "Mul":
-        return node.inputs[0] == node.inputs[1]
-    exponent = work.number(node.inputs[1])
-    return exponent is not None and exponent % 2 == 0
+    return v in made and smallest(made[v], of) >= 0
 
 
 CONDITIONS: dict[str, Check] = {
