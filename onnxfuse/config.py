@@ -18,7 +18,24 @@ def _option(
     return field(default=default, metadata=about)
 
 
-STRATEGIES = ("best", "nnvm", "none")
+@dataclass(frozen=True, slots=True)
+class Strategy:
+    """How groups grow from their anchors: over what reads them (`any_reader`: not over elementwise operators alone),
+
+    over what they read, and over nodes beside them that read the same.
+    """
+
+    readers: bool = True
+    any_reader: bool = True
+    producers: bool = True
+    beside: bool = True
+
+
+STRATEGIES = {
+    "best": Strategy(),
+    "nnvm": Strategy(any_reader=False, producers=False, beside=False),  # complex-out-fusable, as published
+    "none": Strategy(readers=False, producers=False, beside=False),
+}
 PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 
@@ -36,9 +53,7 @@ class Options:
     )
     overwrite: bool = _option(False, "replace outputs that exist")
     dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
-    target: str = _option(
-        "cpu", "what the kernels run on", choices=tuple(dict.fromkeys(t.backend for t in TARGETS.values()))
-    )
+    target: str = _option("cpu", "what the kernels run on", choices=_BACKENDS)
     arch: tuple[str, ...] = _option(
         (), "instruction set of the kernels (default: native); of several the best that a machine has is used",
         many=True, choices=ARCHS,
@@ -46,7 +61,7 @@ class Options:
     toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
     dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
-    strategy: str = _option("best", "how groups are chosen", choices=STRATEGIES)
+    strategy: str = _option("best", "how groups are chosen", choices=tuple(STRATEGIES))
     min_group: int = _option(2, "smallest number of operators worth a kernel (1 fuses single operators too)")
     enable: tuple[str, ...] = _option((), "switch a rewrite rule on", many=True, metavar="RULE")
     disable: tuple[str, ...] = _option((), "switch a rewrite rule off", many=True, metavar="RULE")

@@ -42,10 +42,6 @@ class Plan:
         """How a value lies in memory."""
         return self.layouts.get(value, PLAIN)
 
-    def with_groups(self, groups: tuple[Group, ...], *more: Decision) -> Plan:
-        """The same plan with other groups."""
-        return Plan(self.graph, groups, self.layouts, self.decisions + more, self.held)
-
 
 def group_of(name: str, nodes: tuple[Node, ...], graph: Graph, wanted: Mapping[str, int]) -> Group:
     """A group with its inputs and outputs derived; `wanted` counts the readers of each value in the whole graph,

@@ -166,7 +166,6 @@ class Entry:
 
 
 Atom = Symbol | Axis | Div | Mod | Least | Common | Entry | Loaded
-IndexLike = "Index | Atom | int"
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,7 +43,7 @@ def multiplied(
     """
     a, b = left.shape, right.shape
     if not a or not b:
-        raise view.refuse("E-SHAPE-UNKNOWN", "a scalar operand")
+        raise view.refuse("E-INVALID", "a scalar operand")
     length = b[-2] if len(b) > 1 else b[0]
     view.demand(a[-1], "equals", length)
     batch = broadcast(view, [a[:-2], b[:-2]])
@@ -150,7 +150,7 @@ def einsum(view: View) -> tuple[Definition, ...]:
     terms, result = _equation(view)
     extents = _extents(view, terms)
     if any(label not in extents for label in result):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{view.attr('equation', '')} makes a label of nothing")
+        raise view.refuse("E-INVALID", f"{view.attr('equation', '')} makes a label of nothing")
     stages = Stages(view)
     value, have = _operand(view, 0, terms[0], extents), tuple(dict.fromkeys(terms[0]))
     for k, labels in enumerate(terms[1:], 1):
@@ -172,7 +172,7 @@ def _equation(view: View) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
     ranks = [len(view.shape(i)) for i in range(len(view.node.inputs))]
     dots = [rank - len(text.replace("...", "")) for text, rank in zip(texts, ranks, strict=True)]
     if any(n < 0 or (n and "..." not in text) for n, text in zip(dots, texts, strict=True)):
-        raise view.refuse("E-SHAPE-UNKNOWN", f"{left} does not fit operands of ranks {ranks}")
+        raise view.refuse("E-INVALID", f"{left} does not fit operands of ranks {ranks}")
     if not arrow:
         plain = left.replace(",", "").replace("...", "")
         right = "..." * ("..." in left) + "".join(sorted(c for c in set(plain) if plain.count(c) == 1))

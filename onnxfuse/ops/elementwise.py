@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import reduce
 from math import inf, pi, sqrt
 
-from onnxfuse.ir.dtype import BOOL, F32, DType, dtype_of
+from onnxfuse.ir.dtype import BOOL, F32, dtype_of
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, common, least
 from onnxfuse.ir.scalar import Const, Scalar, apply, cast, const
 from onnxfuse.ops.spec import Definition, Row, View
@@ -288,10 +288,6 @@ def _swish(view: View, x: Scalar) -> Scalar:
 
 def _softsign(x: Scalar) -> Scalar:
     return apply("div", x, apply("add", const(1, x.dtype), apply("abs", x)))
-
-
-def _as_bool(x: Scalar, dtype: DType = BOOL) -> Scalar:
-    return cast(x, dtype)
 
 
 # Before opset 7 operands were broadcast by an axis attribute, and Dropout and BatchNormalization trained unless told.

@@ -217,10 +217,6 @@ def _numbers(put: Speller, dtype: DType, *values: float, shape: tuple[int, ...] 
     return put.constant(Constant.of(np.array(values, dtype.numpy).reshape(shape), dtype))
 
 
-def _ints(put: Speller, *values: int) -> str:
-    return put.constant(Constant.of(np.array(values, np.int64), I64))
-
-
 def _spelled_image(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
     dtype, shifts = view.dtype(0), view.attr("bias", ())
     scaled = put.add("Mul", inputs[0], _numbers(put, dtype, view.attr("scale", 1.0)))

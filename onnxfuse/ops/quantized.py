@@ -127,7 +127,7 @@ def _place(view: View, at: At) -> At:
     have = view.shape(1)
     alone = _is_single(view, 1)
     if view.has(2) and len(view.shape(2)) != len(have) and not (alone and _is_single(view, 2)):
-        raise view.refuse("E-SHAPE-UNKNOWN", "a scale and a zero point of different shapes")
+        raise view.refuse("E-INVALID", "a scale and a zero point of different shapes")
     if not have or have == (Index.of(1),):
         return (ZERO,) * len(have)
     axis = view.axis(view.attr("axis", 1), len(at))

@@ -241,7 +241,7 @@ def resize(view: View) -> tuple[Definition, ...]:
     if how.mode != "nearest" and not dtype.floating and busy:
         raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: how it rounds is the runtime's own")
     if ZERO in view.shape(0):
-        raise view.refuse("E-SHAPE-UNKNOWN", "an empty tensor")
+        raise view.refuse("E-NO-KERNEL", "an empty tensor")
     stages, shape = Stages(view), list(view.shape(0))
     value: Element = wide(view) if how.mode != "nearest" else lambda at: view.load(0, at)
     for i in reversed(busy):

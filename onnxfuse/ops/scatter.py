@@ -40,7 +40,7 @@ def _wrapped(view: View, places: Array, extents: Any) -> Array:
     """Places with negative ones counted from the end."""
     made = np.where(places < 0, places + extents, places)
     if (made < 0).any() or (made >= extents).any():
-        raise view.refuse("E-NO-KERNEL", "a place lies outside of the tensor")
+        raise view.refuse("E-INVALID", "a place lies outside of the tensor")
     return made
 
 

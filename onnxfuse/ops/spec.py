@@ -157,7 +157,7 @@ class View:
         """A dimension number with negative values counted from the end; refused outside the rank."""
         at = value + rank if value < 0 else value
         if not 0 <= at < rank:
-            raise self.refuse("E-SHAPE-UNKNOWN", f"axis {value} is outside rank {rank}")
+            raise self.refuse("E-INVALID", f"axis {value} is outside rank {rank}")
         return at
 
     def demand(self, extent: Index, relation: Relation, other: Index) -> None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from onnxfuse.config import Options
+from onnxfuse.config import STRATEGIES, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan, group_of
 from onnxfuse.ir.index import Index, symbols_of
@@ -117,7 +117,7 @@ class _Grower:
     def __init__(self, units: Units, kinds: dict[int, Kind], options: Options, legality: Legality) -> None:
         self.units = units
         self.kinds = kinds
-        self.strategy = options.strategy
+        self.strategy = STRATEGIES[options.strategy]
         self.skip = [re.compile(r) for r in options.skip_node]
         self.legality = legality
         self.target = legality.targets(options.arch)[0]  # the best: others do as it does
@@ -146,7 +146,7 @@ class _Grower:
 
     def _grow(self, seed: int) -> int:
         self.taken.add(seed)
-        if self.strategy == "none":
+        if not self.strategy.readers:
             return seed
         changed = True
         while changed:
@@ -188,7 +188,7 @@ class _Grower:
     def _forward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
         mine, kind = self._kinds(group), self.kinds[node]
         op = self.units.nodes[node].op
-        if self.strategy == "nnvm" and kind.name != ELEMENTWISE:
+        if not self.strategy.any_reader and kind.name != ELEMENTWISE:
             return ("E-TYPE", f"{op} is not elementwise", BEST)
         if kind.name == WEIGHTS:
             members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
@@ -211,7 +211,7 @@ class _Grower:
 
     def _sideways(self, group: int) -> bool:
         free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]
-        return self.strategy == "best" and any(self._try(group, i, None) for i in free)
+        return self.strategy.beside and any(self._try(group, i, None) for i in free)
 
     def _passes_through(self, group: int, node: int) -> bool:
         """Whether codes that a group makes are decoded for work of the group alone: elementwise, or of an attention."""
@@ -301,7 +301,7 @@ class _Grower:
         kind, n = self.kinds[node], self.units.nodes[node]
         if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
-        if self.strategy == "nnvm":
+        if not self.strategy.producers:
             return ("E-TYPE", "only producers are joined to", BEST)
         if not self._stored_on_the_way(group, node):
             if any(self.units.group[a] != group for a in self.units.after[node]):

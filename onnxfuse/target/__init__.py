@@ -15,7 +15,7 @@ from onnxfuse.target.processors import cpu_facts, processor_of
 __all__ = ("AMX_FEATURES", "ARCHS", "CPUS", "ISA", "TARGETS", "Cpu", "Target", "targets_of")
 
 ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
-ARCHS = ("native", "x86-64-v3", "x86-64-v4", "sapphirerapids", "aarch64")
+ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine))
 TARGETS: dict[str, Target] = {**CPUS}  # of all backends
 _WIDEST = max(t.lanes for t in CPUS.values())
 

@@ -121,7 +121,6 @@ NONE = {
     "E-BROADCAST": "the model itself is at fault",
     "E-INVALID": "the runtime refuses it too",
     "E-INTERNAL": "it is to be reported",
-    "E-OFFSET": "nothing gives it",
     "E-DTYPE": "there is no kernel of that type",
     "E-RESOURCE": "a group holds as much as it can",
     "E-SUBGRAPH": "what is inside is fused on its own",
