@@ -34,8 +34,8 @@ from onnxfuse.plan.kinds import (
     kind_of,
 )
 from onnxfuse.plan.layouts import channels_in, layouts_of
-from onnxfuse.plan.once import computed_once
 from onnxfuse.plan.legality import CPU, Legality
+from onnxfuse.plan.once import computed_once
 from onnxfuse.plan.refusals import BEST, about, cut, known_beforehand, too_few, unworthy
 from onnxfuse.plan.siblings import siblings
 from onnxfuse.plan.storage_types import held_in
