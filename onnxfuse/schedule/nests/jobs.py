@@ -18,6 +18,7 @@ from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
 from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
+from onnxfuse.lower.scans import Scan, scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
@@ -42,6 +43,7 @@ class Job:
     tiled: Tiled | None = None
     operand: bool = False
     right_side: bool = False
+    scan: Scan | None = None  # what its elements are combined to, along one of its axes
 
     @property
     def reads(self) -> tuple[Load, ...]:
@@ -61,9 +63,9 @@ class Job:
 
     def rename(self, names: Mapping[Axis, Axis]) -> Job:
         """The job with axes renamed."""
-        nest = renamed(self.nest, names)
+        nest, s = renamed(self.nest, names), self.scan
         if self.tiled is None:
-            return replace(self, nest=nest)
+            return replace(self, nest=nest, scan=s and replace(s, axis=names.get(s.axis, s.axis)))
         t = self.tiled
         values = {a: Index.of(b) for a, b in names.items() if a != b}
 
@@ -118,8 +120,12 @@ def prepare(
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
-        nest = nest_of(d, done.places, heads, blocks)
-        found = None if blocks else recognise(Definition(d.name, nest.axes, nest.value), constants)
+        scan = scan_of(d)
+        if scan is None:
+            nest = nest_of(d, done.places, heads, blocks)
+        else:
+            nest = nest_of(replace(d, value=scan.element), done.places, uncut=(scan.axis,))
+        found = None if blocks or scan is not None else recognise(Definition(d.name, nest.axes, nest.value), constants)
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
@@ -134,7 +140,7 @@ def prepare(
             del done.jobs[operands:]  # made ready for nothing
             nest = replace(nest, value=without_scales(nest.value))
             _absorb(nest, done, constants)
-        done.jobs.append(Job(nest, tiled))
+        done.jobs.append(Job(nest, tiled, scan=scan))
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
     return done
