@@ -22,11 +22,10 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
-from onnxfuse.schedule.analysis.image import padded_image
+from onnxfuse.schedule.analysis.image import IMAGES, padded_image
 
 LAST = "%last"  # behind the name of a value: the same with channels last
 MOST_TAPS = 8  # side by side in a line that are spelled out
-IMAGES = (3, 4, 5)  # dimensions of an image
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:

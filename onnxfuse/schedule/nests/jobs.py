@@ -23,7 +23,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.contract import Contraction, code_layout, panel_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.groups import channel_blocks
-from onnxfuse.schedule.analysis.image import image_of, padded_image
+from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.sides import exchanged, filters_layout, operand_of
@@ -113,7 +113,7 @@ def prepare(
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
-    done.layouts |= dict(c.layouts)
+    done.layouts |= images_inside(c) | dict(c.layouts)
     for d in (d for d in c.definitions if d.name in done.layouts):
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them

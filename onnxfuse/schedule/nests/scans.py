@@ -82,7 +82,7 @@ def scan_phase(t: Together, places: dict[str, Place], target: Target) -> Phase:
     m = Axis("m", product([a.extent for a in rows]))
     goal = goal.substituted(dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True)))
     size = ONE if vector is None else vector.extent
-    if (size.constant or SHORT * target.lanes) < SHORT * target.lanes:
+    if vector is None or (size.constant or SHORT * target.lanes) < SHORT * target.lanes:
         lines = _Lines(goal, scan, Level(m), [Level(vector, "vector")] if vector is not None else [])
         return _side_by_side(lines, work_of(t), apart=cost(goal.value) > 0 and (size.constant or 0) < target.lanes)
     first, last, begin, end = (Axis(name, a.extent + at) for name, a, at in _edges(m, vector))
