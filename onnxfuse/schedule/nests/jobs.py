@@ -219,7 +219,7 @@ def _tiled_in_exchange(
         image = padded[1]
     done.layouts[filters.source] = layout
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
-    return exchanged(c, nest, image, done.places)
+    return exchanged(c, nest, image, done.places, target.panel)
 
 
 def _products(c: Contraction, constants: Container[str], target: Target, half: DType | None) -> tuple[Product, ...]:
