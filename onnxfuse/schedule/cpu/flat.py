@@ -16,6 +16,7 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.nests.jobs import is_output
 from onnxfuse.schedule.nests.nest import (
+    RECORDS,
     Goal,
     Level,
     free_loops,
@@ -34,7 +35,6 @@ from onnxfuse.target import Target
 NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
-RECORDS = (2, 3, 4)  # elements side by side that vectors of them are interleaved into
 SCARCE = 64  # rows that are too few for the tasks of a large machine
 MASKED = 6  # vectors of a line, below which padding at its ends is better masked than made by loops of its own
 LANE = 700  # picoseconds of an element that is loaded or stored by itself

@@ -14,7 +14,7 @@ from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
-from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.nest import RECORDS, Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
 
@@ -180,12 +180,29 @@ def epilogue(
         at = substitute(goal.offset, {lane: ZERO, row: frame.first})
         turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
         goal = Goal(sums[0], here.index[0], value)
+    record = _record(goal, row, lane) if tiled.lines is not None and place.dtype == F32 else 0
+    if record:
+        u = Axis("u", floor_div(row.extent, Index.of(record)))
+        each = Level(u, "serial", *(floor_div(e, Index.of(record)) for e in (frame.first, end)))
+        goals = [goal.substituted({row: Index.of(u) * record + k}) for k in range(record)]
+        return (*bind, *written(goals, [each, loops[1]], interleaved=True))
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
         *written([goal], loops if tiled.zeros is None else loops[::-1]),  # what columns of codes share is made once
         *turn,
     )
+
+
+def _record(goal: Goal, row: Axis, lane: Axis) -> int:
+    """How many rows of a tile are elements side by side in the result, lane by lane; 0 where they are not."""
+    apart = coefficient(goal.offset, lane)
+    count = apart.constant if apart is not None else None
+    if count not in RECORDS or row.extent.constant is None or row.extent.constant % count:
+        return 0
+    u = Axis("u", floor_div(row.extent, Index.of(count)))
+    places = [substitute(goal.offset, {row: Index.of(u) * count + k}) for k in range(count)]
+    return count if all(at == places[0] + k for k, at in enumerate(places)) else 0
 
 
 def _all_columns(

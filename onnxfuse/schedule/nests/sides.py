@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
@@ -14,9 +14,17 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.contract import Contraction, panel_layout
 from onnxfuse.schedule.analysis.memory import Nest, Place
-from onnxfuse.schedule.nests.nest import walks_as_one
+from onnxfuse.schedule.nests.nest import RECORDS, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Target
+
+
+def rows_of_tiles(rows: Sequence[Axis], most: int) -> int:
+    """Rows of a tile, at most so many: whole records, where the last of several axes may run along one."""
+    last = rows[-1].extent.constant if len(rows) > 1 else 1
+    record = last if last in RECORDS else 1
+    count = product([a.extent for a in rows]).constant
+    return record * balanced(None if count is None else count // record, most // record)
 
 
 def operand_of(x: Scalar) -> Load:
@@ -41,7 +49,7 @@ def filters_layout(
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
     if stride is None or stride.constant not in range(1, NEAR.stop):
         return None
-    tall = balanced(product([a.extent for a in c.columns]).constant, target.rows)
+    tall = rows_of_tiles(c.columns, target.rows)
     return panel_layout(c, shapes[filters.source], tall, 1)
 
 
