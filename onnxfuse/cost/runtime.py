@@ -115,6 +115,7 @@ KINDS: dict[str, Row] = {
     "convolution depthwise 1-D": Row(0.04, 0.0),
     "convolution grouped": Row(0.24, 0.95),
     "convolution 1-D": Row(0.43, 0.95),
+    "convolution 1-D shallow": Row(0.22, 0.95),
     "convolution transposed": Row(0.46, 0.9),
     "convolution of codes": Row(2.7, 0.9),
     "pooling": Row(0.1, 0.9),
@@ -178,6 +179,7 @@ _CODES = ("QLinearConv", "QLinearMatMul", "QGemm")  # scale and zero point stand
 _SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
 _BLOCK = 16  # filters of images that are computed at a time, however many there are
 _EACH = 45.0  # operations that loading and storing an element takes as long as, where each channel has its own filter
+_SHALLOW = 32  # products of a result, below which putting them together takes as long as they do
 _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
@@ -246,7 +248,7 @@ def _window(weights: Tensor, groups: object, window: int) -> str:
         deep = "depthwise 1-D" if len(weights.shape) == 3 else "depthwise"
         return deep if weights.shape[1] == 1 else "grouped"
     if len(weights.shape) == 3:
-        return "1-D"
+        return "1-D" if prod(weights.shape[1:]) >= _SHALLOW else "1-D shallow"
     if weights.shape[1] <= _FEW:
         return "few"
     return "1x1" if window == 1 else "3x3" if window <= 9 else "large"

@@ -70,6 +70,7 @@ NODES = {
     "convolution depthwise 1-D": lambda n: convolution(n, 64, 9, 64, rank=1),
     "convolution grouped": lambda n: convolution(n, 64, 3, 8),
     "convolution 1-D": lambda n: convolution(n, 64, 3, rank=1),
+    "convolution 1-D shallow": lambda n: convolution(n, 3, 3, rank=1),
     "convolution transposed": lambda n: replace(convolution(n, 64, 3), op="ConvTranspose"),
     "convolution of codes": lambda n: Call(
         "ConvInteger", (Tensor(U8, (1, 64, n, n)), Tensor(I8, (64, 64, 3, 3))), (floats(1, 64, n, n),), {}

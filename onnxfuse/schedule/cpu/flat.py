@@ -179,9 +179,10 @@ def _window(
 
 
 def _under_masks(goals: list[Goal], axis: Axis, target: Target) -> bool:
-    """Whether an axis is so short that a vector under masks takes less than a loop for each of its parts."""
+    """Whether an axis is so short that one load under a mask takes less than a loop for each of its parts."""
     short = (axis.extent.constant or WIDEST * MASKED) < target.lanes * MASKED
-    return short and all(_in_masks(g, axis) for g in goals)
+    cut_loads = [sum(1 for n in walk(g.value) if isinstance(n, Load) and cutting(n, axis)) for g in goals]
+    return short and max(cut_loads) <= 1 and all(_in_masks(g, axis) for g in goals)
 
 
 def _in_masks(goal: Goal, axis: Axis) -> bool:
