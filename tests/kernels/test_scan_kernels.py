@@ -62,3 +62,20 @@ def test_numbers_and_what_is_no_number_are_those_of_the_runtime(
     runtime = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
     (there,), (here,) = runtime.run(None, {"x": x}), fused.run(None, {"x": x})
     assert np.allclose(there, here, rtol=1e-5, atol=1e-6, equal_nan=True)
+
+
+@needs_compiler
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("attributes", [{}, {"reverse": 1}, {"exclusive": 1}], ids=str)
+def test_sums_are_those_of_the_runtime_bit_by_bit(axis: int, attributes: dict[str, int], tmp_path: Path) -> None:
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, (5, 37, 41)) for name in "xy")
+    node = onnx.helper.make_node("CumSum", ["x", "axis"], ["y"], **attributes)
+    graph = onnx.helper.make_graph([node], "g", [x], [y], [onnx.numpy_helper.from_array(np.array(axis), "axis")])
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=9)
+    onnx.save(model, tmp_path / "m.onnx")
+    made = onnxfuse.optimize(tmp_path / "m.onnx", tmp_path / "o.onnx", min_group=1, verify=False, gain=False)
+    assert made.kernels == 1
+    values = {"x": np.random.default_rng(0).standard_normal((5, 37, 41)).astype(np.float32) * 100}
+    runtime = onnxruntime.InferenceSession(tmp_path / "m.onnx", providers=["CPUExecutionProvider"])
+    (there,), (here,) = runtime.run(None, values), onnxfuse.session(tmp_path / "o.onnx").run(None, values)
+    assert np.array_equal(there, here)
