@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnxruntime as ort
-from onnx import helper
+from onnx import helper, numpy_helper
 
 from benchmarks.runtime_cases import cases, random_values
 from onnxfuse.cost.runtime import Call, Tensor, node_seconds, work_of
@@ -33,6 +33,7 @@ from onnxfuse.target import Cpu, targets_of
 
 QUANTILE = 0.0
 LEAST = 30.0  # microseconds of nodes that are compared: the profiler itself takes some around each
+FEW = 8  # integers of a constant that say how a node works
 _SUFFIX = "_kernel_time"
 _ELEMENTS = {"float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "double": 11}
 
@@ -69,7 +70,7 @@ def profiled(model: onnx.ModelProto | Path, feeds: Mapping[str, Any], threads: i
 
 def _timed(events: Sequence[Mapping[str, Any]], optimized: onnx.ModelProto) -> Iterator[Timed]:
     nodes = {node.name: node for node in optimized.graph.node}
-    weights = {each.name: Tensor(t, tuple(each.dims), constant=True) for each in optimized.graph.initializer
+    weights = {each.name: _weight(each, t) for each in optimized.graph.initializer
                if (t := dtype_of(each.data_type)) is not None}  # fmt: skip
     times: defaultdict[str, list[float]] = defaultdict(list)
     seen: dict[str, Any] = {}
@@ -104,6 +105,13 @@ def _inputs(
         else:
             found.append(None)
     return tuple(found)
+
+
+def _weight(made: onnx.TensorProto, dtype: DType) -> Tensor:
+    """A constant, with what it holds where that is a few integers."""
+    few = math.prod(made.dims) <= FEW and not dtype.floating
+    ints = tuple(int(x) for x in numpy_helper.to_array(made).reshape(-1)) if few else ()
+    return Tensor(dtype, tuple(made.dims), True, ints)
 
 
 def _attributes(node: onnx.NodeProto) -> dict[str, Any]:

@@ -225,7 +225,7 @@ _TABLE: tuple[Border, ...] = (
         ((64, 64, 80, 80), (32, 128, 56, 56), (256, 64, 40, 40), (96, 24, 28, 28), (512, 256, 20, 20),
           (40, 40, 13, 17)),
     ),
-    Border("line", "1-D, of 3 taps", _line, _image, _LINES),
+    Border("taps-of-a-line", "1-D, of 3 taps", _line, _image, _LINES),
     Border("recurrent", "1-D, before an LSTM", _recurrent, _image, tuple((c, n // 4) for c, n in _LINES)),
     Border("max-pool", "2x2, stride 2", _max_pool, _image, _IMAGES),
     Border("max-pool-padded", "3x3, stride 2, padded", _max_pool_padded, _image, _IMAGES),
@@ -245,6 +245,7 @@ _TABLE: tuple[Border, ...] = (
     Border("max-channels", "ReduceMax over channels", _reduced("ReduceMax"), _image, _ROWS),
     Border("running-channels", "CumSum over channels", _running(1), _image, _ROWS),
     Border("running-lines", "CumSum over lines", _running(2), _image, _ROWS),
+    Border("running-columns", "CumSum over columns", _running(3), _image, _ROWS),
     Border("two-readers", "a result for a kernel and for the graph", _two_readers, _image, _SQUARES),
     *(
         Border(f"transpose-{''.join(map(str, perm))}", "a Transpose and Relu", _turned(*perm), lambda s: s, sizes)

@@ -27,6 +27,7 @@ class Tensor:
     dtype: DType
     shape: tuple[int, ...]
     constant: bool = False
+    ints: tuple[int, ...] = ()  # what a constant of a few integers holds, such as axes
 
     @property
     def elements(self) -> int:
@@ -96,6 +97,7 @@ KINDS: dict[str, Row] = {
     "reduction outer": Row(0.025, 0.9),
     "extreme outer": Row(0.0045, 0.9),
     "scan": Row(0.0025, 0.0),
+    "cumulation": Row(0.022, 0.0),
     "softmax": Row(0.012, 0.9),
     "softmax inner": Row(0.00037, 0.0),
     "normalization": Row(0.009, 0.9),
@@ -109,9 +111,11 @@ KINDS: dict[str, Row] = {
     "convolution 3x3": Row(0.75, 0.95),
     "convolution large": Row(0.6, 0.95),
     "convolution few": Row(0.4, 0.95),
-    "convolution depthwise": Row(0.18, 0.95),
+    "convolution depthwise": Row(0.6, 0.95),
+    "convolution depthwise 1-D": Row(0.04, 0.0),
     "convolution grouped": Row(0.24, 0.95),
     "convolution 1-D": Row(0.43, 0.95),
+    "convolution 1-D shallow": Row(0.22, 0.95),
     "convolution transposed": Row(0.46, 0.9),
     "convolution of codes": Row(2.7, 0.9),
     "pooling": Row(0.1, 0.9),
@@ -173,6 +177,10 @@ def _moving(call: Call, target: Cpu, round_bytes: float) -> tuple[float, float]:
 
 _CODES = ("QLinearConv", "QLinearMatMul", "QGemm")  # scale and zero point stand before the weights
 _SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that has few
+_BLOCK = 16  # filters of images that are computed at a time, however many there are
+_EACH = 45.0  # operations that loading and storing an element takes as long as, where each channel has its own filter
+_SHALLOW = 32  # products of a result, below which putting them together takes as long as they do
+_EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
     VIEW: "Reshape Squeeze Unsqueeze Flatten Identity Dropout Shape Size ConstantOfShape Range",
@@ -228,14 +236,19 @@ def _convolution(call: Call) -> Work:
     operations = 2.0 * out.elements * prod(weights.shape[1:])
     if image.dtype.bytes == 1:
         return Work("convolution of codes", operations)
+    if groups == 1 and len(weights.shape) == 4:
+        operations *= -(-weights.shape[0] // _BLOCK) * _BLOCK / max(weights.shape[0], 1)
+    if groups != 1 and weights.shape[1] == 1 and len(weights.shape) == 4:
+        operations += _EACH * max(image.elements, out.elements)
     return Work(f"convolution {_window(weights, groups, window)}", operations)
 
 
 def _window(weights: Tensor, groups: object, window: int) -> str:
     if groups != 1:
-        return "depthwise" if weights.shape[1] == 1 else "grouped"
+        deep = "depthwise 1-D" if len(weights.shape) == 3 else "depthwise"
+        return deep if weights.shape[1] == 1 else "grouped"
     if len(weights.shape) == 3:
-        return "1-D"
+        return "1-D" if prod(weights.shape[1:]) >= _SHALLOW else "1-D shallow"
     if weights.shape[1] <= _FEW:
         return "few"
     return "1x1" if window == 1 else "3x3" if window <= 9 else "large"
@@ -293,6 +306,15 @@ def _with_rows(image: Tensor) -> float:
     return image.elements + EACH_ROW * image.elements / max(image.shape[-1] if image.shape else 1, 1)
 
 
+def _cumulated(call: Call) -> Work:
+    """Something for each element, and for each run of those behind the axis, which go at once."""
+    image, axes = call.inputs[0], call.input(1)
+    assert image is not None
+    at = axes.ints[0] if axes is not None and axes.ints else -1
+    run = prod(image.shape[at:][1:]) if at >= -len(image.shape) else 1
+    return Work("cumulation", image.elements + _EACH_RUN * image.elements / max(run, 1))
+
+
 def _softmax(call: Call) -> Work:
     """Something for each element; along another axis than the last one, the runtime turns the tensor round."""
     image = call.inputs[0]
@@ -318,7 +340,8 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
         *_each(_product, "MatMul Gemm FusedMatMul FusedGemm MatMulInteger QLinearMatMul QGemm"),
         ("Einsum", _einsum),
         *_each(_convolution, "Conv FusedConv ConvTranspose ConvInteger QLinearConv"),
-        *_each(_rows("scan"), "ArgMax ArgMin CumSum CumProd"),
+        *_each(_rows("scan"), "ArgMax ArgMin"),
+        *_each(_cumulated, "CumSum CumProd"),
         *_each(_rows("normalization"), "LayerNormalization SimplifiedLayerNormalization RMSNormalization"),
         *_each(_rows("normalization"), "InstanceNormalization GroupNormalization MeanVarianceNormalization"),
         *_each(_rows("normalization"), "LpNormalization LRN"),

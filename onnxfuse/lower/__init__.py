@@ -23,6 +23,7 @@ from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
+from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 from onnxfuse.plan.alive import data
 
@@ -126,8 +127,11 @@ def _carried(
 ) -> set[str]:
     """Values that a reduction's result is carried through: all elementwise, one to one, up to the last on every path.
 
-    The result holds the names that vanish; the definition that ends the region is the one that reads them.
+    The result holds the names that vanish; the definition that ends the region is the one that reads them. The next
+    result of a scan is made of the one before as it is, so that nothing is done to it on the way.
     """
+    if scan_of(start) is not None:
+        return set()
     outside = set(outputs)
     region = {start.name: start}
     best: set[str] = set()
@@ -186,7 +190,9 @@ def _only_inside_reduction(user: Definition, d: Definition) -> bool:
     """Whether a reducing reader reads each element of d exactly once."""
     found = {n.index for n in loads(user.value) if n.source == d.name}
     ranges = tuple(r for n in walk(user.value) if isinstance(n, Reduce) for r in n.ranges)
-    return len(found) == 1 and bijective(next(iter(found)), d.shape, (*user.axes, *ranges))
+    scan = scan_of(user)
+    axes = tuple(a for a in user.axes if scan is None or a != scan.axis)
+    return len(found) == 1 and bijective(next(iter(found)), d.shape, (*axes, *ranges))
 
 
 def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) -> Scalar:

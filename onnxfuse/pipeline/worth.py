@@ -10,7 +10,7 @@ from onnxfuse.cost.fusions import taken_in
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.runtime import Call, Tensor
 from onnxfuse.ir.extents import expanded
-from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.graph import Constant, Decision, Graph
 from onnxfuse.ir.index import Index, symbols_of
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
@@ -22,6 +22,7 @@ FACTOR = 5.0  # by which a kernel may be predicted slower; of both predictions o
 # and single ones by 4
 LEAST = 10e-6  # seconds that it may lose, whatever the factor
 SIZES = (1, 16, 128, 512)  # that symbols are given, all the same; once with those of batches at 1
+FEW = 8  # integers of a constant that say how a node works, such as axes
 ROUNDS = 4  # in which groups are refused: what is planned anew may fall behind in its turn
 
 Sizes = Mapping[str, int]
@@ -157,8 +158,16 @@ def _tensors(graph: Graph, part: Part, sizes: Sizes) -> dict[str, Tensor]:
     found = {}
     for name in names:
         t = have(graph.types.get(name))
-        found[name] = Tensor(t.dtype, tuple(number(e, sizes) for e in t.shape), name in graph.constants)
+        known = graph.constants.get(name)
+        ints = _ints(known) if known is not None else ()
+        found[name] = Tensor(t.dtype, tuple(number(e, sizes) for e in t.shape), known is not None, ints)
     return found
+
+
+def _ints(constant: Constant) -> tuple[int, ...]:
+    """What a constant of a few integers holds."""
+    few = constant.size <= FEW and not constant.dtype.floating
+    return tuple(int(x) for x in constant.load().reshape(-1)) if few else ()
 
 
 def _sizes(graph: Graph, part: Part) -> list[dict[str, int]]:

@@ -28,6 +28,7 @@ from onnxfuse.schedule.cpu.gemm import gemm_ways
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
 from onnxfuse.schedule.nests.jobs import Job, Prepared, prepare
+from onnxfuse.schedule.nests.scans import scan_phase
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
 from onnxfuse.target import Cpu
@@ -149,6 +150,9 @@ def _kernel(
             phases.extend(way.phases)
             scratch.extend(way.scratch)
             choices.extend(compared)
+        elif part.jobs[0].scan is not None:
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(scan_phase(part, prepared.places, target))
         elif chained(part.jobs):
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(chain_phase(part, prepared.places, kept, target))

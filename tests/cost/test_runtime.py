@@ -47,7 +47,8 @@ NODES = {
     "reduction": lambda n: Call("ReduceSum", (floats(n, 512),), (floats(n, 1),), {}),
     "reduction outer": lambda n: Call("ReduceSum", (floats(n, 512),), (floats(1, 512),), {}),
     "extreme outer": lambda n: Call("ReduceMax", (floats(n, 512),), (floats(1, 512),), {}),
-    "scan": lambda n: same("CumSum", n),
+    "scan": lambda n: same("ArgMax", n),
+    "cumulation": lambda n: same("CumSum", n),
     "softmax": lambda n: same("Softmax", n, axis=1),
     "softmax inner": lambda n: same("Softmax", n, axis=0),
     "normalization": lambda n: same("LayerNormalization", n),
@@ -66,8 +67,10 @@ NODES = {
     "convolution large": lambda n: convolution(n, 64, 7),
     "convolution few": lambda n: convolution(n, 3, 3),
     "convolution depthwise": lambda n: convolution(n, 64, 3, 64),
+    "convolution depthwise 1-D": lambda n: convolution(n, 64, 9, 64, rank=1),
     "convolution grouped": lambda n: convolution(n, 64, 3, 8),
     "convolution 1-D": lambda n: convolution(n, 64, 3, rank=1),
+    "convolution 1-D shallow": lambda n: convolution(n, 3, 3, rank=1),
     "convolution transposed": lambda n: replace(convolution(n, 64, 3), op="ConvTranspose"),
     "convolution of codes": lambda n: Call(
         "ConvInteger", (Tensor(U8, (1, 64, n, n)), Tensor(I8, (64, 64, 3, 3))), (floats(1, 64, n, n),), {}
@@ -132,6 +135,26 @@ def test_of_a_large_table_only_what_comes_out_is_read():
     assert node_seconds(few, V4, 1e9) < 20e-6
 
 
+def test_sums_along_lines_are_cheaper_than_those_within_one():
+    """Runs behind the axis are added at once; the axis is what the second input holds."""
+
+    def seconds(axis: int) -> float:
+        image, at = floats(1, 64, 40, 40), Tensor(I64, (), constant=True, ints=(axis,))
+        return node_seconds(Call("CumSum", (image, at), (image,), {}), V4)
+
+    assert 5 * seconds(2) < seconds(3) == seconds(-1)
+    assert seconds(1) <= seconds(2) == seconds(-2)
+
+
+def test_filters_are_computed_in_blocks():
+    def seconds(filters: int) -> float:
+        weights = floats(filters, 64, 3, 3, constant=True)
+        call = Call("Conv", (floats(1, 64, 28, 28), weights), (floats(1, filters, 28, 28),), {"group": 1})
+        return node_seconds(call, V4)
+
+    assert seconds(1) == seconds(9) == seconds(16) < seconds(17) == seconds(32)
+
+
 def chain(text: str, **shapes: tuple[int, ...]) -> tuple[list[Node], dict[str, Tensor]]:
     """Nodes of lines `y = Op a b`, and their values, which have one shape where none is given."""
     nodes, names = [], dict.fromkeys(shapes)
@@ -179,6 +202,10 @@ REAL = (
     Case("Tanh", ((128, 768),), {}),
     Case("MatMul", ((1, 128, 256), np.ones((256, 256), np.float32)), {}),
     Case("Conv", ((1, 64, 28, 28), np.ones((64, 64, 3, 3), np.float32)), {"pads": [1, 1, 1, 1]}),
+    Case("Conv", ((1, 32, 56, 56), np.ones((4, 32, 3, 3), np.float32)), {"pads": [1, 1, 1, 1]}),
+    Case("Conv", ((1, 64, 28, 28), np.ones((64, 1, 7, 7), np.float32)), {"pads": [3, 3, 3, 3], "group": 64}),
+    Case("CumSum", ((64, 40, 40), np.array(1)), {}),
+    Case("CumSum", ((64, 40, 40), np.array(2)), {}),
     Case("Softmax", ((1, 32, 56, 56),), {"axis": 1}),
     Case("Transpose", ((1, 64, 56, 56),), {"perm": [0, 2, 3, 1]}),
 )

@@ -68,6 +68,7 @@ def conv(
 def convolutions() -> list[Case]:
     """Convolutions between images that lie as the runtime has them, filters as rows."""
     one: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+    apart: dict[str, Any] = {"dilations": (2, 2), "pads": (2, 2, 2, 2)}
     return [
         conv("exchanged", (1, 5, 9, 37), (11, 5, 3, 3), **one),
         conv("exchanged_images", (2, 5, 5, 16), (29, 5, 3, 3), **one),
@@ -79,12 +80,27 @@ def convolutions() -> list[Case]:
         conv("exchanged_thirds", (1, 3, 17, 71), (14, 3, 3, 3), strides=(3, 3), **one),
         conv("exchanged_far", (1, 3, 9, 70), (14, 3, 3, 3), strides=(1, 5), **one),
         conv("exchanged_last", (1, 3, 17, 71), (16, 3, 3, 3), strides=(2, 2), last="y", **one),
-        conv("exchanged_apart", (1, 6, 9, 21), (13, 6, 3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
+        conv("exchanged_apart", (1, 6, 9, 21), (13, 6, 3, 3), **apart),
         conv("exchanged_line", (2, 8, 97), (16, 8, 3), pads=(1, 1)),
         conv("exchanged_line_of_one", (1, 8, 1), (16, 8, 1)),
+        conv("exchanged_several_lines", (2, 7, 7, 7), (13, 7, 3, 3), **one),
+        conv("exchanged_several_lines_residual", (1, 19, 11, 13), (19, 19, 3, 3), residual=True, **one),
+        conv("exchanged_several_lines_stride", (1, 5, 17, 7), (9, 5, 3, 3), strides=(2, 2), **one),
+        conv("exchanged_several_lines_apart", (1, 5, 7, 9), (9, 5, 3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
+        conv("exchanged_several_lines_open", (1, 5, 9, 11), (9, 5, 3, 3)),
+        conv("exchanged_several_lines_uneven", (1, 5, 9, 6), (9, 5, 3, 3), pads=(0, 2, 1, 0)),
+        conv("exchanged_parts", (1, 67, 9, 13), (17, 67, 3, 3), **one),
+        conv("exchanged_parts_images", (2, 40, 5, 31), (9, 40, 5, 3), pads=(2, 1, 2, 1)),
+        conv("exchanged_parts_line", (1, 140, 53), (19, 140, 3), pads=(1, 1)),
         conv("one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
         conv("exchanged_any_batch", ("N", 8, 7, 19), (24, 8, 3, 3), sizes=({"N": 1}, {"N": 3}), **one),
         conv("exchanged_any_width", (1, 8, 7, "W"), (24, 8, 1, 1), sizes=({"W": 1}, {"W": 33})),
+        *(
+            conv(f"deep_{way}_{end}_{form}", (2, 19, 9, 11), (19, 1, 3, 3), group=19, last=end, form=form, **how)
+            for way, how in (("even", one), ("stride", {"strides": (2, 2), **one}), ("apart", apart))
+            for end in "xy"
+            for form in range(2)
+        ),
         conv("padded_and_turned", (1, 16, 9, 37), (40, 16, 3, 3), form=0, **one),
         conv("padded_and_turned_line", (2, 19, 97), (16, 19, 3), form=0, pads=(1, 1)),
     ]

@@ -16,6 +16,7 @@ from tests.kernels import (
     movement_cases,
     operator_cases,
     row_cases,
+    scan_cases,
     window_cases,
     winograd_cases,
 )
@@ -39,6 +40,7 @@ TABLES: dict[str, tuple[Sequence[Case], tuple[str, ...]]] = {
     "movement": (movement_cases.CASES, PLAIN),
     "operator": (operator_cases.CASES, PLAIN),
     "row": (row_cases.CASES, PLAIN),
+    "scan": (scan_cases.CASES, PLAIN),
     "window": (window_cases.CASES, PLAIN),
     "winograd": (winograd_cases.CASES, PLAIN),
 }

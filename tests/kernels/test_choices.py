@@ -13,6 +13,7 @@ from onnxfuse.target import TARGETS
 from tests.kernels.compiled import Case, kernel_of
 from tests.kernels.contraction_cases import CASES as CONTRACTIONS
 from tests.kernels.window_cases import CASES as WINDOWS
+from tests.kernels.window_cases import conv
 
 TARGET = TARGETS["x86-64-v4"]
 TABLE: dict[str, Case] = {c.name: c for c in (*CONTRACTIONS, *WINDOWS)}
@@ -82,7 +83,10 @@ def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ..
     assert cut_at(axis, [Index.of(axis) * step + at for step, at in signs]) == points
 
 
-def test_a_padded_copy_has_a_loop_for_each_piece():
-    copy = kernel("conv3_plain_in").phases[0]
-    vectors = [s for s in statements(copy.body) if isinstance(s, Loop) and s.kind == "vector"]
-    assert [v.axis.extent.constant for v in vectors] == [1, 9, 1]
+@pytest.mark.parametrize(("width", "pieces"), [(9, [11]), (93, [95]), (94, [1, 94, 1]), (200, [1, 200, 1])])
+def test_a_padded_copy_has_a_loop_for_each_piece_of_a_line_that_is_not_short(width: int, pieces: list[int]):
+    case = conv("c", (1, 5, 9, width), (11, 5, 3, 3), pads=(1, 1, 1, 1), last="y")
+    made = kernel_of(case, TARGETS["x86-64-v4"])
+    assert isinstance(made, Kernel), made
+    vectors = [s for s in statements(made.phases[0].body) if isinstance(s, Loop) and s.kind == "vector"]
+    assert [v.axis.extent.constant for v in vectors] == pieces

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.compose import walk
-from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Tile
+from onnxfuse.schedule.cpu.exchange import SIDE
 from onnxfuse.target import TARGETS
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.form_cases import CASES, EXCHANGED
@@ -40,7 +40,7 @@ def tiles(made: Kernel) -> list[Tile]:
 def exchanged(made: Kernel) -> bool:
     """Whether there are tiles, all of which have filters for rows and places of a line for columns."""
     found = tiles(made)
-    return bool(found) and all(tile.right.columns != ZERO for tile in found)
+    return bool(found) and all(tile.right.buffer == SIDE for tile in found)
 
 
 @pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith("exchanged")], ids=lambda c: c.name)
@@ -55,7 +55,7 @@ def test_panels_of_places_are_stored_in_whole_vectors() -> None:
         made = kernel(conv("panel", (1, 16, 14, 14), (16, 16, 3, 3), **how, last=""))
         assert exchanged(made)
         loops = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Loop)]
-        found = [s for s in loops if s.kind == "vector" and any(_stores(x, "places") for x in s.body)]
+        found = [s for s in loops if s.kind == "vector" and any(_stores(x, SIDE) for x in s.body)]
         assert found
         for loop in found:
             (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]

@@ -9,6 +9,7 @@ import onnx
 import pytest
 from onnx import numpy_helper, parser
 
+from models.classes import CLASSES
 from onnxfuse import optimize
 from onnxfuse.backends import BACKENDS, CPU
 from onnxfuse.pipeline import worth
@@ -127,3 +128,21 @@ def test_a_real_loser_is_refused(tmp_path: Path):
     assert refusals(after)
     assert not after.groups
     assert len(planned(path, min_group=1).groups) == 1
+
+
+def test_a_loser_stays_and_its_neighbours_are_built(tmp_path: Path):
+    """By prediction alone: the weights of the first convolution are laid out anew in every run, the rest pays."""
+    behind = "b = Relu(a) c = Conv<pads = [3, 3, 3, 3], group = 64>(b, v) y = Tanh(c) }"
+    text = VARIABLE.replace("y = Relu(a) }", behind)
+    after = planned(saved(tmp_path, text, v=(64, 1, 7, 7)), gain=False)
+    assert [g.ops for g in after.groups] == [("Conv", "Tanh")]
+    (refusal,) = [r for r in after.refusals if "as predicted" in r.reason]
+    assert refusal.reason.startswith("Conv, Relu: ")
+
+
+def test_each_class_is_built_that_pays(tmp_path: Path):
+    """What scans and convolutions between nodes of the runtime gain is not lost by prediction."""
+    classes = ("running-lines", "running-columns", "convolution", "pool-before", "depthwise 7x7", "upwards", "wave")
+    for name in classes:
+        onnx.save(CLASSES[name].build(CLASSES[name].sizes[1]), tmp_path / "m.onnx")
+        assert planned(tmp_path / "m.onnx", gain=False).groups, name

@@ -17,25 +17,27 @@ from onnxfuse.ir.compose import indices_of, loads, rebuild, substitute_axes, wal
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Param
-from onnxfuse.ir.layout import PLAIN, channels_last
+from onnxfuse.ir.layout import PLAIN, Layout, channels_last
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
-from onnxfuse.schedule.analysis.image import padded_image
+from onnxfuse.schedule.analysis.image import IMAGES, padded_image
 
 LAST = "%last"  # behind the name of a value: the same with channels last
 MOST_TAPS = 8  # side by side in a line that are spelled out
-IMAGES = (3, 4, 5)  # dimensions of an image
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
-    """The group as it is, and where windows go over images of which lines lie side by side, in three other forms."""
-    reads = list(_reads(c, weights))
-    if not reads:
-        return (c,)
-    made = (c, _spelled(c, reads), _with_padding(c, reads), _turned(c, weights, reads))
-    return tuple(dict.fromkeys(made))
+    """The group as it is, and where windows go over images of which lines lie side by side, in three other forms.
+
+    Where one of image and result lies channels last and the other does not, it is that or the turned form.
+    """
+    reads = [(d, read) for d, read, lie in _reads(c, weights) if lie == {PLAIN}]
+    mixed = [(d, read) for d, read, lie in _reads(c, weights) if len(lie) > 1]
+    plain = (_spelled(c, reads), _with_padding(c, reads)) if reads else ()
+    turned = (_turned(c, weights, reads or mixed),) if reads or mixed else ()
+    return tuple(dict.fromkeys((c, *plain, *turned)))
 
 
 def _spelled(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
@@ -96,22 +98,27 @@ def _turned(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definit
 
 def _lies_by_channels(p: Param, rank: int) -> bool:
     """Whether the lines of an image's channel lie side by side, and there are channels and lines to turn."""
-    several = len(p.shape) == rank and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
-    return several and p.layout == PLAIN
+    return _is_image(p, rank) and p.layout == PLAIN
 
 
-def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, Load]]:
-    """What windows that have the channels of the result read of images that lie by channels."""
+def _is_image(p: Param, rank: int) -> bool:
+    """Whether there are channels and lines to turn."""
+    return len(p.shape) == rank and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
+
+
+def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, Load, set[Layout]]]:
+    """What windows that have the channels of the result read of images, and how these and the result lie."""
     params = {p.name: p for p in (*c.inputs, *c.outputs)}
     for d in c.definitions:
         rank = len(d.axes)
-        if rank not in IMAGES or (d.name in params and not _lies_by_channels(params[d.name], rank)):
+        results = [params[d.name]] if d.name in params else [p for p in c.outputs if _is_image(p, rank)]
+        if rank not in IMAGES or not all(_is_image(p, rank) for p in results):
             continue
         for x in (x for x in walk(d.value) if isinstance(x, Reduce)):
             for read in (n for b in x.body for n in loads(b) if n.source in params and n.source not in weights):
                 windows = any(axes_of(e) & set(x.ranges) and axes_of(e) & set(d.axes[2:]) for e in read.index[2:])
-                if windows and _lies_by_channels(params[read.source], rank) and d.axes[1] in axes_of(read.index[1]):
-                    yield d, read
+                if windows and _is_image(params[read.source], rank) and d.axes[1] in axes_of(read.index[1]):
+                    yield d, read, {params[read.source].layout, *(p.layout for p in results)}
 
 
 def _copy(p: Param, name: str, source: str) -> Definition:

@@ -8,10 +8,26 @@ from onnxfuse.ir.affine import simplify
 from onnxfuse.ir.compose import indices_of, substitute_axes
 from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, atoms, axes_of, lower, upper
 from onnxfuse.ir.indexing import coefficient
+from onnxfuse.ir.layout import PLAIN, Layout, channels_last
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.canonical import Canonical
 
+IMAGES = (3, 4, 5)  # dimensions of an image
 Place = tuple[Axis, Axis, Index]  # a row, a range, and where both together are: stride * row + dilation * range
+
+
+def images_inside(c: Canonical) -> dict[str, Layout]:
+    """Layouts of values between definitions: images of as many channels as one that lies channels last do so too."""
+    params = (*c.inputs, *c.outputs)
+    found: dict[str, Layout] = {}
+    for d in c.definitions:
+        last = channels_last(len(d.axes)) if len(d.axes) in IMAGES else PLAIN
+        alike = [p for p in params if len(p.shape) == len(d.axes) and p.shape[:2] == d.shape[:2]]
+        plain = any(p.layout == PLAIN and p.shape == d.shape for p in params)
+        if last != PLAIN and any(p.layout == last for p in alike) and not plain:
+            found[d.name] = last
+    return {name: layout for name, layout in found.items() if all(p.name != name for p in params)}
 
 
 def image_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.affine import split_axes
@@ -62,19 +62,20 @@ class Nest:
 
 
 def nest_of(
-    d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}, blocks: Mapping[Axis, int] = {}
-) -> Nest:
+    d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}, blocks: Mapping[Axis, int] = {},
+    uncut: Container[Axis] = (),
+) -> Nest:  # fmt: skip
     """A definition with unit axes dropped and the others split where indices or storage offsets cut them.
 
     They are also split where the axes of what is read are, if its nest is one of `like`. Those of `blocks` are only
-    split into blocks of so many elements, the last axis of a block being left whole.
+    split into blocks of so many elements, the last axis of a block being left whole, and `uncut` ones not at all.
     """
     unit = {a: ZERO for a in d.axes if a.extent == ONE}
     inside = {a: (Axis(f"{a.name}.b", floor_div(a.extent, Index.of(n))), Axis(f"{a.name}.j", Index.of(n)))
               for a, n in blocks.items() if a.extent != n}  # fmt: skip
     first = unit | {a: Index.of(b) * j.extent + j for a, (b, j) in inside.items()}
     axes = tuple(x for a in d.axes if a not in unit for x in inside.get(a, (a,)))
-    whole = {inside[a][1] if a in inside else a for a in blocks}
+    whole = {inside[a][1] if a in inside else a for a in blocks} | {a for a in d.axes if a in uncut}
     value = substitute_axes(d.value, first)
     dims = tuple(first.get(a, Index.of(a)) for a in d.axes)
     for _ in range(4):

@@ -1,7 +1,7 @@
 """Ways to compute the same: the one whose predicted time is least is taken, of those that are near to it the first.
 
 Nobody knows on how many threads a kernel will run. What is best on two cores can have too few tasks for many, so that
-times on few and on many count the same: their product is compared.
+times on one, on few and on many count the same: their product is compared.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ USUAL = 128  # rows, where nothing is known of them
 SIDE = 32  # of an image, likewise
 MOST_DOUBLINGS = 20  # of usual numbers, where they make an extent of nothing
 MANY = 8  # times the cores of the machine class
-NEAR = 1.03  # times the least product of two times: what is not above it may be the best as well
+FEW = 1  # of its machines, the number of that with as many as it has
+NEAR = 1.045  # times the least product of three times: what is not above it may be the best as well
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +57,12 @@ class Judge:
             return ways[0], ()
         values = self._enough({s.name: USUAL for s in self.symbols} | _usual_values(rows))
         times = [self.seconds(way, scratch, values) for way in ways]
-        assert (inf, inf) not in times, "an extent has a symbol that is none of the kernel's"
-        both = [few * many for few, many in times]
-        order = sorted(range(len(ways)), key=lambda i: both[i])
-        taken = next(i for i in range(len(ways)) if both[i] <= NEAR * min(both))
+        assert all(min(each) < inf for each in times), "an extent has a symbol that is none of the kernel's"
+        all_ = [prod(each) for each in times]
+        order = sorted(range(len(ways)), key=lambda i: all_[i])
+        taken = next(i for i in range(len(ways)) if all_[i] <= NEAR * min(all_))
         order = [taken, *(i for i in order if i != taken)]
-        return ways[taken], (Choice(tuple((ways[i].name, times[i][0]) for i in order)),)
+        return ways[taken], (Choice(tuple((ways[i].name, times[i][FEW]) for i in order)),)
 
     def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
         """Of kernels that compute the same, the one that takes least."""
@@ -69,11 +70,10 @@ class Judge:
             return kernels[0]
         values = self._enough(dict.fromkeys((s.name for s in self.symbols), SIDE))
 
-        def both(kernel: Kernel) -> float:
-            few, many = replace(self, kernel=kernel).seconds(Way("", kernel.phases), kernel.scratch, values)
-            return few * many
+        def all_(kernel: Kernel) -> float:
+            return prod(replace(self, kernel=kernel).seconds(Way("", kernel.phases), kernel.scratch, values))
 
-        return min(kernels, key=both)
+        return min(kernels, key=all_)
 
     def _enough(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Values of symbols for which every extent of a parameter is at least 1, where there are such."""
@@ -84,18 +84,23 @@ class Judge:
                 return made
         return values
 
-    def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int]) -> tuple[float, float]:
-        """The predicted times on the cores of the machine class and on many; infinite where a symbol has no value.
+    @property
+    def machines(self) -> tuple[Cpu, ...]:
+        """The machine class with one core, as it is, and with many."""
+        counts = (1, self.target.cores, self.target.cores * MANY)
+        return tuple(replace(self.target, cores=cores) for cores in counts)
+
+    def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int]) -> tuple[float, ...]:
+        """The predicted times on each of the machines; infinite where a symbol has no value.
 
         Buffers `beside` are the scratch of other phases.
         """
-        return self.time(way, beside, values), self.time(way, beside, values, MANY)
+        return tuple(self.time(way, beside, values, machine) for machine in self.machines)
 
-    def time(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], times: int = 1) -> float:
-        """The predicted time on so many times the cores of the machine class."""
+    def time(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], machine: Cpu) -> float:
+        """The predicted time on a machine."""
         kernel = replace(self.kernel, scratch=(*beside, *way.scratch), phases=way.phases)
-        target = replace(self.target, cores=self.target.cores * times)
-        found = cost_of(kernel, target, self.weights, self.round_bytes, values)
+        found = cost_of(kernel, machine, self.weights, self.round_bytes, values)
         return found.seconds if found is not None else inf
 
 

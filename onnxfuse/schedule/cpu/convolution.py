@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from math import inf
+from dataclasses import dataclass
+from math import inf, prod
 
 from onnxfuse.ir.index import Index, floor_div, symbols_of
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.candidates import MANY as MANY_CORES
-from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.candidates import FEW, Judge, Way
 from onnxfuse.schedule.cpu.lower_bound import least_seconds
 from onnxfuse.schedule.cpu.toom import FOUR, TWO, Transform
 from onnxfuse.schedule.cpu.winograd import Division, Windows, windows_of, winograd_phase
@@ -46,21 +45,20 @@ class Algorithms:
         if job.tiled is None or windows is None:
             return None
         sizes, target = _guesses(job.tiled, windows), self.judge.target
-        few, many = self.judge.seconds(direct, self.values, sizes)
-        machines = (target, replace(target, cores=target.cores * MANY_CORES))
+        times = self.judge.seconds(direct, self.values, sizes)
         order = []
         for at, each in enumerate(divisions_of(job.tiled, windows, target)):
-            here, there = (least_seconds(job.tiled, windows, each, m, sizes) for m in machines)
-            order.append((here * there, at, here, each))
-        best, found = few * many, None
-        for least, at, here, each in sorted(order, key=lambda x: x[:2]):
-            if least > best or here >= GAIN * few:
+            least = [least_seconds(job.tiled, windows, each, machine, sizes) for machine in self.judge.machines]
+            order.append((prod(least), at, least[FEW], each))
+        best, found = prod(times), None
+        for least_, at, here, each in sorted(order, key=lambda x: x[:2]):
+            if least_ > best or here >= GAIN * times[FEW]:
                 continue
             way = Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, target),))
-            here = self.judge.time(way, self.values, sizes)
-            there = self.judge.time(way, self.values, sizes, MANY_CORES) if here < GAIN * few else inf
-            if here * there < best or (here * there == best and found is not None and at < found[0]):
-                best, found = here * there, (at, way)
+            made = self.judge.seconds(way, self.values, sizes)
+            all_ = prod(made) if made[FEW] < GAIN * times[FEW] else inf
+            if all_ < best or (all_ == best and found is not None and at < found[0]):
+                best, found = all_, (at, way)
         return found[1] if found is not None else None
 
     def apart(self, t: Together, direct: Callable[[Together], tuple[Way, object]]) -> list[Together]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.compose import inside, rebuild, walk
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
-from onnxfuse.ir.indexing import coefficient, grouped, product, unflatten
+from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
@@ -15,6 +15,7 @@ from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.nests.nest import (
+    RECORDS,
     Goal,
     Level,
     free_loops,
@@ -33,8 +34,8 @@ from onnxfuse.target import Cpu
 NARROW = 4  # vectors of a strip at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
 LONG = 1024  # elements of an axis that is divided between lines of memory
-RECORDS = (2, 3, 4)  # elements side by side that vectors of them are interleaved into
 SCARCE = 64  # rows that are too few for the tasks of a large machine
+MASKED = 6  # vectors of a line, below which padding at its ends is better masked than made by loops of its own
 LANE = 700  # picoseconds of an element that is loaded or stored by itself
 
 
@@ -71,7 +72,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     if vector is not None and record is None:
         lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
         work = work + product([a.extent for a in axes]) * LANE * lanes
-    if vector is not None and points is not None and len(points) > 2:
+    if vector is not None and points is not None and len(points) > 2 and not _under_masks(goals, vector.axis, target):
         return _cut_phase(work, frame, cut(goals, vector.axis, points), m, interleaved=record is not None)
     opened: list[Level] = []
     splits: list[Split] = []
@@ -174,6 +175,13 @@ def _window(
     made = [each for each in found if each is not None]
     whole = len(made) == len(found)
     return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
+
+
+def _under_masks(goals: list[Goal], axis: Axis, target: Cpu) -> bool:
+    """Whether an axis is so short that one load under a mask takes less than a loop for each of its parts."""
+    short = (axis.extent.constant or WIDEST * MASKED) < target.lanes * MASKED
+    cut_loads = [sum(1 for n in walk(g.value) if isinstance(n, Load) and cutting(n, axis)) for g in goals]
+    return short and max(cut_loads) <= 1 and all(_in_masks(g, axis) for g in goals)
 
 
 def _in_masks(goal: Goal, axis: Axis) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
@@ -14,7 +15,7 @@ from onnxfuse.ir.tile import Coding
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
-from onnxfuse.schedule.nests.nest import Goal, Level
+from onnxfuse.schedule.nests.nest import RECORDS, Goal, Level
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
 
@@ -115,6 +116,15 @@ def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: 
             yield Prefetch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
 
 
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Lanes of a panel, and the columns that they are."""
+
+    columns: Mapping[Axis, Index]
+    begin: Axis
+    end: Axis
+
+
 def epilogue(
     job: Job,
     frame: Frame,
@@ -124,18 +134,20 @@ def epilogue(
     end: Index,
     sums: tuple[str, Index] = (C, ZERO),
     touch: bool = False,
+    span: Span | None = None,
 ) -> tuple[Stmt, ...]:
     """What is done with a finished tile, whose `sums` are there: the rest of the expression, vectors along its columns.
 
-    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile. Where the
+    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile. With a `span`
+    that is done for its columns alone. Where the
     result lies along the rows instead, it takes the place of the sums first, and the tile is turned in registers.
     """
     tiled = job.tiled
     assert tiled is not None
-    columns = product([a.extent for a in tiled.columns])
     lane = Axis("j", Index.of(width))
-    column = Index.of(panel) * width + lane
-    values = dict(zip(tiled.columns, unflatten(column, tuple(a.extent for a in tiled.columns)), strict=True))
+    values, begin, used, bind = _all_columns(tiled, panel, lane, width)
+    if span is not None:
+        values, begin, used, bind = span.columns, Index.of(span.begin), Index.of(span.end), ()
     here = Load(sums[0], (sums[1] + (Index.of(row) - frame.first) * width + lane,), tiled.product.sums)
     finish = rebuild(tiled.finish, lambda n: here if isinstance(n, Load) and n.source == "%acc" else None, lambda i: i)
     places = frame.places | {sums[0]: Place(sums[0], tiled.product.sums, lambda i: i[0])}
@@ -151,11 +163,7 @@ def epilogue(
     )
     dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
     place = frame.places[job.nest.name]
-    whole = (columns.constant or 1) % width == 0 and columns.constant is not None
-    stop = Axis("jn", Index.of(width + 1))
-    bind: tuple[Stmt, ...] = () if whole else (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)
-    used = Index.of(width) if whole else Index.of(stop)
-    loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", ZERO, used)]
+    loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", begin, used)]
     ahead = tuple(_touched(value, sums[0], lane, row, frame.tall, width)) if touch else ()
     goal = Goal(place.buffer, place.offset(dims), value)
     turn: tuple[Stmt, ...] = ()
@@ -167,9 +175,38 @@ def epilogue(
         at = substitute(goal.offset, {lane: ZERO, row: frame.first})
         turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
         goal = Goal(sums[0], here.index[0], value)
+    record = _record(goal, row, lane) if tiled.lines is not None and place.dtype == F32 else 0
+    if record:
+        u = Axis("u", floor_div(row.extent, Index.of(record)))
+        each = Level(u, "serial", *(floor_div(e, Index.of(record)) for e in (frame.first, end)))
+        goals = [goal.substituted({row: Index.of(u) * record + k}) for k in range(record)]
+        return (*bind, *written(goals, [each, loops[1]], interleaved=True))
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
         *written([goal], loops if tiled.zeros is None else loops[::-1]),  # what columns of codes share is made once
         *turn,
     )
+
+
+def _record(goal: Goal, row: Axis, lane: Axis) -> int:
+    """How many rows of a tile are elements side by side in the result, lane by lane; 0 where they are not."""
+    apart = coefficient(goal.offset, lane)
+    count = apart.constant if apart is not None else None
+    if count not in RECORDS or row.extent.constant is None or row.extent.constant % count:
+        return 0
+    u = Axis("u", floor_div(row.extent, Index.of(count)))
+    places = [substitute(goal.offset, {row: Index.of(u) * count + k}) for k in range(count)]
+    return count if all(at == places[0] + k for k, at in enumerate(places)) else 0
+
+
+def _all_columns(
+    t: Tiled, panel: Axis, lane: Axis, width: int
+) -> tuple[Mapping[Axis, Index], Index, Index, tuple[Stmt, ...]]:
+    """What the columns of a panel are, its first lane and that behind the last, and what says where that is."""
+    extents, column = tuple(a.extent for a in t.columns), Index.of(panel) * width + lane
+    columns, values = product(extents), dict(zip(t.columns, unflatten(column, extents), strict=True))
+    if columns.constant is not None and columns.constant % width == 0:
+        return values, ZERO, Index.of(width), ()
+    stop = Axis("jn", Index.of(width + 1))
+    return values, ZERO, Index.of(stop), (Bind(stop, columns - Index.of(panel) * width, Index.of(width)),)

@@ -19,11 +19,12 @@ from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous
 from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
+from onnxfuse.lower.scans import Scan, scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.contract import Contracted, code_layout, panel_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.groups import channel_blocks
-from onnxfuse.schedule.analysis.image import image_of, padded_image
+from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of, renamed
 from onnxfuse.schedule.nests.nest import Goal, order_of
 from onnxfuse.schedule.nests.sides import exchanged, filters_layout, operand_of
@@ -43,6 +44,7 @@ class Job:
     tiled: Tiled | None = None
     operand: bool = False
     right_side: bool = False
+    scan: Scan | None = None  # what its elements are combined to, along one of its axes
 
     @property
     def reads(self) -> tuple[Load, ...]:
@@ -62,9 +64,9 @@ class Job:
 
     def rename(self, names: Mapping[Axis, Axis]) -> Job:
         """The job with axes renamed."""
-        nest = renamed(self.nest, names)
+        nest, s = renamed(self.nest, names), self.scan
         if self.tiled is None:
-            return replace(self, nest=nest)
+            return replace(self, nest=nest, scan=s and replace(s, axis=names.get(s.axis, s.axis)))
         t = self.tiled
         values = {a: Index.of(b) for a, b in names.items() if a != b}
 
@@ -112,7 +114,7 @@ def prepare(
     for p in (*c.inputs, *c.outputs):
         done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
         done.shapes[p.name] = p.shape
-    done.layouts |= dict(c.layouts)
+    done.layouts |= images_inside(c) | dict(c.layouts)
     for d in (d for d in c.definitions if d.name in done.layouts):
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     outputs = {p.name for p in c.outputs}
@@ -120,8 +122,13 @@ def prepare(
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
-        nest = replace(nest_of(d, done.places, heads, blocks), output=d.name in outputs)
-        found = None if blocks else recognise(Definition(d.name, nest.axes, nest.value), constants)
+        scan = scan_of(d)
+        if scan is None:
+            nest = nest_of(d, done.places, heads, blocks)
+        else:
+            nest = nest_of(replace(d, value=scan.element), done.places, uncut=(scan.axis,))
+        nest = replace(nest, output=d.name in outputs)
+        found = None if blocks or scan is not None else recognise(Definition(d.name, nest.axes, nest.value), constants)
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
@@ -136,7 +143,7 @@ def prepare(
             del done.jobs[operands:]  # made ready for nothing
             nest = replace(nest, value=without_scales(nest.value))
             _absorb(nest, done, constants)
-        done.jobs.append(Job(nest, tiled))
+        done.jobs.append(Job(nest, tiled, scan=scan))
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
     return done
@@ -208,7 +215,7 @@ def _tiled_in_exchange(
         image = padded[1]
     done.layouts[filters.source] = layout
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
-    return exchanged(c, nest, image, done.places)
+    return exchanged(c, nest, image, done.places, target.panel)
 
 
 def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
@@ -244,7 +251,7 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
     if right is None:
         return None
     return Tiled(
-        left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts, None, panels
+        left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts, panels=panels
     )
 
 

@@ -13,6 +13,7 @@ from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
 WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that a vector may carry lane by lane
+RECORDS = (2, 3, 4)  # elements side by side that vectors of them are interleaved into
 
 
 @dataclass(frozen=True, slots=True)

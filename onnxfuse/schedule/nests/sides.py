@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import Index
+from onnxfuse.ir.index import Axis, Index, divides
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout
 from onnxfuse.schedule.analysis.memory import Nest, Place
-from onnxfuse.schedule.nests.nest import walks_as_one
+from onnxfuse.schedule.nests.nest import RECORDS, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
+
+
+def rows_of_tiles(rows: Sequence[Axis], most: int) -> int:
+    """Rows of a tile, at most so many: whole records, where the last of several axes may run along one."""
+    last = rows[-1].extent.constant if len(rows) > 1 else 1
+    record = last if last in RECORDS else 1
+    count = product([a.extent for a in rows]).constant
+    return record * balanced(None if count is None else count // record, most // record)
 
 
 def operand_of(x: Scalar) -> Load:
@@ -40,12 +49,15 @@ def filters_layout(
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
     if stride is None or stride.constant not in range(1, NEAR.stop):
         return None
-    tall = balanced(product([a.extent for a in c.columns]).constant, target.rows)
+    tall = rows_of_tiles(c.columns, target.rows)
     return panel_layout(c, shapes[filters.source], tall, 1)
 
 
-def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place]) -> Tiled:
-    """The contraction with filters for rows; its columns are places of the image that all that is read walks as one."""
+def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place], width: int) -> Tiled:
+    """The contraction with filters for rows; its columns are places of the image that all that is read walks as one.
+
+    Or they are those of several lines with what lies between them, where that fills panels of this width better.
+    """
     walked = [places[x.source].offset(x.index) for x in (image, *loads(c.finish)) if x.source in places]
     if nest.name in places:
         walked.append(places[nest.name].offset(nest.dims))
@@ -53,6 +65,27 @@ def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place
     while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in walked):
         at -= 1
     length = product([r.extent for r in c.ranges])
-    return Tiled(
+    single = Tiled(
         operand_of(c.right), image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at]
     )
+    if not at or len(c.rows) - at != 1:
+        return single
+    several = replace(single, columns=c.rows[at - 1 :], lines=c.rows[: at - 1])
+    pitch = _pitch(c.rows[at - 1], c.rows[at], places[image.source].offset(image.index))
+    several = replace(several, pitch=pitch)
+    counts = [_panels(t, width) for t in (several, single)]
+    return several if several.pitch and counts[0] < counts[1] else single
+
+
+def _pitch(line: Axis, place: Axis, offset: Index) -> int:
+    """Places from one line to the next as an image is read; 0 where that is no whole number of them."""
+    across, along = (coefficient(offset, a) for a in (line, place))
+    found = divides(along, across) if across is not None and along is not None else None
+    known = line.extent.constant is not None and place.extent.constant is not None
+    return (found.constant or 0) if found is not None and known else 0
+
+
+def _panels(t: Tiled, width: int) -> int:
+    """The panels of an image, of known size."""
+    lines = product([a.extent for a in t.lines or ()]).constant or 1
+    return lines * -(-(t.places.constant or 0) // width)

@@ -32,7 +32,8 @@ class Tiled:
     are the zero points of, and the right side panels of groups of four (`code_panels`). Where the left side is
     joined from several tensors along its range, `parts` are those, to be packed, and `left` is the first.
     Where `lines` are given, sides are exchanged: `left` are constants in tiles, `right` is read as it lies, and these
-    are axes besides rows and columns.
+    are axes besides rows and columns. With a `pitch`, columns are lines of an image and places in them, so many from
+    one line to the next: those behind the end of a line are computed too, and not stored.
     """
 
     left: Load
@@ -48,6 +49,7 @@ class Tiled:
     zeros: tuple[Scalar, Scalar] | None = None
     parts: tuple[Part, ...] = ()
     lines: tuple[Axis, ...] | None = None
+    pitch: int = 0
     panels: tuple[Axis, Axis] | None = None  # axes of the right side: the panel, and the column in it
 
     @property
@@ -61,6 +63,14 @@ class Tiled:
         """The axis of the right side that runs over the columns of a panel."""
         assert self.panels is not None, "schedule: sides that are exchanged have no panels"
         return self.panels[1]
+
+    @property
+    def places(self) -> Index:
+        """Columns with those that are computed in vain."""
+        if not self.pitch:
+            return product([a.extent for a in self.columns])
+        line, place = self.columns
+        return (line.extent - 1) * self.pitch + place.extent
 
     @property
     def depth(self) -> Index:

@@ -1,0 +1,104 @@
+"""Models of each class that was once slower than ONNX Runtime, in turns with it: a line for each size and threads.
+
+    python -m benchmarks.classes [PART ...] [--threads 1 2] [--seconds 1.0] [--all] [--cache DIR]
+
+PART is of the names of classes. Every build is as shipped but for `--no-gain`: what is left of a kernel that loses was
+left by prediction. Last stands how many lie below 1 with all of their 95 % interval.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx
+
+from models.classes import CLASSES, Size
+from onnxfuse import optimize
+from onnxfuse.errors import DeviceError
+from onnxfuse.measure.gain import Gained, measure_gain
+
+LONGEST = 20.0  # seconds of a measurement that is made again
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement; None where no kernel was built."""
+
+    name: str
+    size: Size
+    threads: int
+    kernels: int
+    gained: Gained | None
+
+    @property
+    def loses(self) -> bool:
+        """Whether it is slower than the runtime, as far as the interval tells."""
+        return self.gained is not None and self.gained.ratio.high < 1.0
+
+    def __str__(self) -> str:
+        size = "x".join(map(str, self.size)) if isinstance(self.size, tuple) else str(self.size)
+        what = f"{self.name:38} {size:>18} {self.threads} threads {self.kernels} kernels"
+        if self.gained is None:
+            return what
+        (at,), r = self.gained.sizes, self.gained.ratio
+        return (
+            f"{what} {at.before_ms:9.4f} {at.after_ms:9.4f} ms {r.value:6.2f}x ({r.low:.2f} to {r.high:.2f})"
+            f"{' loses' * self.loses}{' busy' * r.busy}"
+        )
+
+
+def measure(
+    parts: Sequence[str], counts: Sequence[int], seconds: float, folder: Path, cache: str | None, least: int
+) -> Iterator[Row]:
+    """Rows of the classes whose names hold one of the parts."""
+    wanted = {name: row for name, row in CLASSES.items() if any(part in name for part in parts)}
+    for name, row in wanted.items():
+        for size in row.sizes:
+            path, out = folder / "model.onnx", folder / "fused.onnx"
+            onnx.save(row.build(size), path)
+            made = optimize(path, out, gain=False, verify=False, overwrite=True, cache_dir=cache, min_group=least)
+            for count in counts:
+                gained = None
+                if made.output.library is not None:
+                    gained = _raced(path, out, Path(made.output.library), count, seconds)
+                yield Row(name, size, count, made.kernels, gained)
+
+
+def _raced(original: Path, made: Path, library: Path, threads: int, seconds: float) -> Gained:
+    """Both in turns; longer where so few runs fit that nothing would be known."""
+    while True:
+        try:
+            return measure_gain(original, made, library=library, kernels={}, threads=threads, seconds=seconds)
+        except DeviceError:
+            if seconds > LONGEST:
+                raise
+            seconds *= 2
+
+
+def main() -> None:
+    """Print them."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("parts", nargs="*", default=[""], metavar="PART")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--seconds", type=float, default=1.0, help="of each measurement")
+    parser.add_argument("--cache", default=None, help="the folder in which kernels are kept")
+    parser.add_argument("--all", action="store_true", help="also what is predicted to lose (--min-group 1)")
+    asked = parser.parse_args()
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as top:
+        cache = asked.cache or str(Path(top, "cache"))
+        for row in measure(asked.parts, asked.threads, asked.seconds, Path(top), cache, 1 if asked.all else 2):
+            sys.stdout.write(f"{row}\n")
+            sys.stdout.flush()
+            rows.append(row)
+    lost = sum(row.loses for row in rows)
+    sys.stdout.write(f"{len(rows)} measured, {lost} slower than ONNX Runtime\n")
+
+
+if __name__ == "__main__":
+    main()
