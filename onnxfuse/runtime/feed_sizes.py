@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias, TypeVar
 
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner, numpy_helper
@@ -21,6 +23,10 @@ Pair: TypeAlias = tuple[int | str | None, int | str | None]
 _ROUNDS = 3  # a size that is found may give others away
 _MARK = "onnxfuse_size_"  # symbols that stand for extents of inputs while shapes are inferred
 
+_USUAL, _LARGEST = (
+    64,
+    1 << 14,
+)  # a size that images and sequences may have, and what no size of an input is sought above
 _SHAPE = 8  # elements of a constant that can be a shape
 _LEAST, _MOST, _TOLD = 3, 1 << 20, 16  # extents that are told, and how many of them
 
@@ -42,17 +48,7 @@ def fixed_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str, i
     found: dict[str, int] = {}
     for _ in range(_ROUNDS):
         marks = _marked(bare, inputs, {**known, **found})
-        try:
-            model = inliner.inline_local_functions(bare) if bare.functions else bare
-        except Exception:  # whatever the tool says of a model that the runtime may take all the same
-            return found
-        done = inference.of_model(model)
-        if done is None:
-            return found
-        graph = done.graph
-        shapes = shapes_of(graph)
-        nodes = [node for each in graphs(graph) for node in each.node]
-        more = _solved([pair for node in nodes for pair in _pairs(node, shapes)], marks)
+        more = _solved([pair for each in _demands(bare) for pair in each], marks)
         more = {symbol: value for symbol, value in more.items() if symbol not in found and symbol not in known}
         if not more:
             break
@@ -65,20 +61,70 @@ def told_sizes(bare: ModelProto) -> tuple[int, ...]:
 
     They stand in small integer constants, which the model makes shapes of.
     """
-    tensors = [t for graph in graphs(bare.graph) for t in (*graph.initializer, *_constants(graph))]
-    counts = Counter(
-        value
-        for t in tensors
-        if t.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(t.dims) <= _SHAPE
-        for value in numpy_helper.to_array(t).ravel().tolist()
-        if _LEAST <= value <= _MOST
-    )
+    values = (value for _, t in _wholes(bare) for value in numpy_helper.to_array(t).ravel().tolist())
+    counts = Counter(value for value in values if _LEAST <= value <= _MOST)
     return tuple(value for value, _ in counts.most_common(_TOLD))
 
 
-def _constants(graph: GraphProto) -> Iterator[TensorProto]:
+def _wholes(bare: ModelProto) -> Iterator[tuple[str, TensorProto]]:
+    """Small integer constants, by the names of their values."""
+    for graph in graphs(bare.graph):
+        for name, t in (*((t.name, t) for t in graph.initializer), *_constants(graph)):
+            if t.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(t.dims) <= _SHAPE:
+                yield name, t
+
+
+def _constants(graph: GraphProto) -> Iterator[tuple[str, TensorProto]]:
     for node in graph.node:
-        yield from (a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value")
+        values = (a.t for a in node.attribute if node.op_type == "Constant" and a.name == "value")
+        yield from ((node.output[0], t) for t in values)
+
+
+def fitting_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str, int]) -> dict[str, int]:
+    """Values of symbols with which extents that are computed from them are those that weights demand.
+
+    Such is the height of an image whose rows are flattened in front of a product. Extents grow with sizes of inputs, so
+    each symbol is found by bisection, the others being of a usual size. Proposals, as those of `fixed_sizes`.
+    """
+    free = list(dict.fromkeys(e for each in inputs for e in each.shape if isinstance(e, str) and e not in known))
+    sizes = {**dict.fromkeys(free, _USUAL), **known}
+    found: dict[str, int] = {}
+
+    def demands(symbol: str, size: int) -> dict[tuple[int, int], Pair]:
+        _marked(bare, inputs, {**sizes, **found, symbol: size})
+        return {(at, k): pair for at, each in enumerate(_demands(bare)) for k, pair in enumerate(each)}
+
+    def reached(symbol: str, at: tuple[int, int], side: int, size: int) -> int:
+        extent = demands(symbol, size).get(at, (0, 0))[side]
+        return extent if isinstance(extent, int) else 0
+
+    for symbol in free:
+        few, many = demands(symbol, _USUAL), demands(symbol, 2 * _USUAL)
+        for at in sorted(few.keys() & many.keys()):
+            moving = [k for k in (0, 1) if few[at][k] != many[at][k]]
+            wanted = few[at][1 - moving[0]] if len(moving) == 1 else None
+            if isinstance(wanted, int):
+                extent = partial(reached, symbol, at, moving[0])
+                size = bisect_left(range(_LARGEST), wanted, 1, key=extent)
+                if extent(size) == wanted:
+                    found[symbol] = size
+                    break
+    return found
+
+
+def _demands(bare: ModelProto) -> list[list[Pair]]:
+    """By node, extents that have to be equal, as inference knows them; none where it does not understand the model."""
+    try:
+        model = inliner.inline_local_functions(bare) if bare.functions else bare
+    except Exception:  # whatever the tool says of a model that the runtime may take all the same
+        return []
+    done = inference.of_model(model)
+    if done is None:
+        return []
+    shapes, nodes = shapes_of(done.graph), [node for each in graphs(done.graph) for node in each.node]
+    wholes = {name: numpy_helper.to_array(t).ravel().tolist() for name, t in _wholes(done)}
+    flattened = [list(_flattened(node, shapes, wholes)) for node in nodes if node.op_type == "Reshape"]
+    return [*(list(_pairs(node, shapes)) for node in nodes), *flattened]
 
 
 def _marked(bare: ModelProto, inputs: Sequence[Input], sizes: Mapping[str, int]) -> dict[str, str]:
@@ -144,6 +190,14 @@ def _pairs(node: NodeProto, shapes: Mapping[str, Extents]) -> Iterator[Pair]:
         for other in read[1:]:
             if len(other) == len(read[0]):
                 yield from (p for i, p in enumerate(zip(read[0], other, strict=True)) if i != axis % len(other))
+
+
+def _flattened(node: NodeProto, shapes: Mapping[str, Extents], wholes: Mapping[str, Sequence[int]]) -> Iterator[Pair]:
+    """What a Reshape to given extents behind one that is inferred or kept probably flattens: all axes but the first one."""
+    shape, target = shapes.get(node.input[0], ()), wholes.get(node.input[1], ())
+    rest = [e for e in shape[1:] if isinstance(e, int)]
+    if len(shape) > len(target) > 1 and target[0] <= 0 < min(target[1:]) and len(rest) == len(shape) - 1:
+        yield math.prod(rest), math.prod(target[1:])
 
 
 def _of_product(node: NodeProto, read: Sequence[Extents]) -> Iterator[Pair]:

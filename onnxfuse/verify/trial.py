@@ -19,7 +19,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
-from onnxfuse.runtime.feed_sizes import fixed_sizes, told_sizes
+from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, told_sizes
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
@@ -155,7 +155,8 @@ def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
         unclear = unclear or found
     if unclear is not None and not runner.empty(unclear.results):
         return unclear
-    sought = _sought(runner, wanted, fixed)
+    fitting = fitting_sizes(wish.bare, wanted, {**fixed, **wish.dims})
+    sought = (_sought(runner, wanted, fixed | fitting) if fitting else None) or _sought(runner, wanted, fixed)
     if sought is not None:
         recipe, sizes = sought
         return _with_more(runner, wanted, _by_recipe(runner, wanted, recipe, {**sizes, **wish.dims}), recipe)

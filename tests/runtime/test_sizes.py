@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits, feeds
-from onnxfuse.runtime.feed_sizes import fixed_sizes
+from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes
 from onnxfuse.verify import trial
 
 FLOAT, INT64 = TensorProto.FLOAT, TensorProto.INT64
@@ -140,3 +140,25 @@ def test_bounds_leave_room(tmp_path: Path):
     ]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["n"]), "fmin": (FLOAT, []), "fmax": (FLOAT, [])}, ["y"])
     assert all(np.isfinite(y).all() for (y,) in tried(path).results)
+
+
+@pytest.mark.parametrize("flat", [[-1, 5 * 9], [0, 5 * 9]])
+def test_a_width_that_is_flattened_behind_windows(tmp_path: Path, flat: list[int]):
+    """Two convolutions and a pool take 23 columns to 9, which a product wants beside 5 channels."""
+    nodes = [
+        helper.make_node("Unsqueeze", ["x", "axes"], ["image"]),
+        helper.make_node("Conv", ["image", "w1"], ["a"]),
+        helper.make_node("MaxPool", ["a"], ["b"], kernel_shape=[1, 2], strides=[1, 2]),
+        helper.make_node("Conv", ["b", "w2"], ["c"], pads=[0, 1, 0, 0]),
+        helper.make_node("Transpose", ["c"], ["rows"], perm=[0, 2, 1, 3]),
+        helper.make_node("Squeeze", ["rows", "first"], ["frames"]),
+        helper.make_node("Reshape", ["frames", "flat"], ["d"]),
+        helper.make_node("MatMul", ["d", "w3"], ["y"]),
+    ]
+    constants = {"w1": weights(4, 1, 1, 4), "w2": weights(5, 4, 1, 3), "w3": weights(45, 3)}
+    path = saved(tmp_path, nodes, {"x": (FLOAT, ["T", "F"])}, ["y"], **constants, axes=[0, 1], first=[0], flat=flat)
+    bare = feed_limits.skeleton(path)
+    inputs = feeds.inputs_of(bare)
+    assert fixed_sizes(bare, inputs, {}) == {}
+    assert fitting_sizes(bare, inputs, {})["F"] in (23, 24)
+    assert all(each["x"].shape[1] in (23, 24) for each in tried(path).values)
