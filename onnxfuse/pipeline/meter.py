@@ -20,6 +20,7 @@ from onnxfuse.runtime.memory import held_by_tree
 
 _EVERY = 0.05  # seconds between looks at the memory
 _GRACE = 0.2  # seconds that those who wait themselves have to say what they waited for
+_AGAIN = 0.7  # seconds that a step has to end itself; Python drops what is raised in a destructor or a weak reference
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
@@ -41,6 +42,7 @@ class Meter:
         self._start = time.monotonic()
         self._lock = threading.Lock()
         self._builder: int | None = None  # the thread of the step that runs
+        self._raised = -_AGAIN  # when `Over` was last raised there
         self._end = threading.Event()
         self._watch = threading.Thread(target=self._sample, daemon=True, name="onnxfuse-meter")
 
@@ -99,13 +101,13 @@ class Meter:
             self._enforce()
 
     def _enforce(self) -> None:
-        """Raise `Over` in the thread of the build, once, where it is in a step and a budget is used up."""
+        """Raise `Over` in the thread of the build where a budget is used up in a step, until the step ends."""
         late = self.limit is not None and self.elapsed > self.limit + _GRACE
         large = self.memory is not None and self.peak > self.memory
         with self._lock:
-            if self._builder is not None and (late or large):
-                builder, self._builder = ctypes.c_ulong(self._builder), None
-                ctypes.pythonapi.PyThreadState_SetAsyncExc(builder, ctypes.py_object(Over))
+            if self._builder is not None and (late or large) and self.elapsed > self._raised + _AGAIN:
+                self._raised = self.elapsed
+                ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(self._builder), ctypes.py_object(Over))
 
     def _look(self) -> None:
         self.peak = max(self.peak, held_by_tree(os.getpid()))

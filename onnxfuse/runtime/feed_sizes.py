@@ -193,7 +193,7 @@ def _pairs(node: NodeProto, shapes: Mapping[str, Extents]) -> Iterator[Pair]:
 
 
 def _flattened(node: NodeProto, shapes: Mapping[str, Extents], wholes: Mapping[str, Sequence[int]]) -> Iterator[Pair]:
-    """What a Reshape to given extents behind its first one, inferred or kept, probably flattens: all axes but the first."""
+    """What a Reshape to given extents behind an inferred or kept one probably flattens: all axes but the first one."""
     shape, target = shapes.get(node.input[0], ()), wholes.get(node.input[1], ())
     rest = [e for e in shape[1:] if isinstance(e, int)]
     if len(shape) > len(target) > 1 and target[0] <= 0 < min(target[1:]) and len(rest) == len(shape) - 1:

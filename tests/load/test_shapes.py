@@ -290,4 +290,4 @@ def test_invalid_calls_are_unknown():
     model = parse("g (float[2, 3] x) => (float[2, 3] y) { t = Transpose<perm = [0, 1, 2]>(x)\n y = Relu(t) }")
     graph = graph_of(model)
     assert graph.types["t"] is None
-    assert define(ROWS, view_of(graph, graph.nodes[0])).code == "E-SHAPE-UNKNOWN"
+    assert define(ROWS, view_of(graph, graph.nodes[0])).code == "E-INVALID"

@@ -19,6 +19,7 @@ from onnxfuse import optimize
 from onnxfuse.backends import Backend
 from onnxfuse.errors import BudgetError
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.meter import Meter
 from onnxfuse.rewrite import engine
 from onnxfuse.runtime.memory import held, trim
 from tests.calls import planted
@@ -118,6 +119,28 @@ def chain(count: int) -> bytes:
     return bytes(model.SerializeToString())
 
 
+LOST = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python tells what it drops
+
+
+@LOST
+def test_an_end_that_python_drops_is_asked_for_again() -> None:
+    """What is raised while a destructor runs is dropped; the step would go on for ever."""
+
+    class Slow:
+        def __del__(self) -> None:
+            until = time.monotonic() + 0.6
+            while time.monotonic() < until:
+                pass
+
+    begin = time.monotonic()
+    with Meter(seconds=0.2) as meter, pytest.raises(BudgetError), meter.step("endless"):
+        Slow()
+        while time.monotonic() < begin + 20:
+            pass
+    assert time.monotonic() - begin < 0.6 + 2 * LATE
+
+
+@LOST
 @pytest.mark.parametrize("seconds", [1.0, 3.0, 6.0])
 def test_a_large_model_is_ended_in_time(seconds: float, tmp_path: Path) -> None:
     """With the real steps, whichever of them it is that takes the time."""
@@ -125,4 +148,4 @@ def test_a_large_model_is_ended_in_time(seconds: float, tmp_path: Path) -> None:
     begin = time.monotonic()
     with pytest.raises(BudgetError):
         optimize(model, tmp_path / "o.onnx", time_budget=seconds, no_cache=True)
-    assert time.monotonic() - begin < seconds + LATE
+    assert time.monotonic() - begin < seconds + 2 * LATE  # asked twice, where Python drops it once

@@ -103,7 +103,7 @@ def _lies_by_channels(p: Param, rank: int) -> bool:
 
 def _is_image(p: Param, rank: int) -> bool:
     """Whether there are channels and lines to turn."""
-    return len(p.shape) == rank and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
+    return len(p.shape) == rank > 1 and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
 
 
 def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, Load, set[Layout]]]:

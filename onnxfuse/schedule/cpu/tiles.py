@@ -7,7 +7,20 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, floor_div, lower, nonnegative, upper
+from onnxfuse.ir.index import (
+    ONE,
+    ZERO,
+    Axis,
+    Index,
+    Loaded,
+    atoms,
+    axes_of,
+    floor_div,
+    greatest,
+    lower,
+    nonnegative,
+    upper,
+)
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
 from onnxfuse.ir.scalar import Guard, Load, Scalar
@@ -139,8 +152,8 @@ def epilogue(
     """What is done with a finished tile, whose `sums` are there: the rest of the expression, vectors along its columns.
 
     With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile. With a `span`
-    that is done for its columns alone. Where the
-    result lies along the rows instead, it takes the place of the sums first, and the tile is turned in registers.
+    that is done for its columns alone. Where the result lies along the rows instead, it takes the place of the sums
+    first, and the tile is turned in registers.
     """
     tiled = job.tiled
     assert tiled is not None
@@ -153,13 +166,7 @@ def epilogue(
     places = frame.places | {sums[0]: Place(sums[0], tiled.product.sums, lambda i: i[0])}
     value = flat_in(
         substitute_axes(finish, values),
-        Frame(
-            frame.shared,
-            frame.row,
-            frame.first,
-            frame.tall,
-            places,
-        ),
+        Frame(frame.shared, frame.row, frame.first, frame.tall, places),
     )
     dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
     place = frame.places[job.nest.name]
@@ -170,9 +177,9 @@ def epilogue(
     pitch = coefficient(goal.offset, lane)
     types = {place.dtype, tiled.product.sums}
     if coefficient(goal.offset, row) == ONE and types == {F32} and pitch is not None and pitch.constant in APART:
-        k = Axis("k", used)
-        done = Load(sums[0], (substitute(here.index[0], {lane: Index.of(k)}),), F32)
-        at = substitute(goal.offset, {lane: ZERO, row: frame.first})
+        k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
+        done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
+        at = substitute(goal.offset, {lane: begin, row: frame.first})
         turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
         goal = Goal(sums[0], here.index[0], value)
     record = _record(goal, row, lane) if tiled.lines is not None and place.dtype == F32 else 0
