@@ -4,25 +4,40 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxfuse.ir.compose import computes
+from onnxfuse.ir.compose import cost, walk
 from onnxfuse.ir.graph import Decision, Graph
-from onnxfuse.plan.kinds import DECODING, Kind
+from onnxfuse.ir.scalar import Reduce
+from onnxfuse.plan.kinds import Kind
+
+EXPENSIVE = 10.0  # vector operations for an element, above which it is worth being read from memory
 
 
 def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
-    """Why nodes stay whose values only depend on constants, and were too large or too long to compute for a file.
+    """Why nodes stay whose values depend on constants alone, are expensive, and were too large or too long for a file.
 
-    What merely moves, repeats or casts constants costs a kernel nothing, and integer codes of weights are decoded where
-    they are read: those may be fused.
+    All that they are computed of stays with them: the runtime folds what it runs by itself. Constants that are moved,
+    scaled or decoded cost a kernel little, and are often smaller before: those may be fused.
     """
+    makers = graph.producers()
+    places = {n.outputs: i for i, n in enumerate(graph.nodes)}
     known = set(graph.constants)
     found: dict[int, Decision] = {}
     for i, n in enumerate(graph.nodes):
-        kind = kinds.get(i)
-        if kind is None or kind.name == DECODING or not n.reads or not known.issuperset(n.reads):
+        if i not in kinds or not n.reads or not known.issuperset(n.reads):
             continue
         known.update(o for o in n.outputs if o)
-        if any(computes(d.value) for d in kind.definitions):
-            said = f"{n.op} reads constants alone, and is computed once by the runtime when it loads the model"
-            found[i] = Decision("E-COST", (n.name,), said)
+        pending = [i] if _expensive(kinds[i]) else []
+        while pending:
+            at = pending.pop()
+            node = graph.nodes[at]
+            said = f"{node.op} reads constants alone, and is computed once by the runtime when it loads the model"
+            found[at] = Decision("E-COST", (node.name,), said)
+            before = [places[makers[v].outputs] for v in node.reads if v in makers]
+            pending += [b for b in before if b not in found]
     return found
+
+
+def _expensive(kind: Kind) -> bool:
+    return any(
+        cost(d.value) >= EXPENSIVE or any(isinstance(x, Reduce) for x in walk(d.value)) for d in kind.definitions
+    )
