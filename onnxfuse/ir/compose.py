@@ -14,6 +14,8 @@ from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, apply, cast, children, number
 
+EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
+
 
 def walk(x: Scalar) -> Iterator[Scalar]:
     """Every distinct scalar inside x, itself included, children first."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from onnxfuse.ir.affine import bijective, simplify
 from onnxfuse.ir.codes import recoded
-from onnxfuse.ir.compose import cost, index_size, indices_of, inline, loads, rebuild, size, sources, walk
+from onnxfuse.ir.compose import EXPENSIVE, cost, index_size, indices_of, inline, loads, rebuild, size, sources, walk
 from onnxfuse.ir.dtype import F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
@@ -27,9 +27,8 @@ from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 from onnxfuse.plan.alive import data
 
-__all__ = ["EXPENSIVE", "Lowered", "has_reduction", "lower"]
+__all__ = ["Lowered", "has_reduction", "lower"]
 
-EXPENSIVE = 10.0  # vector operations per element above which recomputing a value costs more than storing it
 LARGEST = 1000  # scalars, written out, above which a value is stored whoever reads it
 LONGEST = 32  # atoms of an index, likewise
 

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from onnxfuse.ir.compose import cost, walk
+from onnxfuse.ir.compose import EXPENSIVE, cost, walk
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.kinds import Kind
-
-EXPENSIVE = 10.0  # vector operations for an element, above which it is worth being read from memory
 
 
 def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
@@ -18,8 +16,7 @@ def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision
     All that they are computed of stays with them: the runtime folds what it runs by itself. Constants that are moved,
     scaled or decoded cost a kernel little, and are often smaller before: those may be fused.
     """
-    makers = graph.producers()
-    places = {n.outputs: i for i, n in enumerate(graph.nodes)}
+    makers = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs}
     known = set(graph.constants)
     found: dict[int, Decision] = {}
     for i, n in enumerate(graph.nodes):
@@ -32,8 +29,7 @@ def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision
             node = graph.nodes[at]
             said = f"{node.op} reads constants alone, and is computed once by the runtime when it loads the model"
             found[at] = Decision("E-COST", (node.name,), said)
-            before = [places[makers[v].outputs] for v in node.reads if v in makers]
-            pending += [b for b in before if b not in found]
+            pending += [makers[v] for v in node.reads if v in makers and makers[v] not in found]
     return found
 
 

@@ -144,13 +144,14 @@ class Draft:
         if have is None or want is None:
             if typed:
                 raise Miss(f"the type of {old} or of its replacement is not known")
-        elif have != want and not (self._opaque() and have.dtype == want.dtype and len(have.shape) == len(want.shape)):
+        elif have != want and not (self.opaque and have.dtype == want.dtype and len(have.shape) == len(want.shape)):
             raise Miss(f"{old} is {want!r}, its replacement {have!r}")
         self.swaps.append((old, new))
         return self
 
-    def _opaque(self) -> bool:
-        """Whether no row says what the node does that is looked at."""
+    @property
+    def opaque(self) -> bool:
+        """Whether no row says what the node does at which the step looked."""
         return ROWS.find(self.work.nodes[self.root], self.work.opset) is None
 
     def become(self, old: str, constant: Constant) -> Draft:

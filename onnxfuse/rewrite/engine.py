@@ -13,7 +13,6 @@ from heapq import heappop, heappush
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError, UsageError
 from onnxfuse.ir.graph import Decision, Graph, Node
-from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.rewrite import (
     affine,
@@ -160,8 +159,7 @@ def propose(work: Work, step: Step, at: int, trust: bool) -> tuple[Measure, Draf
     """A rewrite at a node, and by how much it lowers the measure. Raises Miss with the reason why there is none."""
     draft = step.attempt(work, at, trust).settled()
     gain = draft.gain()
-    opaque = ROWS.find(work.nodes[at], work.opset) is None  # whose cost nobody knows, and which no step brings back
-    if not opaque and not gain > Measure():
+    if not gain > Measure() and not draft.opaque:  # whose cost nobody knows, and which no step brings back
         raise Miss("it would not lower the cost")
     if step.name in _KEEPS_IDIOMS:
         for dead in draft.dead():

@@ -37,9 +37,7 @@ from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.tile import Tile
 
 MOST = 1 << 18  # places that run at a time
-FEW = (
-    3  # iterations of a loop that are run where a run is but a sample: neighbours, which meet at the barriers they have
-)
+FEW = 3  # iterations of a loop that a sample runs: neighbours, which meet at the barriers they have
 IN_ORDER = (RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma)
 
 
