@@ -19,7 +19,8 @@ from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import unable
-from onnxfuse.verify import GroupResult, Verdict, verify_groups, verify_models
+from onnxfuse.verify import GroupResult, verify_groups, verify_models
+from onnxfuse.verify.verdicts import Verdict
 
 from . import show
 from .results import document

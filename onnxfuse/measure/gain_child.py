@@ -83,22 +83,25 @@ def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", dis
 
 
 def _in_time(calls: Sequence[Call], until: float) -> int:
-    """How often each model may be run node by node. Raises DeviceError where so few runs fit that nothing is known."""
-    begin = time.monotonic()
-    for call in calls:
-        call()
-    seconds = time.monotonic() - begin
-    profiled = PROFILED if seconds < LONG * len(calls) else 1
-    if 2 * seconds * (profiled + FEWEST) > until - time.monotonic():
-        raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for what the measurement may take")
-    return profiled
+    """How often each model may be run node by node. Raises DeviceError where so few runs fit that nothing is known.
+
+    Two runs tell how long one takes: the first has memory to ask for.
+    """
+    seconds = math.inf
+    for _ in range(2):
+        seconds = min(seconds, sum(map(_once, calls)) * 1e-3)
+        left = until - time.monotonic()
+        for profiled in (PROFILED, 1, 0) if seconds < LONG * len(calls) else (1, 0):
+            if 2 * seconds * (profiled + FEWEST) < left:
+                return profiled
+    raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for what the measurement may take")
 
 
 # node by node ---------------------------------------------------------------------------------------------------------
 
 
 def _profiled(opened: Opened, feeds: Sequence[engine.Feeds], runs: int) -> list[Nodes]:
-    """The nodes of some runs at each size; the profiler ends with it, the session goes on without."""
+    """The nodes of some runs, of none if need be, at each size; the profiler ends with it, the session goes on."""
     for call in opened.calls(feeds):
         for _ in range(runs):
             call()
@@ -109,7 +112,7 @@ def _profiled(opened: Opened, feeds: Sequence[engine.Feeds], runs: int) -> list[
         if each["name"].endswith(KERNEL_TIME):
             at = bisect_right(starts, each["ts"]) - 1
             found[at].append((each["name"].removesuffix(KERNEL_TIME), float(each["dur"])))
-    return found[-runs * len(feeds) :]
+    return found[-runs * len(feeds) :] if runs else []
 
 
 def seem_slow(

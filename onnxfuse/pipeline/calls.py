@@ -15,7 +15,7 @@ from onnxfuse.measure.profile import profile_models
 from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
 from onnxfuse.rewrite import rewrite
-from onnxfuse.verify import verify_culprits, verify_groups, verify_models
+from onnxfuse.verify import verify_culprits, verify_groups, verify_models, verify_reference
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,7 @@ class Calls:
     write_stream: Callable[..., Any] = write_stream
     verify_groups: Callable[..., Any] = verify_groups
     verify_models: Callable[..., Any] = verify_models
+    verify_reference: Callable[..., Any] = verify_reference
     verify_culprits: Callable[..., Any] = verify_culprits
     memory_of: Callable[..., Any] = memory_of
     profile_models: Callable[..., Any] = profile_models

@@ -16,7 +16,7 @@ from onnxfuse.pipeline.remembered import keep, recalled
 from onnxfuse.pipeline.state import Build, have
 from onnxfuse.report.result import Loading
 from onnxfuse.runtime.memory import Load
-from onnxfuse.verify import WITH_LIBRARY
+from onnxfuse.verify.verdicts import WITH_LIBRARY
 
 _ORIGINAL, _WITH, _WITHOUT = "original", "with_library", "without_library"
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,7 +19,7 @@ from onnxfuse.errors import OutputError
 from onnxfuse.pipeline.state import Build, Context, have
 from onnxfuse.report.document import envelope
 from onnxfuse.runtime.memory import Load
-from onnxfuse.verify import Run, Verdict
+from onnxfuse.verify.verdicts import Run, Verdict
 
 T = TypeVar("T")
 
@@ -36,6 +37,7 @@ _PROGRAM = (
     "verify/original",
     "verify/trial",
     "verify/truth",
+    "verify/verdicts",
     "verify/ways",
 )  # modules that decide what is compared, and how
 
@@ -46,6 +48,7 @@ class Memory:
 
     cache: Cache | None
     key: str = ""
+    model: str = ""  # the key of the fact that there is a verdict on this original
 
     def recall(self) -> Verdict | None:
         """The verdict on the same bytes; one that cannot be read counts as absent."""
@@ -55,6 +58,7 @@ class Memory:
         """Keep a verdict that says yes; a cache that cannot be written keeps nothing."""
         if verdict.ok and not verdict.cached:
             keep(self.cache, self.key, asdict(verdict))
+            keep(self.cache, self.model, True)
 
 
 def _verdict(held: Any) -> Verdict:
@@ -86,7 +90,16 @@ def memory_of(cache: Cache | None, context: Context, b: Build) -> Memory:
         return Memory(None)
     options = context.options
     limits = {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
-    return Memory(cache, key_of_bytes("verdict", context, b, _PROGRAM, limits))
+    return Memory(cache, key_of_bytes("verdict", context, b, _PROGRAM, limits), _key_of_model(b))
+
+
+def known_model(cache: Cache | None, b: Build) -> bool:
+    """Whether some build of the same original was verified: then the verdict on this one may be known too."""
+    return recalled(cache, _key_of_model(b), bool) is True
+
+
+def _key_of_model(b: Build) -> str:
+    return key_of("verified", have(b.loaded).source.sha256)
 
 
 def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], more: Mapping[str, Any]) -> str:
@@ -115,7 +128,18 @@ def _digests(context: Context, b: Build, program: Sequence[str]) -> Iterator[str
     }
     for part, paths in parts.items():
         yield part
-        yield from map(file_digest, paths)
+        yield from map(_digest, paths)
+
+
+def _digest(path: Path) -> str:
+    """The digest of a file, which is read again only after it was changed."""
+    status = path.stat()
+    return _digest_of(path, status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+@lru_cache(maxsize=256)
+def _digest_of(path: Path, inode: int, size: int, changed: int) -> str:
+    return file_digest(path)
 
 
 def _given(inputs: str | None) -> list[Path]:

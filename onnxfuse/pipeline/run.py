@@ -27,6 +27,7 @@ from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
+from onnxfuse.runtime.background import Background
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
 
@@ -35,8 +36,15 @@ def _nothing(_: Build) -> None:
     """The step checks what it makes itself."""
 
 
+def _load(context: Context, calls: Calls, b: Build) -> Build:
+    """The model as a graph; from here on it can be run beside the build."""
+    b = first.load(context, calls, b)
+    verdict.begin(context, calls, b)
+    return b
+
+
 STEPS: tuple[Step, ...] = (
-    ("load", first.load, first.check_graph),
+    ("load", _load, first.check_graph),
     ("rewrite", first.rewrite, first.check_graph),
     ("plan", first.plan, first.check_plan),
     ("lower", first.lower, first.check_lowered),
@@ -106,7 +114,8 @@ def optimize(
         file, source = _as_file(model, folder)
         backend = calls.backends[options.target]
         targets = tuple(backend.legality.targets(options.arch))
-        context = Context(options, backend, targets, source, file, places, folder, meter, tell, strict=strict)
+        beside = stack.enter_context(Background())
+        context = Context(options, backend, targets, source, file, places, folder, meter, tell, beside, strict=strict)
         if options.profile_guided:
             context = replace(context, measured=backend.measured(targets[0], finish.cache_of(context)))
         b = run(context, calls, last, _shower(options, show))

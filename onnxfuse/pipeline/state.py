@@ -23,9 +23,10 @@ from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
 from onnxfuse.rewrite import Firing
+from onnxfuse.runtime.background import Background
 from onnxfuse.runtime.memory import Load
 from onnxfuse.target import Target, runs_here
-from onnxfuse.verify import Verdict
+from onnxfuse.verify.verdicts import Verdict
 
 T = TypeVar("T")
 Tell = Callable[[str, Mapping[str, Any]], None]
@@ -61,6 +62,7 @@ class Context:
     folder: Path
     meter: Meter
     tell: Tell
+    background: Background
     measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 

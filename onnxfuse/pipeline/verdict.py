@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,13 +19,36 @@ from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model, cache_of
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_sums, names_of, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
-from onnxfuse.pipeline.remembered import Memory
+from onnxfuse.pipeline.remembered import Memory, known_model
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.target import unable
-from onnxfuse.verify import WITH_LIBRARY, Verdict, bisected
 from onnxfuse.verify import GroupResult as Compared
+from onnxfuse.verify import bisected
+from onnxfuse.verify.verdicts import WITH_LIBRARY, Verdict
 
+SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: to start one more process takes half a second; copies take memory
+_REFERENCE, _MODELS = "reference", "models"  # what is done beside the build
 _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at fault are found by building again
+
+
+def begin(context: Context, calls: Calls, b: Build) -> None:
+    """Let another process find out what the original computes while the build goes on, where that will be asked."""
+    options = context.options
+    if options.verify is False or b.copy or options.stop_after is not None or options.dry_run:
+        return
+    if not _beside(context, b) or (options.verify is None and known_model(cache_of(context), b)):
+        return
+    settings = {k: v for k, v in _settings(context, b).items() if k not in ("isas", "memory_limit")}
+    out, precision = context.folder / "reference", options.precision
+    work = partial(calls.verify_reference, context.original, out, precision=precision, **settings)
+    context.background.start(_REFERENCE, lambda stop: work(stop=stop))
+
+
+def _beside(context: Context, b: Build) -> bool:
+    """Whether other processes run the model beside the build: where that saves time, and memory is no matter."""
+    source = have(b.loaded).source
+    size = source.bytes + sum(path.stat().st_size for path in source.external)
+    return SMALL <= size <= LARGE and context.options.memory_budget is None and find_spec("onnxruntime") is not None
 
 
 def verify(context: Context, calls: Calls, b: Build) -> Build:
@@ -32,6 +57,7 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
     if options.verify is False:
         return b
     if b.copy and have(b.emitted).exact is not None:
+        context.background.cancel(_REFERENCE)
         return replace(b, verdict=Verdict(True, 0.0, 0.0, 0.0, message="the output is a copy of the input"))
     if find_spec("onnxruntime") is None:
         verdict = Verdict(None, None, None, None, message="onnxruntime is not installed")
@@ -39,10 +65,14 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         memory: Memory = calls.memory_of(None if options.verify else cache_of(context), context, b)
         known = memory.recall()
         if known is None:
+            if _beside(context, b):
+                context.background.start(_MODELS, partial(_compared, context, calls, b))
             b, failed = _tried(context, calls, b)
             if failed and b.rounds < MOST_ROUNDS:
+                context.background.cancel(_MODELS)
                 return _dropped(b, failed)
-        verdict = known or _compared(context, calls, b)
+        verdict = known or context.background.result(_MODELS, lambda: _compared(context, calls, b))
+        context.background.cancel(_MODELS)
         memory.keep(verdict)
     if verdict.ok and not b.copy and (said := _unable(context)):
         b = replace(b, notes=(*b.notes, f"not verified: {said}"))
@@ -132,14 +162,19 @@ def _limits(context: Context) -> dict[str, Any]:
     return {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
 
 
-def _compared(context: Context, calls: Calls, b: Build) -> Verdict:
+def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | None = None) -> Verdict:
     library = have(b.library).path if context.here and not b.copy else None
+    beside = {} if stop is None else {"stop": stop}
+    reference = context.background.result(_REFERENCE, lambda: None)
+    if reference is not None:
+        beside["reference"] = reference
     verdict: Verdict = calls.verify_models(
         context.original,
         b.files[-1],
         library=library,
         **_limits(context),
         **_settings(context, b),
+        **beside,
     )
     if library is None and not b.copy and verdict.ok:
         return replace(verdict, ok=None, message=f"{_unable(context)}; function bodies are right")

@@ -7,6 +7,7 @@ one. Whoever looks for sizes at which a model runs has to come through that.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -28,6 +29,7 @@ def persistent_child(
     stage: str,
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    stop: threading.Event | None = None,
 ) -> Any:
     """As `process.python_child`; a child that dies in an `attempt` is started again, and goes around that one."""
     begin = time.monotonic()
@@ -39,10 +41,10 @@ def persistent_child(
             env = {_VARIABLE: str(attempts)}
             try:
                 return process.python_child(
-                    module, payload, stage=stage, env=env, time_limit=left, memory_limit=memory_limit
+                    module, payload, stage=stage, env=env, time_limit=left, memory_limit=memory_limit, stop=stop
                 )
             except DeviceError:
-                if not len(died) < len(_fatal(attempts)) < _MOST:
+                if (stop is not None and stop.is_set()) or not len(died) < len(_fatal(attempts)) < _MOST:
                     raise
 
 

@@ -234,12 +234,13 @@ def python_child(
     env: Mapping[str, str] | None = None,
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    stop: threading.Event | None = None,
 ) -> Any:
     """What `module`, run as a program of its own that calls `serve`, answers to `payload`; both are JSON values.
 
     The child imports the same onnxfuse as this process, and nothing from the current folder. An onnxfuse error of the
-    child is raised here as it was there. Raises DeviceError when the child dies of a signal, OnnxFuseError when it ends
-    without an answer (both with its stderr as a note), BudgetError as `run` does.
+    child is raised here as it was there; setting `stop` kills it. Raises DeviceError when it dies of a signal,
+    OnnxFuseError when it ends without an answer (both with its stderr as a note), BudgetError as `run` does.
     """
     done = run(
         (sys.executable, "-P", "-m", module),
@@ -248,6 +249,7 @@ def python_child(
         env={**_import_path(), **(env or {})},
         time_limit=time_limit,
         memory_limit=memory_limit,
+        stop=stop,
     )
     try:
         answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])

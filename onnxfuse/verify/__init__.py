@@ -3,55 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.errors import DeviceError
+from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import compare
+from onnxfuse.verify.verdicts import Run, Verdict, judged
 
 _CHILD = "onnxfuse.verify.child"
 _PROBE = "probe "  # what the note of a child begins with while it tries some kernels, whose names follow
-WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """One way to run the model under test, and its output that is nearest its limit or furthest over it."""
-
-    name: str  # such as "with library, all optimizations"
-    ok: bool
-    output: str
-    error: float | None  # relative L2 error; share of unequal elements for integers; None when it did not run
-    limit: float | None
-    max_abs: float | None
-    message: str = ""
-    evaluator: str = ""  # what said what float64 makes of it, where error and limit are distances from that
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """The answer to "do both models compute the same?"; `ok` is None when the question could not be asked."""
-
-    ok: bool | None
-    max_error: float | None  # with its limit: of the output and run that are nearest the limit or furthest over it
-    limit: float | None
-    tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
-    runs: tuple[Run, ...] = ()
-    unsteady: tuple[str, ...] = ()  # outputs that the original itself does not reproduce; not compared
-    told: bool = False  # outputs behind kernels are told: of codes, kernels answer alone (`verify_groups`)
-    inputs: int = 0  # how many sets of inputs were tried
-    cached: bool = False  # the same bytes passed before; nothing was run
-    message: str = ""
-    loads: tuple[Load, ...] = ()  # the original, and the model under test in each way that was optimized
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON document."""
-        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +45,10 @@ def verify_models(
     precision: str = "fp32",
     custom_libraries: Sequence[str | Path] = (),
     dims: Mapping[str, int] | None = None,
+    reference: Path | None = None,
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    stop: threading.Event | None = None,
 ) -> Verdict:
     """Run `a` and `b` on the same inputs, `b` with and without `library`, each with all optimizations and with none.
 
@@ -97,19 +65,46 @@ def verify_models(
     no measure of its kernels. Where `a` makes codes and no tolerance is given, runs with kernels are told, and held
     only to have something to do with the original; the model without kernels is held to the limit above all the same.
 
+    `reference` is what `verify_reference` made of `a` with the same settings. Setting `stop` ends it with DeviceError.
     Raises BudgetError when a limit is exceeded, UsageError and ModelError for what cannot be read.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return Verdict(None, None, None, None, message="onnxruntime is not installed")
     request = _request("models", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"a": _whole(a), "b": _whole(b), "rounding": compare.ROUNDINGS[precision]}
+    request["reference"] = None if reference is None else _whole(reference)
     with work_folder() as folder:
         notes = Path(folder, "notes")
         try:
-            answer = _ask(request, notes, time_limit, memory_limit)
+            answer = _ask(request, notes, time_limit, memory_limit, stop)
         except DeviceError as problem:
             return _undone(problem, notes)
     return judged(answer, rtol, atol, precision)
+
+
+def verify_reference(
+    a: str | Path,
+    out: Path,
+    *,
+    inputs: str | Path | None = None,
+    seed: int = 0,
+    precision: str = "fp32",
+    custom_libraries: Sequence[str | Path] = (),
+    dims: Mapping[str, int] | None = None,
+    time_limit: float | None = None,
+    stop: threading.Event | None = None,
+) -> Path | None:
+    """What `a` makes of the inputs that `verify_models` would choose, in the file `out`, for `verify_models`.
+
+    None where that cannot be told: `verify_models` without it says why. Setting `stop` ends it so too.
+    """
+    request = _request("reference", None, (), inputs, seed, dims, custom_libraries)
+    request = {key: request[key] for key in ("do", "custom", "inputs", "seed", "dims")}
+    request |= {"a": _whole(a), "rounding": compare.ROUNDINGS[precision], "out": _whole(out)}
+    with work_folder() as folder, suppress(OnnxFuseError):
+        _ask(request, Path(folder, "notes"), time_limit, None, stop)
+        return out
+    return None
 
 
 def _request(
@@ -136,9 +131,21 @@ def _whole(path: str | Path) -> str:
     return str(Path(path).absolute())
 
 
-def _ask(request: dict[str, Any], notes: Path, time_limit: float | None, memory_limit: int | None) -> Any:
-    request = request | {"notes": str(notes)}
-    return persistent_child(_CHILD, request, stage="verify", time_limit=time_limit, memory_limit=memory_limit)
+def _ask(
+    request: dict[str, Any],
+    notes: Path,
+    time_limit: float | None,
+    memory_limit: int | None,
+    stop: threading.Event | None = None,
+) -> Any:
+    return persistent_child(
+        _CHILD,
+        request | {"notes": str(notes)},
+        stage="verify",
+        time_limit=time_limit,
+        memory_limit=memory_limit,
+        stop=stop,
+    )
 
 
 def _undone(problem: DeviceError, notes: Path) -> Verdict:
@@ -148,133 +155,6 @@ def _undone(problem: DeviceError, notes: Path) -> Verdict:
         return Verdict(None, None, None, None, message=problem.message)
     run = Run(doing, False, "", None, None, None, problem.message)
     return Verdict(False, None, None, None, (run,), message=f"{doing}: {problem.message}")
-
-
-def judged(
-    measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None, precision: str = "fp32"
-) -> Verdict:
-    """The verdict on what `child.measure` measured."""
-    if "problem" in measured:
-        return _only_loaded(measured)
-    floors = [max(measured["floor"], compare.rounded(precision, moved)) for moved in measured["moved"]]
-    measured = {**measured, "floors": floors, "asked": rtol is not None or atol is not None}
-    names: list[str] = measured["outputs"]
-    own = [max(each, default=0.0) for each in measured["own"]]
-    steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
-    common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
-    common["loads"] = tuple(Load(**each) for each in measured.get("loads", ()))
-    if measured["coded"] and not measured["asked"]:
-        return _told(measured, **common)
-    runs = tuple(
-        _judged_run(each, measured, steady, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
-        for each in measured["runs"]
-    )
-    failed = [run for run in runs if not run.ok]
-    if names and not steady and not any(run.error is None for run in failed):
-        message = "the original does not reproduce its own outputs"
-        return Verdict(None, None, None, None, runs, message=message, **common)
-    compared = [run for run in runs if run.error is not None and run.limit is not None]
-    worst = max(compared, key=lambda run: compare.excess(run.error or 0.0, run.limit or 0.0), default=None)
-    return Verdict(
-        ok=not failed,
-        max_error=worst.error if worst else None,
-        limit=worst.limit if worst else None,
-        tolerance=_tolerance(measured, steady),
-        runs=runs,
-        message=f"{failed[0].name}: {failed[0].message}" if failed else "",
-        **common,
-    )
-
-
-def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
-    """The verdict where the original does not run: what it does not say either is whether the other one loads."""
-    runs = tuple(Run(r["name"], not r["message"], "", None, None, None, r["message"]) for r in measured["runs"])
-    failed = [run for run in runs if not run.ok]
-    if failed:
-        return Verdict(False, None, None, None, runs, message=f"{failed[0].name}: {failed[0].message}")
-    message = f"{measured['problem']}; the result was loaded with and without its library"
-    return Verdict(None, None, None, None, runs, message=message)
-
-
-def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
-    """The verdict on a model of codes: its last run is the one without a library that is nearest to the original.
-
-    All others may be as far from it as steps of codes drive them: twice as far as the original is driven from itself,
-    by optimizations and by weights and inputs that are moved a little.
-    """
-    floats = [i for i, exact in enumerate(measured["exact"]) if not exact]
-    every = range(len(measured["outputs"]))
-
-    def near(found: compare.Distance, i: int, own: float) -> float:
-        most = max(compare.UNRELATED, float(measured["floors"][i]))
-        return min(most, compare.limit([own], measured["floors"][i], measured["exact"][i]))
-
-    def wide(found: compare.Distance, i: int, own: float) -> float:
-        return compare.coded_limit([own, measured["shaken"][i]], measured["floors"][i])
-
-    runs = [
-        _judged_run(run, measured, every, near)
-        if run is measured["runs"][-1] and not run["name"].startswith(WITH_LIBRARY)
-        else _judged_run(run, measured, floats, wide)
-        for run in measured["runs"]
-    ]
-    worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
-    failed = [run for run in runs if not run.ok]
-    message = f"{failed[0].name}: {failed[0].message}" if failed else ""
-    error, limit = (worst.error, worst.limit) if worst else (None, None)
-    return Verdict(not failed, error, limit, None, tuple(runs), message=message, told=True, **common)
-
-
-def _judged_run(
-    run: Mapping[str, Any],
-    measured: Mapping[str, Any],
-    outputs: Sequence[int],
-    limit: Callable[[compare.Distance, int, float], float],
-) -> Run:
-    """A run by those of its outputs that are compared, each within its limit."""
-    if run["message"]:
-        return Run(run["name"], False, "", None, None, None, run["message"])
-    found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
-    limits = {i: limit(found[i], i, run["own"][i]) for i in outputs}
-    if not limits:
-        return Run(run["name"], True, "", None, None, None)
-    errors = {i: found[i].error for i in limits}
-    evaluator = ""
-    over = [i for i in limits if errors[i] > limits[i] and not measured["exact"][i]]
-    if over and run["true"] is not None and not measured["asked"]:
-        evaluator = run["true"]["evaluator"]
-        errors |= {i: run["true"]["errors"][i] for i in over}
-        limits |= {i: max(limits[i], run["true"]["limits"][i]) for i in over}
-    at = max(limits, key=lambda i: compare.excess(errors[i], limits[i]))
-    ok = errors[at] <= limits[at]
-    words = "" if ok else _words(measured, at, found[at], errors[at], limits[at])
-    return Run(run["name"], ok, measured["outputs"][at], errors[at], limits[at], found[at].max_abs, words, evaluator)
-
-
-def _words(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:
-    """What is wrong with an output, and on which inputs."""
-    said = found.reason or f"error {error:.3g} above {limit:.3g}"
-    return f"output {measured['outputs'][at]}: {said} on {measured['shapes'][found.at]} (seed {measured['seed']})"
-
-
-def _limit(
-    found: compare.Distance,
-    output: int,
-    own: float,
-    measured: Mapping[str, Any],
-    rtol: float | None,
-    atol: float | None,
-) -> float:
-    exact = measured["exact"][output]
-    if exact or (rtol is None and atol is None):
-        return compare.limit([own], measured["floors"][output], exact)
-    return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
-
-
-def _tolerance(measured: Mapping[str, Any], steady: Sequence[int]) -> float | None:
-    floats = [i for i in steady if not measured["exact"][i]]
-    errors = [run["largest"][i]["error"] for run in measured["runs"] if run["largest"] for i in floats]
-    return max(errors, default=None)
 
 
 def verify_groups(

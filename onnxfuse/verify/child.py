@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+
+from onnx import ModelProto
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import feed_limits, process
@@ -24,6 +27,7 @@ def main(request: dict[str, Any]) -> Any:
 
     table: dict[str, Callable[..., Any]] = {
         "models": measure,
+        "reference": keep,
         "groups": nodes.measure,
         "culprits": culprits.measure,
     }
@@ -41,10 +45,12 @@ def measure(
     seed: int,
     dims: Mapping[str, int],
     rounding: float = 0.0,
+    reference: str | None = None,
 ) -> dict[str, Any]:
     """Run model `a` in three ways, model `b` in two for each of `isas` and in two without library.
 
-    With a `rounding`, relative, `a` also runs on inputs that are moved by so much. Numbers only: `verify.judged`
+    With a `rounding`, relative, `a` also runs on inputs that are moved by so much; where `reference` names a file of
+    `keep`, that is what `a` makes of all these. Numbers only: `verify.judged`
     makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all ways.
 
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
@@ -53,7 +59,7 @@ def measure(
     feed_limits.load_proto(Path(b))  # raises where it is no model
     note("the original, no optimizations")
     try:
-        first = original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
+        first = kept(reference) if reference is not None else _of(a, bare, custom, inputs, seed, dims, rounding)
     except DeviceError as problem:
         plain = loads(a, custom)
         if plain is None:
@@ -63,6 +69,41 @@ def measure(
     costs = [] if first.load is None else [first.load]
     runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first, costs))
     return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
+
+
+def keep(
+    note: Note,
+    a: str,
+    custom: Sequence[str],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    rounding: float,
+    out: str,
+) -> None:
+    """Write what `measure` needs to know of model `a` to the file `out`. Raises DeviceError where `a` does not run."""
+    note("the original, ahead of the build")
+    first = _of(a, feed_limits.skeleton(Path(a)), custom, inputs, seed, dims, rounding)
+    Path(out).write_bytes(pickle.dumps(first))
+
+
+def kept(path: str) -> Original:
+    """What `keep` wrote, in a folder that only this user can write."""
+    found = pickle.loads(Path(path).read_bytes())
+    assert isinstance(found, Original), "verify: the file holds something else"
+    return found
+
+
+def _of(
+    a: str,
+    bare: ModelProto,
+    custom: Sequence[str],
+    inputs: str | None,
+    seed: int,
+    dims: Mapping[str, int],
+    rounding: float,
+) -> Original:
+    return original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
 
 
 def _runs(

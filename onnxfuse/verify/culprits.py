@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from onnxfuse.runtime import feed_limits
-from onnxfuse.verify import bisected, judged, trial
+from onnxfuse.verify import bisected, trial
 from onnxfuse.verify.original import Original, original
+from onnxfuse.verify.verdicts import judged
 from onnxfuse.verify.ways import Note, Way, compared, facts_of, ways
 
 _PROBE = "probe "  # what a note begins with while some kernels are tried; `verify.verify_culprits` reads it

@@ -11,10 +11,11 @@ from onnxruntime import InferenceSession
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime import engine
 from onnxfuse.runtime.memory import Load, Watch
-from onnxfuse.verify import WITH_LIBRARY, compare
+from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.original import Original
 from onnxfuse.verify.trial import words_of
+from onnxfuse.verify.verdicts import WITH_LIBRARY
 
 Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
 

@@ -24,7 +24,8 @@ from onnxfuse.pipeline.groups import MOST_ROUNDS
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.plan import plan
 from onnxfuse.report.result import Result
-from onnxfuse.verify import GroupResult, Verdict, verify_culprits
+from onnxfuse.verify import GroupResult, verify_culprits
+from onnxfuse.verify.verdicts import Verdict
 from tests.calls import on_cpu
 from tests.cli.conftest import files
 

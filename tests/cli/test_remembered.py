@@ -16,7 +16,8 @@ from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.remembered import Memory
 from onnxfuse.report.result import Verified
-from onnxfuse.verify import Verdict, verify_models
+from onnxfuse.verify import verify_models
+from onnxfuse.verify.verdicts import Verdict
 
 
 @pytest.fixture
@@ -87,6 +88,7 @@ def test_only_yes_is_kept(verified: Callable[..., tuple[Verified, int]], tmp_pat
 
 def test_a_damaged_verdict_counts_as_none(verified: Callable[..., tuple[Verified, int]], tmp_path: Path):
     verified()
-    (entry,) = (tmp_path / "verdicts").glob("*/*")
-    entry.write_text("{}")
+    entries = [each for each in (tmp_path / "verdicts").glob("*/*") if "runs" in each.read_text()]
+    assert len(entries) == 1
+    entries[0].write_text("{}")
     assert verified()[1] == 1

@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 
 from onnxfuse import verify
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
-from onnxfuse.verify import Verdict, compare, judged, nodes, verify_culprits, verify_groups, verify_models
+from onnxfuse.verify import compare, nodes, verify_culprits, verify_groups, verify_models
+from onnxfuse.verify.verdicts import Verdict, judged
 from tests.runtime import twice
 
 WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]

@@ -1,0 +1,174 @@
+"""The verdict on what was measured of two models: what of each output is too far away, and what that is held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from onnxfuse.runtime.memory import Load
+from onnxfuse.verify import compare
+
+WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One way to run the model under test, and its output that is nearest its limit or furthest over it."""
+
+    name: str  # such as "with library, all optimizations"
+    ok: bool
+    output: str
+    error: float | None  # relative L2 error; share of unequal elements for integers; None when it did not run
+    limit: float | None
+    max_abs: float | None
+    message: str = ""
+    evaluator: str = ""  # what said what float64 makes of it, where error and limit are distances from that
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to "do both models compute the same?"; `ok` is None when the question could not be asked."""
+
+    ok: bool | None
+    max_error: float | None  # with its limit: of the output and run that are nearest the limit or furthest over it
+    limit: float | None
+    tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
+    runs: tuple[Run, ...] = ()
+    unsteady: tuple[str, ...] = ()  # outputs that the original itself does not reproduce; not compared
+    told: bool = False  # outputs behind kernels are told: of codes, kernels answer alone (`verify_groups`)
+    inputs: int = 0  # how many sets of inputs were tried
+    cached: bool = False  # the same bytes passed before; nothing was run
+    message: str = ""
+    loads: tuple[Load, ...] = ()  # the original, and the model under test in each way that was optimized
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values for a JSON document."""
+        return asdict(self)
+
+
+def judged(
+    measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None, precision: str = "fp32"
+) -> Verdict:
+    """The verdict on what `child.measure` measured."""
+    if "problem" in measured:
+        return _only_loaded(measured)
+    floors = [max(measured["floor"], compare.rounded(precision, moved)) for moved in measured["moved"]]
+    measured = {**measured, "floors": floors, "asked": rtol is not None or atol is not None}
+    names: list[str] = measured["outputs"]
+    own = [max(each, default=0.0) for each in measured["own"]]
+    steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
+    common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
+    common["loads"] = tuple(Load(**each) for each in measured.get("loads", ()))
+    if measured["coded"] and not measured["asked"]:
+        return _told(measured, **common)
+    runs = tuple(
+        _judged_run(each, measured, steady, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
+        for each in measured["runs"]
+    )
+    failed = [run for run in runs if not run.ok]
+    if names and not steady and not any(run.error is None for run in failed):
+        message = "the original does not reproduce its own outputs"
+        return Verdict(None, None, None, None, runs, message=message, **common)
+    compared = [run for run in runs if run.error is not None and run.limit is not None]
+    worst = max(compared, key=lambda run: compare.excess(run.error or 0.0, run.limit or 0.0), default=None)
+    return Verdict(
+        ok=not failed,
+        max_error=worst.error if worst else None,
+        limit=worst.limit if worst else None,
+        tolerance=_tolerance(measured, steady),
+        runs=runs,
+        message=f"{failed[0].name}: {failed[0].message}" if failed else "",
+        **common,
+    )
+
+
+def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
+    """The verdict where the original does not run: what it does not say either is whether the other one loads."""
+    runs = tuple(Run(r["name"], not r["message"], "", None, None, None, r["message"]) for r in measured["runs"])
+    failed = [run for run in runs if not run.ok]
+    if failed:
+        return Verdict(False, None, None, None, runs, message=f"{failed[0].name}: {failed[0].message}")
+    message = f"{measured['problem']}; the result was loaded with and without its library"
+    return Verdict(None, None, None, None, runs, message=message)
+
+
+def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
+    """The verdict on a model of codes: its last run is the one without a library that is nearest to the original.
+
+    All others may be as far from it as steps of codes drive them: twice as far as the original is driven from itself,
+    by optimizations and by weights and inputs that are moved a little.
+    """
+    floats = [i for i, exact in enumerate(measured["exact"]) if not exact]
+    every = range(len(measured["outputs"]))
+
+    def near(found: compare.Distance, i: int, own: float) -> float:
+        most = max(compare.UNRELATED, float(measured["floors"][i]))
+        return min(most, compare.limit([own], measured["floors"][i], measured["exact"][i]))
+
+    def wide(found: compare.Distance, i: int, own: float) -> float:
+        return compare.coded_limit([own, measured["shaken"][i]], measured["floors"][i])
+
+    runs = [
+        _judged_run(run, measured, every, near)
+        if run is measured["runs"][-1] and not run["name"].startswith(WITH_LIBRARY)
+        else _judged_run(run, measured, floats, wide)
+        for run in measured["runs"]
+    ]
+    worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
+    failed = [run for run in runs if not run.ok]
+    message = f"{failed[0].name}: {failed[0].message}" if failed else ""
+    error, limit = (worst.error, worst.limit) if worst else (None, None)
+    return Verdict(not failed, error, limit, None, tuple(runs), message=message, told=True, **common)
+
+
+def _judged_run(
+    run: Mapping[str, Any],
+    measured: Mapping[str, Any],
+    outputs: Sequence[int],
+    limit: Callable[[compare.Distance, int, float], float],
+) -> Run:
+    """A run by those of its outputs that are compared, each within its limit."""
+    if run["message"]:
+        return Run(run["name"], False, "", None, None, None, run["message"])
+    found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
+    limits = {i: limit(found[i], i, run["own"][i]) for i in outputs}
+    if not limits:
+        return Run(run["name"], True, "", None, None, None)
+    errors = {i: found[i].error for i in limits}
+    evaluator = ""
+    over = [i for i in limits if errors[i] > limits[i] and not measured["exact"][i]]
+    if over and run["true"] is not None and not measured["asked"]:
+        evaluator = run["true"]["evaluator"]
+        errors |= {i: run["true"]["errors"][i] for i in over}
+        limits |= {i: max(limits[i], run["true"]["limits"][i]) for i in over}
+    at = max(limits, key=lambda i: compare.excess(errors[i], limits[i]))
+    ok = errors[at] <= limits[at]
+    words = "" if ok else _words(measured, at, found[at], errors[at], limits[at])
+    return Run(run["name"], ok, measured["outputs"][at], errors[at], limits[at], found[at].max_abs, words, evaluator)
+
+
+def _words(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:
+    """What is wrong with an output, and on which inputs."""
+    said = found.reason or f"error {error:.3g} above {limit:.3g}"
+    return f"output {measured['outputs'][at]}: {said} on {measured['shapes'][found.at]} (seed {measured['seed']})"
+
+
+def _limit(
+    found: compare.Distance,
+    output: int,
+    own: float,
+    measured: Mapping[str, Any],
+    rtol: float | None,
+    atol: float | None,
+) -> float:
+    exact = measured["exact"][output]
+    if exact or (rtol is None and atol is None):
+        return compare.limit([own], measured["floors"][output], exact)
+    return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
+
+
+def _tolerance(measured: Mapping[str, Any], steady: Sequence[int]) -> float | None:
+    floats = [i for i in steady if not measured["exact"][i]]
+    errors = [run["largest"][i]["error"] for run in measured["runs"] if run["largest"] for i in floats]
+    return max(errors, default=None)
