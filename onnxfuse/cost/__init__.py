@@ -8,15 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil, inf
+from typing import TypeAlias, TypeVar
 
 from onnxfuse.cost.count import Counter
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.traffic import Fetched, fetched
+from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Computed, Kernel, Phase
 from onnxfuse.target import Cpu
+
+T = TypeVar("T")
+Items: TypeAlias = tuple[tuple[str, T], ...]  # of a mapping, to be a key
 
 COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
@@ -90,7 +96,11 @@ def cost_of(
     try:
         sizes = _sizes(kernel, known)
         levels = _levels(kernel, sizes, constants, round_bytes, target)
-        phases = tuple(_phase(p, kernel, target, sizes, levels, known) for p in kernel.phases)
+        dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {
+            b.name: b.dtype for b in kernel.scratch
+        }
+        around = (_items(dtypes), _items(sizes), _items(levels), _items(known))
+        phases = tuple(_phase(p, target, *around) for p in kernel.phases)
     except SymbolUnknown:
         return None
     return Cost(phases, target.dispatch_us * 1e-6)
@@ -155,16 +165,27 @@ def _levels(
     return found
 
 
+def _items(mapping: Mapping[str, T]) -> Items[T]:
+    return tuple(mapping.items())
+
+
+@lru_cache(1 << 10)
 def _phase(
+    phase: Phase, target: Cpu, dtypes: Items[DType], sizes: Items[float], levels: Items[str], symbols: Items[int]
+) -> PhaseCost:
+    """The cost of a phase of a kernel with these buffers; candidates have phases in common."""
+    return _counted(phase, target, dict(dtypes), dict(sizes), dict(levels), dict(symbols))
+
+
+def _counted(
     phase: Phase,
-    kernel: Kernel,
     target: Cpu,
+    dtypes: Mapping[str, DType],
     sizes: Mapping[str, float],
     levels: Mapping[str, str],
     symbols: Mapping[str, int],
 ) -> PhaseCost:
-    dtypes = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
-    dtypes |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
+    dtypes = {**dtypes, **{b.name: b.dtype for b in phase.locals}}
     extents = [*(number(s.extent, symbols) for s in phase.splits), 1, 1]
     work = number(phase.work, symbols)
     outer, inner = parts_of(target.cores, work, extents[0], extents[1])

@@ -203,7 +203,6 @@ class Counter(Means):
     def _bind(self, s: Bind) -> None:
         """The mean of an axis that is computed, over the values of the innermost loop that it runs with."""
         self.bound[s.axis] = self.whole(s.value)
-        self.spelled.clear()
         run = next((r for r in reversed(self.loops) if r.axis in axes_of(self.bound[s.axis])), None)
         if run is None or s.most is None or run.reach <= 1:
             found = self.number(s.value)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 
-from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Mod, Symbol
+from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Mod, Symbol, axes_of
 from onnxfuse.ir.indexing import substitute
 
 
@@ -20,7 +21,6 @@ class Means:
     symbols: Mapping[str, int]
     values: dict[Axis, float] = field(default_factory=dict)  # the mean of each axis
     bound: dict[Axis, Index] = field(default_factory=dict)
-    spelled: dict[Index, Index] = field(default_factory=dict)  # what `whole` gave for indices less their numbers
 
     def number(self, e: Index) -> float:
         """An index at the mean of all axes in it."""
@@ -53,7 +53,11 @@ class Means:
 
     def whole(self, e: Index) -> Index:
         """An index in loop axes alone: bound ones are spelled out."""
-        rest = Index(tuple((mono, c) for mono, c in e.terms if mono))
-        if rest not in self.spelled:
-            self.spelled[rest] = substitute(rest, self.bound)
-        return self.spelled[rest] + sum(c for mono, c in e.terms if not mono)
+        known = tuple((axis, self.bound[axis]) for axis in axes_of(e) if axis in self.bound)
+        return _spelled(e, known) if known else e
+
+
+@lru_cache(1 << 14)
+def _spelled(e: Index, known: tuple[tuple[Axis, Index], ...]) -> Index:
+    """An index with axes replaced: phases are counted once for each number of cores, and have the same indices."""
+    return substitute(e, dict(known))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,7 @@ def substitute(e: Index, values: Mapping[Axis, Index]) -> Index:
     return transform(e, lambda a: values.get(a) if isinstance(a, Axis) else None)
 
 
+@lru_cache(1 << 14)
 def coefficient(e: Index, axis: Axis) -> Index | None:
     """The stride of axis in e when e is affine in it (0 when it is absent), else None."""
     stride = ZERO
