@@ -28,7 +28,13 @@ from tests.kernels.pool_host import compiler
 SECONDS, LATE = 3.0, 1.0  # that a build may take here, and how much later it may end
 ROOM, MORE = 300 << 20, 1.1  # bytes that it may take beside what is there, and how much more it may
 IN_OTHERS = {"build_library", "find_toolchain", "verify_groups", "verify_models", "verify_culprits"}
-IN_OTHERS |= {"verify_reference", "profile_models", "measure_gain", "copied", "write_stream"}  # their time is that of other processes
+IN_OTHERS |= {
+    "verify_reference",
+    "profile_models",
+    "measure_gain",
+    "copied",
+    "write_stream",
+}  # their time is that of other processes
 ELSEWHERE = {"measured", "node_seconds"}  # called for guided builds and for images
 NO_FUNCTIONS = {"backends", "name", "legality"}
 EACH = [f.name for f in (*fields(Calls), *fields(Backend)) if f.name not in IN_OTHERS | ELSEWHERE | NO_FUNCTIONS]
