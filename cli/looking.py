@@ -36,7 +36,8 @@ def explain(model: str | bytes, node: str | None, options: Options, *, strict: b
     refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
     rules = _rules(model, wanted, options) if wanted is not None else []
     result = replace(result, groups=tuple(groups), refusals=tuple(refusals))
-    made = result.to_json("explain") | {"rules": [{"node": n, "rule": r, "reason": why} for n, r, why in rules]}
+    made = result.to_json("explain", drawing=True)
+    made["rules"] = [{"node": n, "rule": r, "reason": why} for n, r, why in rules]
     return Answer(made, tuple(_explained(result, groups, refusals, rules)))
 
 

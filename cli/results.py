@@ -122,7 +122,7 @@ def answer(found: Answer, as_json: bool, keep: Keeper) -> None:
     """Give the answer of a verb."""
     keep.write(found.document)
     if as_json:
-        show.document(found.document)
+        show.document({name: value for name, value in found.document.items() if name != "drawing"})
     else:
         print_lines(found.lines)
 

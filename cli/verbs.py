@@ -101,13 +101,13 @@ def optimize(
             stream=stream,
             show=texts.append,
             strict=strict or _debug(),
-            about=lambda made: keep.texts(made.to_json()),
+            about=lambda made: keep.texts(made.to_json(drawing=True)),
         )
     for text in texts:
         (show.aside if as_json or stream is not None else show.data)(text.rstrip("\n"))
     document = result.to_json()
     if result.output.model is None:  # else they are outputs like the others
-        keep.write(document)
+        keep.write(result.to_json(drawing=True))
     if as_json:
         show.document(document)
     results.after_optimize(screen, result)

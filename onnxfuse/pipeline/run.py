@@ -19,6 +19,7 @@ from onnxfuse.load import Source
 from onnxfuse.pipeline import finish, gained, guided, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.drawn import drawing
 from onnxfuse.pipeline.groups import described, phase_bytes, predicted
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
@@ -217,6 +218,7 @@ def _output(places: Places, made: Mapping[Path, Path]) -> Output:
 def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
     """What is known after the last step."""
     source: Source = have(b.loaded).source
+    groups = b.groups or tuple(_described(context, b))
     path = str(context.model) if isinstance(context.model, Path) else None
     kernels = [part.kernel for part in b.all_parts if part.kernel is not None]
     rules = Counter[str]()
@@ -231,7 +233,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         distinct_kernels=len({part.op for part in b.all_parts if part.op}),
         phases=sum(len(kernel.phases) for kernel in kernels),
         phase_bytes=phase_bytes(kernels),
-        groups=b.groups or tuple(_described(context, b)),
+        groups=groups,
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
         verify=_verified(context, b),
@@ -247,6 +249,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         stopped_after=stopped,
         seconds={name: round(seconds, 4) for name, seconds in context.meter.seconds.items()},
         peak_memory_bytes=context.meter.peak,
+        drawing=drawing(context, b, groups),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ import jinja2
 
 Format: TypeAlias = Literal["html", "markdown"]
 FORMATS: tuple[Format, ...] = ("html", "markdown")
+_VENDORED = ("cytoscape.min.js", "dagre.min.js")  # with their licences beside them
 _MARKDOWN_ENDS = (".md", ".markdown")
 
 
@@ -27,13 +29,15 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """What a page says: facts by name, then tables, then notes."""
+    """What a page says: the headline, facts by name, tables, notes. HTML also shows what is `drawn`, by scripts."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
     tables: tuple[Table, ...] = ()
     notes: tuple[str, ...] = ()
     ok: bool | None = None  # the answer, where the result is one
+    headline: tuple[tuple[str, str], ...] = ()
+    drawn: Mapping[str, Any] | None = None  # groups, refusals and the drawing of the result, as its JSON has them
 
 
 def format_of(path: str | Path) -> Format:
@@ -55,7 +59,14 @@ def _html(page: Page) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
-    return environment.get_template("page.html.j2").render(page=page)
+    folder = Path(__file__).parent
+    scripts = [folder / "vendor" / name for name in _VENDORED] + [folder / "page.js"] if page.drawn is not None else []
+    return environment.get_template("page.html.j2").render(
+        page=page,
+        css=(folder / "page.css").read_text(encoding="utf-8"),
+        scripts=[each.read_text(encoding="utf-8").replace("</script", "<\\/script") for each in scripts],
+        data=json.dumps(page.drawn, separators=(",", ":")).replace("<", "\\u003c"),
+    )
 
 
 def _markdown(page: Page) -> Iterator[str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from onnxfuse.report.document import envelope, plain
+from onnxfuse.report.drawing import Drawing
 from onnxfuse.report.lock import Choice
 
 
@@ -149,15 +150,18 @@ class Result:
     stopped_after: str | None = None
     seconds: Mapping[str, float] = field(default_factory=dict)
     peak_memory_bytes: int = 0
+    drawing: Drawing | None = None
 
     @property
     def nodes_left(self) -> int:
         """Nodes of the output that stay with ONNX Runtime."""
         return self.nodes_after - self.kernels
 
-    def to_json(self, command: str = "optimize") -> dict[str, Any]:
-        """Plain values for a JSON document."""
-        fields = asdict(self)
+    def to_json(self, command: str = "optimize", *, drawing: bool = False) -> dict[str, Any]:
+        """Plain values for a JSON document; with the `drawing`, most of the bytes, where a page is made of it."""
+        fields = asdict(self if drawing else replace(self, drawing=None))
+        if not drawing:
+            del fields["drawing"]
         fields["rewrites"] = [{"rule": rule, "count": count} for rule, count in self.rewrites]
         fields["nodes_left"] = self.nodes_left
         return dict(plain(envelope(command) | fields))

@@ -57,7 +57,16 @@ def _optimize(d: Document) -> Page:
     ]
     facts += [(f"wrote the {what}", path) for what, path in d["output"].items() if path]
     title = f"{d['command']} {model['path'] or 'standard input'}"
-    return _page(d, title, facts, _kernels(d), _refusals(d), _rewrites(d), notes=d["notes"])
+    drawn = {name: d[name] for name in ("drawing", "groups", "refusals")} if d.get("drawing") else None
+    tables = (_refusals(d), _kernels(d), _rewrites(d))
+    return _page(d, title, facts, *tables, notes=d["notes"], headline=_headline(d), drawn=drawn)
+
+
+def _headline(d: Document) -> tuple[tuple[str, str], ...]:
+    """What is looked for first."""
+    found = [("times as fast", f"{d['gain']['speedup']:.2f}x")] if d["gain"] is not None else []
+    found += [("nodes", f"{d['nodes_before']} to {d['nodes_after']}"), ("kernels", str(d["kernels"]))]
+    return (*found, ("nodes left to ONNX Runtime", str(d["nodes_left"])))
 
 
 def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
@@ -110,8 +119,14 @@ def _predicted(group: Mapping[str, Any], key: str) -> str:
 
 
 def _refusals(d: Document) -> Table:
-    rows = tuple((r["code"], _names(r["nodes"]), r["reason"], r["unlock"]) for r in d["refusals"])
-    return Table("Refused", ("code", "nodes", "reason", "what would unlock it"), rows)
+    """Refusals, those of one reason in one row, the most frequent first."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    for r in d["refusals"]:
+        found.setdefault((r["code"], r["reason"], r["unlock"]), []).extend(r["nodes"])
+    listed = sorted(found.items(), key=lambda item: -len(item[1]))
+    rows = tuple((str(len(nodes)), code, reason, unlock, _names(nodes)) for (code, reason, unlock), nodes in listed)
+    head = ("nodes", "code", "reason", "what would unlock them", "which")
+    return Table("Left to ONNX Runtime, and why", head, rows, (0,))
 
 
 def _rewrites(d: Document) -> Table:

@@ -22,6 +22,11 @@ class Target:
     extras: tuple[str, ...] = ()  # features besides, which a library asks for that has kernels that need them
 
     @property
+    def peaks(self) -> dict[str, float]:
+        """What all cores reach together, where that is known: GFLOP/s in fp32, GB/s from memory."""
+        return {}
+
+    @property
     def identifier(self) -> str:
         """The name as a C identifier."""
         return self.name.replace("-", "_")

@@ -41,6 +41,11 @@ class Cpu(Target):
         return (*self.flags, f"-DONNXFUSE_ISA={self.identifier}", f"-DONNXFUSE_PANEL={self.panel}")
 
     @property
+    def peaks(self) -> dict[str, float]:
+        """What all cores reach together: GFLOP/s in fp32, GB/s from memory."""
+        return {"gflops": self.gflops * self.cores, "memory_gbps": self.memory_gbps}
+
+    @property
     def cycle(self) -> float:
         """Seconds of a cycle in which two vectors are multiplied and added."""
         return 4 * self.lanes / self.gflops * 1e-9

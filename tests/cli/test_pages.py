@@ -36,7 +36,7 @@ class Cells(HTMLParser):
         self.texts: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag not in ("meta",):
+        if tag not in ("meta", "input"):
             self.open.append(tag)
         assert not [name for name, _ in attrs if name in ("src", "href")], "the page needs another file"
 

@@ -35,6 +35,19 @@ def test_results_of_optimize_fit_their_schema(onnxfuse: Onnxfuse, model: Path):
         assert list(problems(found, schema("optimize"))) == []
 
 
+def test_the_document_of_a_file_has_the_drawing_too(onnxfuse: Onnxfuse, model: Path):
+    said = onnxfuse("optimize", model, "f.onnx", "--json", "--json-file", "f.json")
+    document = json.loads(Path("f.json").read_text(encoding="utf-8"))
+    assert list(problems(document, schema("optimize"))) == []
+    drawing = document.pop("drawing")
+    assert document == said.json
+    before, after = ([n["op"] for n in drawing[side]["nodes"]] for side in ("before", "after"))
+    kernels = {g["kernel"] for g in document["groups"]}
+    assert kernels and kernels <= set(after) and set(drawing["listings"]) == kernels
+    assert {n["kernel"] for n in drawing["before"]["nodes"]} >= {g["name"] for g in document["groups"]}
+    assert before[0] == "input" and len(before) == document["nodes_before"] + 2
+
+
 def test_the_schema_check_bites(onnxfuse: Onnxfuse, model: Path):
     found = onnxfuse("optimize", model, "--dry-run", "--json").json
     found["kernels"] = "many"

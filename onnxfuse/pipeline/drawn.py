@@ -1,0 +1,55 @@
+"""The drawing of a build: its model as it was loaded, and with the kernels that it has so far."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.steps import nodes_left
+from onnxfuse.pipeline.text import scheduled
+from onnxfuse.report.drawing import Drawing, Drawn, Fired, Listing, Picture, Wired, picture
+from onnxfuse.report.result import GroupResult
+
+
+def drawing(context: Context, b: Build, groups: tuple[GroupResult, ...]) -> Drawing | None:
+    """The main graph before and after; None where nothing was planned. `groups` are those of all parts."""
+    if b.copy or b.plan is None or b.loaded is None:
+        return None
+    names = [g.name for g in groups[: len(b.parts)]]  # those of the main graph come first
+    return Drawing(
+        before=_before(b, groups),
+        after=_after(b, names),
+        fired=tuple(Fired(f.rule, f.nodes) for f in b.firings),
+        listings={part.op: _listing(context, b, part) for part in b.all_parts if part.kernel is not None},
+        peaks=context.targets[0].peaks,
+    )
+
+
+def _before(b: Build, groups: tuple[GroupResult, ...]) -> Picture:
+    graph = have(b.loaded)
+    owner = {node: g.name for g in groups for node in g.nodes}
+    nodes = ((Drawn(n.name, n.op, owner.get(n.name)), n.reads, n.outputs) for n in graph.nodes)
+    return picture(nodes, tuple(graph.inputs), tuple(graph.outputs))
+
+
+def _after(b: Build, names: list[str]) -> Picture:
+    graph = have(b.plan).graph
+    return picture(_in_order(b, names), tuple(graph.inputs), tuple(graph.outputs))
+
+
+def _in_order(b: Build, names: list[str]) -> Iterator[Wired]:
+    """Kernels, each where its last node stood, and the nodes that are left."""
+    left = set(nodes_left(b))
+    last = {p.group.nodes[-1].outputs: at for at, p in enumerate(b.parts)}
+    for node in have(b.plan).graph.nodes:
+        at = last.get(node.outputs)
+        if at is not None:
+            part = b.parts[at]
+            yield Drawn(names[at], part.op, names[at]), part.group.inputs, part.group.outputs
+        elif node.name in left:
+            yield Drawn(node.name, node.op), node.reads, node.outputs
+
+
+def _listing(context: Context, b: Build, part: Part) -> Listing:
+    source = b.sources.get((context.targets[0].name, part.op))
+    return Listing("\n".join(scheduled(have(part.kernel))), source.text if source is not None else "")
