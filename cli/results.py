@@ -16,6 +16,7 @@ from onnxfuse.report.document import envelope, parsed, plain
 from onnxfuse.report.result import Result
 
 from . import show
+from .summary import summary
 
 Name: TypeAlias = Path | str | None
 
@@ -144,6 +145,8 @@ def after_optimize(screen: show.Screen, result: Result) -> None:
         screen.warn("nothing was fused: the output is a copy of the input   (why: onnxfuse explain)")
     for line in _details(result):
         screen.detail(line)
+    for line in summary(result):
+        screen.say(line)
 
 
 def _details(result: Result) -> Iterable[str]:

@@ -40,12 +40,24 @@ def test_three_files_that_compute_the_same(onnxfuse: Onnxfuse, model: Path, here
 def test_it_tells_each_step_on_stderr_only(onnxfuse: Onnxfuse, model: Path):
     said = onnxfuse("optimize", model, "out.onnx")
     assert said.out == ""
-    starts = [line.split()[0] for line in said.err.splitlines()]
-    assert starts == ["read", "rewrite", "plan", "compile", "verify", "wrote"]
+    lines = said.err.splitlines()
+    steps, end = lines[: lines.index("")], lines[lines.index("") + 1 :]
+    assert [line.split()[0] for line in steps] == ["read", "rewrite", "plan", "compile", "verify", "wrote"]
     assert "opset 17, 4 nodes" in said.err
     assert "4 nodes -> 1 kernels; 0 nodes left to ONNX Runtime" in said.err
-    assert said.last == "wrote     out.onnx  libout.so  out.fuse.json"
+    assert steps[-1] == "wrote     out.onnx  libout.so  out.fuse.json"
     assert "\x1b" not in said.err
+    assert end[:7] == [
+        "operator              before  after",
+        "Mul                        1      -",
+        "Add                        1      -",
+        "Relu                       1      -",
+        "Sigmoid                    1      -",
+        "kernels (1 distinct)       -      1",
+        "all nodes                  4      1",
+    ]
+    assert end[-1] == "next      onnxfuse profile m.onnx out.onnx"
+    assert onnxfuse(*end[-1].split()[2:], "--duration", "0.1").code == 0, "what is said to be next works"
 
 
 def test_quiet_says_nothing(onnxfuse: Onnxfuse, model: Path):
