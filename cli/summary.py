@@ -28,8 +28,8 @@ def summary(result: Result) -> Iterator[str]:
     rows = [("operator", "before", "after")]
     rows += [(op, _number(before[op]), _number(after[op])) for op in shown]
     if rest := listed[len(shown) :]:
-        counts = (_number(sum(side[op] for op in rest)) for side in (before, after))
-        rows.append((f"{len(rest)} others", *counts))
+        others = [_number(sum(side[op] for op in rest)) for side in (before, after)]
+        rows.append((f"{len(rest)} others", others[0], others[1]))
     rows.append((f"kernels ({len(kinds)} distinct)", _NONE, str(kernels)))
     rows.append(("all nodes", str(before.total()), str(after.total())))
     yield from ("", *table(rows, right=(1, 2)))
@@ -48,11 +48,8 @@ def _figures(result: Result) -> Iterator[tuple[str, str]]:
     """Work and bytes of all kernels, sizes of files, and the command that measures."""
     flops, moved = [g.flops for g in result.groups], [g.bytes for g in result.groups]
     if all(each is not None for each in (*flops, *moved)):
-        work = sum(each or 0 for each in flops)
-        yield (
-            "work",
-            f"{work / 1e9:.3g} GFLOP in kernels, which read and write {bytes_text(sum(b or 0 for b in moved))}",
-        )
+        work, size = sum(each or 0 for each in flops) / 1e9, bytes_text(sum(each or 0 for each in moved))
+        yield "work", f"{work:.3g} GFLOP in kernels, which read and write {size}"
     files = {way: bytes_text(each.bytes) for way, each in result.loading.items()}
     if {"original", "with_library"} <= set(files):
         yield "files", f"{files['original']} -> {files['with_library']}, the library included"
