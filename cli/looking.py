@@ -35,6 +35,8 @@ def explain(model: str | bytes, node: str | None, options: Options, *, strict: b
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
     refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
     rules = _rules(model, wanted, options) if wanted is not None else []
+    if wanted is not None and not (groups or refusals or rules):
+        raise UsageError(f"explain: no node matches --node {node}", hint="onnxfuse explain without it lists them")
     result = replace(result, groups=tuple(groups), refusals=tuple(refusals))
     made = result.to_json("explain", drawing=True)
     made["rules"] = [{"node": n, "rule": r, "reason": why} for n, r, why in rules]

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, Any, BinaryIO
 
 from onnxfuse.errors import OnnxFuseError, OutputError, UsageError
 
+_NARROW = 16  # columns in which no text is wrapped
 _STYLES = {"good": "32", "bad": "31;1", "faint": "2"}
 
 
@@ -135,15 +139,48 @@ def trace(problem: BaseException) -> None:
     sys.excepthook(type(problem), problem, problem.__traceback__)
 
 
-def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> Iterator[str]:
-    """Lines with the columns of the rows below each other; `right` are those set to the right."""
+def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: int | None = None) -> Iterator[str]:
+    """Lines with the columns of the rows below each other; `right` are those set to the right.
+
+    Where they do not fit the `width`, by default that of the terminal, the last column is wrapped; where there is no
+    room for it, it stands below the others, and the first one above them.
+
+    >>> list(table([("a", "1", "one two"), ("b", "2", "three")], width=12))
+    ['a  1', '  one two', 'b  2', '  three']
+    """
+    width = terminal_width() if width is None else width
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [
-            cell.rjust(width) if at in right else cell.ljust(width)
-            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.rjust(size) if at in right else cell.ljust(size)
+            for at, (cell, size) in enumerate(zip(row, widths, strict=True))
         ]
-        yield "  ".join(cells).rstrip()
+        fits = width is None or sum(widths) + 2 * (len(widths) - 1) <= width
+        yield from ["  ".join(cells).rstrip()] if fits else _wrapped(cells, width or 0)
+
+
+def _wrapped(cells: Sequence[str], width: int) -> Iterator[str]:
+    """The cells of a row that is wider than the terminal."""
+    *others, last = cells
+    head = "  ".join(others)
+    wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
+    room = width - len(head) - 2
+    if room >= _NARROW:
+        first, *more = wrap(last.strip(), room) or [""]
+        yield f"{head}  {first}".rstrip()
+        yield from (" " * (len(head) + 2) + each for each in more)
+        return
+    if len(head) > width:
+        yield others[0].rstrip()
+        head = "  " + "  ".join(others[1:])
+    yield head.rstrip()
+    yield from (f"  {each}" for each in wrap(last.strip(), max(width - 2, _NARROW)))
+
+
+def terminal_width() -> int | None:
+    """Columns of the terminal that shows what is written to stdout, less an indent; None where it goes elsewhere."""
+    shown = sys.stdout is not None and sys.stdout.isatty()
+    return shutil.get_terminal_size().columns - 2 if shown else None
 
 
 def bytes_text(count: float) -> str:

@@ -17,6 +17,15 @@ def test_columns():
     assert list(show.table(rows, right=(1,))) == ["operator     count", "Add             12", "Convolution      3"]
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100, 200])
+def test_columns_fit_the_terminal(width: int):
+    words = ", ".join(f"node_matmul_{at}" for at in range(12))
+    rows = [("kernel", "type", "flops", "nodes"), ("MatMul_Add_LayerNormalization", "Many-to-Many", "113.4 M", words)]
+    lines = list(show.table(rows, right=(2,), width=width))
+    assert max(map(len, lines)) <= width
+    assert " ".join(" ".join(lines).split()) == " ".join(" ".join(map(" ".join, rows)).split())
+
+
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI"])
 def test_a_plain_terminal_by_wish(name: str, monkeypatch: pytest.MonkeyPatch):
     for each in ("NO_COLOR", "CI", "TERM"):
@@ -61,6 +70,17 @@ def test_a_terminal_sees_colours_a_spinner_and_the_gain(model: Path, kernels: Pa
     assert (code, out) == (0, ""), said
     assert "\x1b[32mok\x1b[0m" in said and "build ..." in said
     assert "gain      " in said
+
+
+def test_explain_fits_the_terminal_and_a_pipe_gets_whole_lines(model: Path, kernels: Path):
+    command = f"{sys.executable} -m onnxfuse_cli explain m.onnx"
+    on_screen = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True,
+        env=os.environ | {"COLUMNS": "72", "TERM": "xterm"}, stdin=subprocess.DEVNULL,
+    ).stdout  # fmt: skip
+    piped = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
+    assert max(map(len, on_screen.splitlines()[1:])) <= 72 < max(map(len, piped.splitlines()))
+    assert "Mul_0" in on_screen
 
 
 def test_a_dumb_terminal_sees_plain_lines(model: Path, kernels: Path):

@@ -144,6 +144,8 @@ def test_explain_shows_groups_and_refusals(onnxfuse: Onnxfuse, model: Path):
     said = onnxfuse("explain", model, "--skip-node", "Relu", "--node", "Relu")
     assert "E-KEEP" in said.out and "Sigmoid_3" not in said.out and "rules" in said.out
     assert sorted(p.name for p in Path().iterdir()) == ["m.onnx"]
+    missed = onnxfuse("explain", model, "--node", "no_such_node")
+    assert missed.code == 2 and "no node matches --node no_such_node" in missed.err
 
 
 def test_doctor(onnxfuse: Onnxfuse, here: Path):
