@@ -47,13 +47,9 @@ class Axis:
 
     name: str
     extent: Index
-    _hash: int = field(init=False, repr=False, compare=False, default=0)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_hash", hash((self.name, self.extent)))
 
     def __hash__(self) -> int:
-        return self._hash
+        return hash(self.name)
 
     def __repr__(self) -> str:
         return self.name
@@ -641,9 +637,8 @@ def _least(atom: Atom) -> int | None:
     """The smallest value of a symbol, or of a quotient of a nonnegative number; axes are left to the caller."""
     if isinstance(atom, Symbol):
         return atom.least
-    if isinstance(atom, Div) and not axes_of(atom.num):
-        low = lower(atom.num)
-        return 0 if low is not None and nonnegative(low) else None
+    if isinstance(atom, Div) and not axes_of(atom.num) and (low := lower(atom.num)) is not None:
+        return 0 if nonnegative(low) else None
     return None
 
 
