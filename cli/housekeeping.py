@@ -19,7 +19,7 @@ from onnxfuse.measure import machine as calibration
 from onnxfuse.measure.machine import Machine
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.report.document import host
-from onnxfuse.target import ARCHS, ISA, TARGETS, has_amx, runs_here, targets_of, tiles_granted
+from onnxfuse.target import ARCHS, CPUS, ISA, has_amx, runs_here, targets_of, tiles_granted
 
 from .flags import name_of
 from .results import Answer, document
@@ -30,7 +30,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     """What this machine offers."""
     compilers = {name: _compiler(name) for name in ("auto", "gcc", "clang", "zig")}
     target = targets_of(("native",))[0]
-    runs = {name: runs_here(each) for name, each in TARGETS.items() if name in ARCHS}
+    runs = {name: runs_here(each) for name, each in CPUS.items() if name in ARCHS}
     root = Path(cache_dir) if cache_dir else default_cache_dir()
     kept = Cache(root).info()
     facts: dict[str, Any] = {

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from onnxfuse.backends import TARGETS
 from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
@@ -19,7 +20,6 @@ from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.result import GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
-from onnxfuse.target import TARGETS
 
 from . import show
 from .results import Answer, document

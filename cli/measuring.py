@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from onnxfuse.backends import TARGETS
 from onnxfuse.build.cache import file_digest
 from onnxfuse.errors import UsageError
 from onnxfuse.load.dims import MOST, is_extent
@@ -218,7 +219,7 @@ def verify(screen: Screen, a: str, b: str, **values: Any) -> Verified:
 def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any]) -> Verified:
     library = library_of(paths[1], values["library"])
     named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
-    isas = [name.split("+")[0] for name in named if not unable([name])]
+    isas = [name.split("+")[0] for name in named if not unable([name], TARGETS)]
     library = library if isas or not named else None
     settings = {
         "isas": isas,
@@ -236,13 +237,13 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     wrong = [g for g in groups if g.ok is False]
     ok, message = verdict.ok, verdict.message
     if ok and named and not isas:
-        ok, message = None, unable(named)
+        ok, message = None, unable(named, TARGETS)
     if ok is not False and wrong:
         ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
     inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip(names, paths, strict=True)]
     fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
     made = document("verify", models=inputs, targets=isas, **fields)
-    left = [f"not verified: {unable(named)}"] if isas and unable(named) else []
+    left = [f"not verified: {unable(named, TARGETS)}"] if isas and unable(named, TARGETS) else []
     return Verified(made, (*_verdict_lines(verdict, groups), *left), ok, message)
 
 

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from pathlib import Path
+from pkgutil import iter_modules
 from typing import Any
 
-from onnxfuse.target import ARCHS, TARGETS
+from onnxfuse.target import ARCHS
 
-_BACKENDS = tuple(dict.fromkeys(t.backend for t in TARGETS.values()))
+BACKENDS = tuple(
+    sorted(module.name for module in iter_modules([str(Path(__file__).parent / "backends")]) if module.name != "row")
+)
+"""The names of the backends, each of which is a file of `backends/`; that of what a row is aside."""
 
 
 def _option(
@@ -53,7 +58,7 @@ class Options:
     )
     overwrite: bool = _option(False, "replace outputs that exist")
     dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
-    target: str = _option("cpu", "what the kernels run on", choices=_BACKENDS)
+    target: str = _option("cpu", "what the kernels run on", choices=BACKENDS)
     arch: tuple[str, ...] = _option(
         (), "instruction set of the kernels (default: native); of several the best that a machine has is used",
         many=True, choices=ARCHS,

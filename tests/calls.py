@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any
 
-from onnxfuse.backends import BACKENDS, CPU
+from onnxfuse.backends import BACKENDS
+from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.pipeline.calls import Calls
 
 
 def on_cpu(calls: Calls | None = None, /, **functions: Any) -> Calls:
     """The table with these functions in the row of the CPU."""
-    return replace(calls or Calls(), backends={**BACKENDS, CPU.name: replace(CPU, **functions)})
+    return replace(calls or Calls(), backends={**BACKENDS, "cpu": replace(CPU, **functions)})
 
 
 def planted(name: str, function: Any) -> Calls:

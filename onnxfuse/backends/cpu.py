@@ -19,7 +19,7 @@ from onnxfuse.plan import legality
 from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
 from onnxfuse.schedule import schedule
-from onnxfuse.target import Cpu
+from onnxfuse.target import CPUS, Cpu
 
 ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16
 
@@ -58,8 +58,8 @@ def _rounds(target: Cpu, kernel: Kernel) -> bool:
     return ROUNDING in target.extras and any(p.dtype == BF16 for p in kernel.outputs)
 
 
-CPU: Backend[Cpu] = Backend(
-    name=Cpu.backend,
+BACKEND: Backend[Cpu] = Backend(
+    targets=tuple(CPUS.values()),
     legality=legality.CPU,
     measured=measured,
     points=points,

@@ -78,11 +78,12 @@ class BuildLibrary(Protocol):
 class Backend(Generic[T]):
     """A row: each field is called by the pipeline, and says what the function gives.
 
-    The planner: `legality`, which has the targets too. `measured` is a target with the numbers of this machine, where
-    they were measured; `points` are those of a target that a prediction is made for (its numbers of cores).
+    `targets` are all machine classes that there are rows for. The planner: `legality`, which has those of `--arch`.
+    `measured` is a target with the numbers of this machine, where they were measured; `points` are those of a target
+    that a prediction is made for (its numbers of cores).
     """
 
-    name: str
+    targets: Sequence[T]
     legality: Legality
     measured: Callable[[T, Cache | None], T | None]
     points: Callable[[T], Sequence[T]]

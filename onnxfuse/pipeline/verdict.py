@@ -182,7 +182,8 @@ def _compared(context: Context, calls: Calls, b: Build, stop: threading.Event | 
 
 
 def _unable(context: Context) -> str:
-    return unable(target.name for target in context.targets)
+    targets = {target.name: target for target in context.targets}
+    return unable(targets, targets)
 
 
 def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[Part, Compared]]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.errors import UsageError
@@ -12,11 +12,10 @@ from onnxfuse.target.common import Target
 from onnxfuse.target.cpu import AMX_FEATURES, CPUS, EXTRAS, Cpu
 from onnxfuse.target.processors import cpu_facts, processor_of
 
-__all__ = ("AMX_FEATURES", "ARCHS", "CPUS", "ISA", "TARGETS", "Cpu", "Target", "targets_of")
+__all__ = ("AMX_FEATURES", "ARCHS", "CPUS", "ISA", "Cpu", "Target", "targets_of")
 
 ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
 ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine))
-TARGETS: dict[str, Target] = {**CPUS}  # of all backends
 _WIDEST = max(t.lanes for t in CPUS.values())
 
 _ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux for x86-64
@@ -63,17 +62,17 @@ def runs_here(target: Target) -> bool:
     return target.machine in ("", machine()) and has_features((*target.features, *target.extras))
 
 
-def unable(names: Iterable[str]) -> str:
+def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
     """What is to be said of those targets whose kernels this machine cannot run; empty where it can run all.
 
     A name may be followed by features that the kernels need besides, a + before each.
     """
-    others = [name for name in names if not _able(*name.split("+"))]
+    others = [name for name in names if not _able(targets, *name.split("+"))]
     return f"this machine cannot run kernels for {' and '.join(others)}" if others else ""
 
 
-def _able(name: str, *besides: str) -> bool:
-    return name in TARGETS and runs_here(TARGETS[name]) and has_features(besides)
+def _able(targets: Mapping[str, Target], name: str, *besides: str) -> bool:
+    return name in targets and runs_here(targets[name]) and has_features(besides)
 
 
 def targets_of(archs: Sequence[str]) -> tuple[Cpu, ...]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
     """A machine class that kernels are made for: its name, and how code for it is compiled and chosen.
 
-    What its scheduler may count on is said by a class for each backend, which has a row in `backends/`.
+    What its scheduler may count on is said by a class for each backend, which is a file of `backends/`.
     """
-
-    backend: ClassVar[str]
 
     name: str
     machine: str  # the architecture of the host, as `uname -m` spells it; empty: any

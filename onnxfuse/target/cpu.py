@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import ClassVar
 
 from onnxfuse.target.common import Target
 from onnxfuse.target.processors import PROCESSORS, Processor
@@ -16,8 +15,6 @@ class Cpu(Target):
     Targets of one library have one `panel`, since they share the packed weights: some register tiles of each of them,
     which are two vectors wide.
     """
-
-    backend: ClassVar[str] = "cpu"
 
     lanes: int
     rows: int  # rows of one register tile

@@ -14,7 +14,7 @@ from onnxfuse.build.toolchain import compile_flags, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.runtime import process
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="about x86 instruction sets")
 
@@ -31,7 +31,7 @@ def test_a_loop_is_loads_and_products(family: str, tmp_path: Path) -> None:
     except ToolchainError as error:
         pytest.skip(str(error))
     (tmp_path / "unit.cpp").write_text('#include "amx_code.h"\n')
-    flags = compile_flags(toolchain, [*TARGETS["sapphirerapids"].compiled, *AMX_BF16.flags])
+    flags = compile_flags(toolchain, [*CPUS["sapphirerapids"].compiled, *AMX_BF16.flags])
     command = (*toolchain.command, *flags, f"-iquote{TILES}", "-c", "unit.cpp", "-o", "unit.o")
     done = process.run(command, cwd=tmp_path, time_limit=300)
     assert done.code == 0, done.err

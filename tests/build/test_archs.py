@@ -22,7 +22,7 @@ from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
-from onnxfuse.target import ARCHS, TARGETS, Target, targets_of, unable
+from onnxfuse.target import ARCHS, CPUS, Target, targets_of, unable
 from tests.kernels.compiled import kernel_of
 from tests.kernels.contraction_cases import CASES
 
@@ -47,11 +47,11 @@ MACROS = {"SSE4_1": "sse4.1", "SSE4_2": "sse4.2", "LAHF_SAHF": "sahf", "BMI": "b
 def test_several_share_the_panels_of_the_widest():
     wide, narrow = targets_of(["x86-64-v3", "x86-64-v4", "x86-64-v3"])
     assert (wide.name, narrow.name) == BOTH
-    assert wide == TARGETS["x86-64-v4"]
+    assert wide == CPUS["x86-64-v4"]
     assert {t.panel for t in targets_of(["sapphirerapids", "x86-64-v3"])} == {32}
-    assert narrow.panel == wide.panel == 32 and TARGETS["x86-64-v3"].panel == 16
-    assert targets_of(["x86-64-v3"]) == (TARGETS["x86-64-v3"],)
-    for target in TARGETS.values():
+    assert narrow.panel == wide.panel == 32 and CPUS["x86-64-v3"].panel == 16
+    assert targets_of(["x86-64-v3"]) == (CPUS["x86-64-v3"],)
+    for target in CPUS.values():
         assert target.panel % (2 * target.lanes) == 0
 
 
@@ -63,7 +63,7 @@ def test_native_is_the_best_that_runs_here(monkeypatch: pytest.MonkeyPatch):
         assert set(targets_of([])[0].extras) == set(EXTRAS.get(best, ()))
     monkeypatch.setattr(rows, "machine", lambda: "aarch64")
     assert [t.name for t in targets_of([])] == ["aarch64"]
-    assert unable(["x86-64-v4", "aarch64"]) == "this machine cannot run kernels for x86-64-v4"
+    assert unable(["x86-64-v4", "aarch64"], CPUS) == "this machine cannot run kernels for x86-64-v4"
     monkeypatch.setattr(rows, "machine", lambda: "riscv64")
     assert [t.name for t in targets_of([])] == ["generic"]
 
@@ -77,11 +77,11 @@ def test_amx_counts_where_linux_grants_it(granted: bool, monkeypatch: pytest.Mon
 
 
 def test_only_a_library_with_such_tiles_asks_for_the_matrix_unit():
-    target = TARGETS["sapphirerapids"]
+    target = CPUS["sapphirerapids"]
     case = next(case for case in CASES if case.name == "gemm_13_300_290")
     plain, tiled = (kernel_of(each, target) for each in (case, replace(case, half=BF16)))
     assert isinstance(plain, Kernel) and isinstance(tiled, Kernel)
-    assert features_of(target, [plain]) == TARGETS["x86-64-v4"].features
+    assert features_of(target, [plain]) == CPUS["x86-64-v4"].features
     assert set(features_of(target, [plain, tiled])) == {*target.features, *rows.AMX_FEATURES}
 
 
@@ -91,8 +91,8 @@ def test_no_library_is_for_two_architectures():
 
 
 def test_every_name_has_a_row_and_every_feature_too():
-    assert set(ARCHS) - {"native"} <= set(TARGETS)
-    assert {name for target in TARGETS.values() for name in target.features} <= set(FEATURES)
+    assert set(ARCHS) - {"native"} <= set(CPUS)
+    assert {name for target in CPUS.values() for name in target.features} <= set(FEATURES)
 
 
 @needs_x86
@@ -101,11 +101,11 @@ def test_every_name_has_a_row_and_every_feature_too():
 def test_whatever_a_compiler_may_use_is_asked_for(family: str, arch: str, tmp_path: Path):
     """-march allows more than vectors: a processor without one of these would meet an illegal instruction."""
     toolchain = available(family)
-    allowed = macros(toolchain, TARGETS[arch].flags, tmp_path) - macros(toolchain, (), tmp_path)
+    allowed = macros(toolchain, CPUS[arch].flags, tmp_path) - macros(toolchain, (), tmp_path)
     named = {MACROS.get(name, name.lower()) for name in allowed}
     known = {name for name in named if name in FEATURES}
     assert {"avx2", "fma", "bmi2", "movbe"} <= known
-    assert known <= set(TARGETS[arch].features)
+    assert known <= set(CPUS[arch].features)
     how = re.compile(r"(AVX512|EVEX|FP_FAST|GCC|ATOMIC|HAVE|k8|tune|SSE2?_MATH|CRC32|XSAVE|GNUC|GFNI).*|.*_MATH")
     assert not [
         name for name in allowed - {m for m in allowed if MACROS.get(m, m.lower()) in known} if not how.match(name)

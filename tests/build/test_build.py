@@ -21,7 +21,7 @@ from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain, s
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 
 HEAD = '#include "host.h"\n#include <cmath>\n'
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
@@ -112,14 +112,14 @@ def test_special_values_keep_their_meaning(toolchain: Toolchain, tmp_path: Path)
 def test_vectors_are_as_wide_as_the_target_says(family: str, arch: str, register: str, other: str, tmp_path: Path):
     """Clang splits 64-byte vectors in two unless told otherwise, so the assembly is read."""
     toolchain = available(family)
-    lanes = TARGETS[arch].lanes
+    lanes = CPUS[arch].lanes
     text = (
         f"typedef float V __attribute__((vector_size({4 * lanes})));\n"
         f"{EXPORT} void fma(const V* a, const V* b, V* c, long n)"
         " { for (long i = 0; i < n; ++i) c[i] += a[i] * b[i]; }\n"
     )
     (tmp_path / "v.cpp").write_text(text, encoding="ascii")
-    command = (*toolchain.command, *compile_flags(toolchain, TARGETS[arch].flags), "-S", "v.cpp", "-o", "v.s")
+    command = (*toolchain.command, *compile_flags(toolchain, CPUS[arch].flags), "-S", "v.cpp", "-o", "v.s")
     assert process.run(command, cwd=tmp_path, time_limit=300).code == 0
     multiply_adds = re.findall(r"vfmadd\d+ps.*", (tmp_path / "v.s").read_text(encoding="utf-8"))
     assert multiply_adds
@@ -129,7 +129,7 @@ def test_vectors_are_as_wide_as_the_target_says(family: str, arch: str, register
 @pytest.mark.skipif(find_spec("ziglang") is None, reason="needs the [zig] extra")
 def test_zig_spells_every_machine_its_own_way():
     zig = find_toolchain("zig")
-    for target in TARGETS.values():
+    for target in CPUS.values():
         assert not [flag for flag in compilers.spelled(target.flags, zig) if flag.startswith("-march")]
 
 
@@ -159,7 +159,7 @@ def test_the_glue_is_the_same_on_every_machine(toolchain: Toolchain, tmp_path: P
     """It runs on any, to find out what this one can do; so a wider target compiles only the kernels anew."""
     cache = Cache(tmp_path / "cache")
     make(toolchain, tmp_path / "lib.so", cache=cache)
-    wider = [replace(source, flags=TARGETS["x86-64-v4"].compiled) for source in KERNELS]
+    wider = [replace(source, flags=CPUS["x86-64-v4"].compiled) for source in KERNELS]
     wide = make(toolchain, tmp_path / "lib.so", *wider, cache=cache)
     assert (wide.compiled, wide.cached) == (2, 1)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from onnxfuse.target import TARGETS, targets_of
+from onnxfuse.target import CPUS, targets_of
 from onnxfuse.target.processors import PROCESSORS, processor_of
 
 INTEL, AMD = {"vendor_id": "GenuineIntel"}, {"vendor_id": "AuthenticAMD"}
@@ -40,7 +40,7 @@ def test_numbers_are_those_of_a_machine(name: str):
 
 
 def test_narrow_vectors_use_a_part_of_wide_units():
-    wide, narrow = TARGETS["x86-64-v4"], TARGETS["x86-64-v3"]
+    wide, narrow = CPUS["x86-64-v4"], CPUS["x86-64-v3"]
     assert wide.on(PROCESSORS["zen5"]).gflops == 2 * narrow.on(PROCESSORS["zen5"]).gflops
     assert wide.on(PROCESSORS["zen4"]).gflops == narrow.on(PROCESSORS["zen4"]).gflops
     assert narrow.on(PROCESSORS["zen2"]).panel == narrow.panel
@@ -51,7 +51,7 @@ def test_only_native_has_the_numbers_of_this_machine(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("onnxfuse.target.cpu_facts", lambda: AMD | {"cpu family": "26", "flags": ""})
     (native,) = targets_of(["native"])
     assert native.processor == "zen5"
-    assert targets_of([native.name]) == (TARGETS[native.name],)
+    assert targets_of([native.name]) == (CPUS[native.name],)
     monkeypatch.setattr("onnxfuse.target.cpu_facts", dict)
     (native,) = targets_of(["native"])
-    assert native.processor == "" and native.gflops == TARGETS[native.name].gflops
+    assert native.processor == "" and native.gflops == CPUS[native.name].gflops

@@ -18,14 +18,14 @@ from onnxfuse.pipeline import optimize
 from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
 from onnxfuse.runtime.engine import open_session, options, run
-from onnxfuse.target import TARGETS, runs_here
+from onnxfuse.target import CPUS, runs_here
 from tests.calls import on_cpu
 from tests.cli.conftest import Onnxfuse
 from tests.models.planted import wrong
 
 BOTH = ("x86-64-v4", "x86-64-v3")
-needs_v3 = pytest.mark.skipif(not runs_here(TARGETS["x86-64-v3"]), reason="this machine cannot run x86-64-v3")
-here = [name for name in BOTH if runs_here(TARGETS[name])]
+needs_v3 = pytest.mark.skipif(not runs_here(CPUS["x86-64-v3"]), reason="this machine cannot run x86-64-v3")
+here = [name for name in BOTH if runs_here(CPUS[name])]
 
 LAYERS = """<ir_version: 8, opset_import: ["" : 17]>
 layers (float[N, 24] x) => (float[N, 40] y, float[N, 40] z)

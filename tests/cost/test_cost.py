@@ -13,10 +13,10 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
 
-V4 = TARGETS["x86-64-v4"]
+V4 = CPUS["x86-64-v4"]
 CASES = sorted(FOLDER.glob("*.case"))
 
 
@@ -52,7 +52,7 @@ def test_every_golden_kernel_has_a_time(path: Path):
     plan = planned(read(path))
     for name, kernel in kernels(plan):
         symbols = {b.symbol.name: 7 for b in kernel.binds}
-        for target in TARGETS.values():
+        for target in CPUS.values():
             found = cost_of(kernel, target, plan.graph.constants, 1e9, symbols)
             assert found is not None, name
             assert 0 < found.seconds < 1, name

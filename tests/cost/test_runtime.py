@@ -12,9 +12,9 @@ from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, work_of
 from onnxfuse.ir.dtype import F32, I8, I64, U8
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.target import TARGETS, targets_of
+from onnxfuse.target import CPUS, targets_of
 
-V4 = TARGETS["x86-64-v4"]
+V4 = CPUS["x86-64-v4"]
 
 
 def floats(*shape: int, constant: bool = False) -> Tensor:

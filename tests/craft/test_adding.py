@@ -17,7 +17,8 @@ from tests.craft.sources import ROOT
 PAGE = ROOT / "docs" / "adding.md"
 _SECTION = re.compile(r"^## (.+)$", re.MULTILINE)
 _EDIT = re.compile(
-    r"in `([\w/.]+\.py)`,\s+(before|instead of) `([^`]+)`:\n\n```text\n(.*?)```", re.DOTALL | re.IGNORECASE
+    r"in (?:the new file )?`([\w/.]+\.py)`(?:,\s+(before|instead of) `([^`]+)`)?:\n\n```text\n(.*?)```",
+    re.DOTALL | re.IGNORECASE,
 )
 
 
@@ -58,7 +59,7 @@ ADDITIONS = {
 
 
 def sections() -> dict[str, list[tuple[str, str, str, str]]]:
-    """The edits of the page by the headings that they stand under: file, how, anchor, text."""
+    """The edits of the page by the headings that they stand under: file, how (of a new one nothing), anchor, text."""
     parts = _SECTION.split(PAGE.read_text(encoding="utf-8"))[1:]
     return {title: _EDIT.findall(body) for title, body in zip(parts[::2], parts[1::2], strict=True)}
 
@@ -84,6 +85,10 @@ def test_an_addition_does_something(title: str, program: Path):
     assert addition.shown not in answer(program, addition), "it is there already"
     for file, how, anchor, text in edits:
         path = program / file
+        if not how:
+            assert not path.exists(), f"{file} is there already"
+            path.write_text(text, encoding="utf-8")
+            continue
         before = path.read_text(encoding="utf-8")
         assert before.count(anchor) == 1, f"{file} has no single {anchor!r}"
         added = text + (anchor if how == "before" else "")
@@ -94,3 +99,8 @@ def test_an_addition_does_something(title: str, program: Path):
 
 def test_every_section_is_tried():
     assert sections().keys() == ADDITIONS.keys()
+
+
+def test_every_addition_is_made_in_one_file():
+    for title, edits in sections().items():
+        assert len({file for file, *_ in edits}) == 1, f"{title} goes into several files"

@@ -31,11 +31,11 @@ from onnxfuse.plan import plan
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule import schedule
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 
 FOLDER = Path(__file__).resolve().parent
 SECTIONS = ("plan", "kernel", "cpp")
-TARGET = TARGETS["x86-64-v4"]  # named, not native: goldens are the same on every machine
+TARGET = CPUS["x86-64-v4"]  # named, not native: goldens are the same on every machine
 _WEIGHT = re.compile(r"(\w+) (\w+)\[([\d, ]*)\](?: = (.*))?")
 _NUMBERS = {"true": True, "false": False}
 

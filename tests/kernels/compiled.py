@@ -36,7 +36,7 @@ from onnxfuse.schedule import schedule
 from onnxfuse.schedule.cpu import convolution
 from onnxfuse.schedule.cpu.candidates import Judge, Way
 from onnxfuse.schedule.cpu.winograd import Division
-from onnxfuse.target import TARGETS, Target, has_features, machine, targets_of
+from onnxfuse.target import CPUS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
 from tests.kernels.rounding import check, reference
@@ -49,22 +49,22 @@ Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 # As the build compiles them, but quicker where it is only the width of vectors that differs.
 FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
 QUICK = {"x86-64-v4": "-O3", "bf16": "-O3", "amx-model": "-O2"}  # the others -O1
-HERE = [name for name, row in TARGETS.items() if row.machine in ("", machine())]  # classes of this architecture
+HERE = [name for name, row in CPUS.items() if row.machine in ("", machine())]  # classes of this architecture
 PER_UNIT = 32
 # Machine classes, one whose machines have more than the class asks for, and one that shares the weights of a wider one.
-_DOTS = {"extras": ("avx512bf16",), "flags": (*TARGETS["x86-64-v4"].flags, "-mavx512bf16")}
+_DOTS = {"extras": ("avx512bf16",), "flags": (*CPUS["x86-64-v4"].flags, "-mavx512bf16")}
 SHARING = "x86-64-v3 beside v4"
 MODEL = Path(__file__).with_name("amx_model.h")  # of the matrix unit, so that any machine with AVX-512 runs its tiles
 _MODELLED = (*_DOTS["flags"], f'-DONNXFUSE_AMX_UNIT="{MODEL}"')
-_AMX = TARGETS["sapphirerapids"]
+_AMX = CPUS["sapphirerapids"]
 MACHINES = {
-    **TARGETS,
+    **CPUS,
     _AMX.name: replace(_AMX, flags=(*_AMX.flags, *AMX_BF16.flags)),
-    "bf16": replace(TARGETS["x86-64-v4"], **_DOTS),
-    "amx-model": replace(_AMX, features=TARGETS["x86-64-v4"].features, flags=_MODELLED),
+    "bf16": replace(CPUS["x86-64-v4"], **_DOTS),
+    "amx-model": replace(_AMX, features=CPUS["x86-64-v4"].features, flags=_MODELLED),
     SHARING: targets_of(("x86-64-v4", "x86-64-v3"))[1],
 }
-BUILDS = {**MACHINES, "little-cache": replace(TARGETS["x86-64-v4"], l2_bytes=64 << 10)}
+BUILDS = {**MACHINES, "little-cache": replace(CPUS["x86-64-v4"], l2_bytes=64 << 10)}
 ENOUGH = 10**12  # picoseconds of work that kernels are told they have, so that small ones are divided among tasks too
 _OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
 

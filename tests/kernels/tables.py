@@ -20,9 +20,9 @@ from tests.kernels import (
     window_cases,
     winograd_cases,
 )
-from tests.kernels.compiled import SHARING, TARGETS, Case
+from tests.kernels.compiled import CPUS, SHARING, Case
 
-PLAIN = tuple(TARGETS)
+PLAIN = tuple(CPUS)
 UNITS = (*PLAIN, "amx-model", SHARING)
 TABLES: dict[str, tuple[Sequence[Case], tuple[str, ...]]] = {
     "border": (border_cases.CASES, PLAIN),

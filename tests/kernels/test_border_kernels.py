@@ -6,7 +6,7 @@ import pytest
 
 from onnxfuse.ir.kernel import Kernel, Pack, statements
 from onnxfuse.ir.tile import Packed, Tile
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.border_cases import CASES
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler
@@ -23,7 +23,7 @@ def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
 
 def kinds(name: str) -> set[type]:
     """The kinds of statements in the kernel of a case; tiles are those that make some columns alone."""
-    kernel = kernel_of(next(c for c in CASES if c.name == name), TARGETS[TARGET])
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
     assert isinstance(kernel, Kernel)
     found = [s for phase in kernel.phases for s in statements(phase.body)]
     return {type(s) for s in found if not isinstance(s, Tile) or isinstance(s.left, Packed)}

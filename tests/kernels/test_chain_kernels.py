@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.chain_cases import CASES
 from tests.kernels.compiled import Case, scheduled, verified
 from tests.kernels.pool_host import compiler
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
 def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
     verified(CASES, case, target)

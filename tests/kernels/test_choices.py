@@ -9,13 +9,13 @@ from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Kernel, Loop, Prefetch, statements
 from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
 from onnxfuse.schedule.nests.subranges import cut_at
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.compiled import Case, kernel_of
 from tests.kernels.contraction_cases import CASES as CONTRACTIONS
 from tests.kernels.window_cases import CASES as WINDOWS
 from tests.kernels.window_cases import conv
 
-TARGET = TARGETS["x86-64-v4"]
+TARGET = CPUS["x86-64-v4"]
 TABLE: dict[str, Case] = {c.name: c for c in (*CONTRACTIONS, *WINDOWS)}
 
 
@@ -86,7 +86,7 @@ def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ..
 @pytest.mark.parametrize(("width", "pieces"), [(9, [11]), (93, [95]), (94, [1, 94, 1]), (200, [1, 200, 1])])
 def test_a_padded_copy_has_a_loop_for_each_piece_of_a_line_that_is_not_short(width: int, pieces: list[int]):
     case = conv("c", (1, 5, 9, width), (11, 5, 3, 3), pads=(1, 1, 1, 1), last="y")
-    made = kernel_of(case, TARGETS["x86-64-v4"])
+    made = kernel_of(case, CPUS["x86-64-v4"])
     assert isinstance(made, Kernel), made
     vectors = [s for s in statements(made.phases[0].body) if isinstance(s, Loop) and s.kind == "vector"]
     assert [v.axis.extent.constant for v in vectors] == pieces

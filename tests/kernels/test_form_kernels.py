@@ -11,7 +11,7 @@ from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Tile
 from onnxfuse.schedule.cpu.exchange import SIDE
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.form_cases import CASES, EXCHANGED
 from tests.kernels.pool_host import compiler
@@ -28,7 +28,7 @@ def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
 
 
 def kernel(case: Case) -> Kernel:
-    made = kernel_of(case, TARGETS["x86-64-v4"])
+    made = kernel_of(case, CPUS["x86-64-v4"])
     assert isinstance(made, Kernel), made
     return made
 
@@ -60,7 +60,7 @@ def test_panels_of_places_are_stored_in_whole_vectors() -> None:
         for loop in found:
             (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]
             assert masked(read, loop.axis) == strides[1]
-            lanes = TARGETS["x86-64-v4"].lanes
+            lanes = CPUS["x86-64-v4"].lanes
             assert all(evaluate(loop.end, lambda _, n=n: n) % lanes == 0 for n in (1, 14, 16, 32))
 
 

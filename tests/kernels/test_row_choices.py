@@ -12,7 +12,7 @@ import pytest
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.kernel import Bind, Kernel, ReduceLoop, Store, statements
 from onnxfuse.schedule.cpu.causal_skip import END
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.compiled import Array, Case, kernel_of, verified
 from tests.kernels.function_cases import CASES as FUNCTIONS
 from tests.kernels.pool_host import compiler
@@ -36,7 +36,7 @@ def softmax(rows: int, columns: int, see: str = "", over: str = "sum") -> Graph:
 
 def combines(graph: Graph) -> set[str]:
     """The monoids of all folds of the kernel of a graph."""
-    kernel = kernel_of(Case("g", graph), TARGETS[TARGET])
+    kernel = kernel_of(Case("g", graph), CPUS[TARGET])
     assert isinstance(kernel, Kernel)
     return {s.combine for phase in kernel.phases for s in statements(phase.body) if isinstance(s, ReduceLoop)}
 
@@ -74,7 +74,7 @@ def test_the_parts_of_a_softmax(graph: Graph, combine: str) -> None:
     ],
 )
 def test_keys_that_a_tile_of_rows_does_not_see_are_left_out(name: str, ends: bool) -> None:
-    kernel = kernel_of(next(c for c in FUNCTIONS if c.name == name), TARGETS[TARGET])
+    kernel = kernel_of(next(c for c in FUNCTIONS if c.name == name), CPUS[TARGET])
     assert isinstance(kernel, Kernel)
     found = [s for phase in kernel.phases for s in statements(phase.body)]
     assert any(isinstance(s, Bind) and s.axis.name == END for s in found) == ends
@@ -107,14 +107,14 @@ ODD = [
 def test_rows_that_are_put_together_are_summed_piece_by_piece(sizes: tuple[int, ...], pieces: int) -> None:
     b = Build(12)
     x = b.node("Concat", *(b.input(f"x{i}", 5, n) for i, n in enumerate(sizes)), axis=1)
-    kernel = kernel_of(Case("g", b.graph(b.node("ReduceSum", x, axes=(1,)))), TARGETS[TARGET])
+    kernel = kernel_of(Case("g", b.graph(b.node("ReduceSum", x, axes=(1,)))), CPUS[TARGET])
     assert isinstance(kernel, Kernel)
     (fold,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, ReduceLoop))
     assert len(fold.body) == pieces
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", CPUS)
 @pytest.mark.parametrize("case", ODD, ids=lambda c: c.name)
 def test_odd_numbers_show_where_they_should(case: Case, target: str) -> None:
     verified(ODD, case, target)
@@ -132,7 +132,7 @@ STREAMED = [
 
 def stores(case: Case, target: str) -> list[bool]:
     """Whether each store in the output is streamed."""
-    kernel = kernel_of(case, TARGETS[target])
+    kernel = kernel_of(case, CPUS[target])
     assert isinstance(kernel, Kernel)
     found = [s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Store)]
     return [s.stream for s in found if s.buffer == "out0"]
@@ -143,7 +143,7 @@ def stores(case: Case, target: str) -> list[bool]:
 @pytest.mark.parametrize("case", STREAMED, ids=lambda c: c.name)
 def test_large_outputs_are_streamed(case: Case, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any(stores(case, target))
-    monkeypatch.setitem(TARGETS, target, replace(TARGETS[target], l3_bytes=1))
+    monkeypatch.setitem(CPUS, target, replace(CPUS[target], l3_bytes=1))
     if case.name != "streamed_softmax_short":
         assert stores(case, target) == [True]
     else:  # its powers are made in the output's place, and read again

@@ -20,7 +20,7 @@ from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel, products_of
 from onnxfuse.ir.products import AMX
 from onnxfuse.render.source import Source
-from onnxfuse.target import TARGETS, Target
+from onnxfuse.target import CPUS, Target
 from tests.kernels import (
     code_cases,
     contraction_cases,
@@ -39,8 +39,8 @@ TABLES = (contraction_cases, window_cases, winograd_cases, half_cases, row_cases
 HERE = Path(__file__).resolve().parent
 SOME = 8  # of how many cases one is run where time counts
 # Sanitizers do not see masked loads and stores: vectors are of the baseline, short or long.
-SHORT = TARGETS["generic"]
-LONG = replace(TARGETS["x86-64-v4"], flags=("-DONNXFUSE_LANES=16",))
+SHORT = CPUS["generic"]
+LONG = replace(CPUS["x86-64-v4"], flags=("-DONNXFUSE_LANES=16",))
 UNIT = replace(MACHINES["amx-model"], name="amx-model", flags=("-DONNXFUSE_LANES=16", f'-DONNXFUSE_AMX_UNIT="{MODEL}"'))
 
 

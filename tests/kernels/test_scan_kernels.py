@@ -13,7 +13,7 @@ import onnxfuse
 from models.borders import BORDERS
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.compiled import HERE, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler
 from tests.kernels.scan_cases import CASES, scan
@@ -37,9 +37,9 @@ def test_twice_as_many_elements_take_twice_as_long(axis: int, before: str, behin
     def seconds(count: int) -> float:
         shape = [32, 32, 32]
         shape[axis] = count
-        kernel = kernel_of(Case("scan", scan(tuple(shape), axis, before, behind)), TARGETS["x86-64-v4"])
+        kernel = kernel_of(Case("scan", scan(tuple(shape), axis, before, behind)), CPUS["x86-64-v4"])
         assert isinstance(kernel, Kernel), kernel
-        cost = cost_of(kernel, TARGETS["x86-64-v4"])
+        cost = cost_of(kernel, CPUS["x86-64-v4"])
         assert cost is not None
         return sum(phase.compute for phase in cost.phases)
 

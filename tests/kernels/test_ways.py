@@ -13,11 +13,11 @@ from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Split, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load
 from onnxfuse.schedule.cpu.candidates import USUAL, Judge, Way, usual_rows
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 from tests.kernels.compiled import Case, kernel_of
 from tests.kernels.contraction_cases import gemm
 
-TARGET = TARGETS["x86-64-v4"]
+TARGET = CPUS["x86-64-v4"]
 SIZE = 1 << 20
 M = Index.of(Symbol("s0"))
 

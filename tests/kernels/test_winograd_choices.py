@@ -21,7 +21,7 @@ from onnxfuse.schedule.cpu.candidates import Judge, Way
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
 from onnxfuse.schedule.cpu.winograd import Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled
-from onnxfuse.target import TARGETS, Target, runs_here
+from onnxfuse.target import CPUS, Target, runs_here
 from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.window_cases import conv, pads
@@ -76,7 +76,7 @@ def by_winograd(case: Case, target: str = "x86-64-v4", *, winograd: bool = True)
     group = group_of_all(case.graph)
     lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
     assert not isinstance(lowered, Decision)
-    made = schedule(lowered, case.layouts, case.graph.constants, TARGETS[target], case.half, winograd=winograd)
+    made = schedule(lowered, case.layouts, case.graph.constants, CPUS[target], case.half, winograd=winograd)
     assert isinstance(made, Kernel), made
     return any(b.name == "filters" for p in made.phases for b in p.locals)
 
@@ -132,18 +132,18 @@ def test_what_is_not_scheduled_would_not_have_been_taken(
         lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
         assert not isinstance(lowered, Decision)
         _scheduled.cache_clear()
-        return schedule(lowered, case.layouts, case.graph.constants, TARGETS[target], winograd=True)
+        return schedule(lowered, case.layouts, case.graph.constants, CPUS[target], winograd=True)
 
     made = kernel()
 
     def none(t: Tiled, w: Windows, d: Division, machine: Target, sizes: Mapping[str, int]) -> float:
-        if machine.cores == TARGETS[target].cores:
+        if machine.cores == CPUS[target].cores:
             waiting.append(least(t, w, d, machine, sizes))
         return 0.0
 
     def noted(judge: Judge, way: Way, beside: Sequence[Buffer], sizes: Mapping[str, int], machine: Target) -> float:
         found = time(judge, way, beside, sizes, machine)
-        if way.name.startswith("Winograd") and machine.cores == TARGETS[target].cores:
+        if way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
             pairs.append((waiting.pop(0), found))
         return found
 
@@ -166,9 +166,9 @@ def test_other_convolutions_are_direct() -> None:
 def test_a_nan_and_an_infinity_reach_the_tiles_that_read_them_and_no_others() -> None:
     """Direct sums confine them to the windows around them; here they are NaN in every result of these tiles."""
     case = next(c for c in CASES if c.name == "winograd_fours_four")
-    kernel = kernel_of(case, TARGETS["x86-64-v4"])
+    kernel = kernel_of(case, CPUS["x86-64-v4"])
     assert isinstance(kernel, Kernel) and case.winograd == WAYS["four"]
-    if not runs_here(TARGETS["x86-64-v4"]):
+    if not runs_here(CPUS["x86-64-v4"]):
         pytest.skip("this machine cannot run x86-64-v4")
     inputs = fed(kernel, case, 0)
     image = next(i for i, p in enumerate(kernel.inputs) if p.value == "x")

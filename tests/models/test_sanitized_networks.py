@@ -19,13 +19,13 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.runtime.engine import open_session, options, run
 from onnxfuse.schedule import schedule
-from onnxfuse.target import TARGETS, Target
+from onnxfuse.target import CPUS, Target
 from onnxfuse.verify.compare import FLOORS, distance
 from tests.calls import on_cpu
 from tests.models.fused import ROOT, built, feeds_of
 
 CHILD = Path(__file__).resolve().with_name("sanitized_child.py")
-GENERIC = TARGETS["generic"]
+GENERIC = CPUS["generic"]
 NETWORKS = ("tiny-bert.dynamic", "tiny-resnet.decomposed")
 LONG = (
     "tiny-bert",

@@ -18,7 +18,7 @@ from onnxfuse.lower import Lowered, lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legality import CPU
-from onnxfuse.target import TARGETS
+from onnxfuse.target import CPUS
 
 TEXT = """
 <ir_version: 9, opset_import: ["" : 17]>
@@ -35,7 +35,7 @@ m (float[64, 96] x) => (float[64, 96] y, float[64, 96] b, int64[2, n] odd) {
 
 
 def planned(*extras: tuple[str, ...], precision: str = "bf16") -> Plan:
-    rows = tuple(replace(TARGETS["x86-64-v4"], extras=each) for each in extras)
+    rows = tuple(replace(CPUS["x86-64-v4"], extras=each) for each in extras)
     proto = onnx.parser.parse_model(TEXT)
     proto.graph.initializer.append(numpy_helper.from_array(np.ones((96, 96), np.float32), "w"))
     options = Options(precision=precision, min_group=1)

@@ -11,7 +11,8 @@ from onnx import numpy_helper, parser
 
 from models.classes import CLASSES
 from onnxfuse import optimize
-from onnxfuse.backends import BACKENDS, CPU
+from onnxfuse.backends import BACKENDS
+from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.pipeline import worth
 from onnxfuse.report.result import Result
 
@@ -49,7 +50,7 @@ def fast(monkeypatch: pytest.MonkeyPatch, value: str, above: int = 0) -> None:
         planted = value in [o for n in nodes for o in n.outputs] and tensors[value].elements > above
         return 1e-9 if planted else real(nodes, tensors, *rest)
 
-    monkeypatch.setitem(cast("dict[str, Any]", BACKENDS), CPU.name, replace(CPU, group_seconds=seconds))
+    monkeypatch.setitem(cast("dict[str, Any]", BACKENDS), "cpu", replace(CPU, group_seconds=seconds))
 
 
 def refusals(result: Result) -> list[str]:

@@ -11,7 +11,7 @@ import pytest
 from onnx import parser
 
 from onnxfuse import optimize
-from onnxfuse.backends import CPU
+from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.build import CompileError
 from onnxfuse.config import Options
 from onnxfuse.errors import OnnxFuseError

@@ -11,7 +11,7 @@ from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.errors import OutputError
 from onnxfuse.measure.machine import Machine, cache_sizes, calibrate, calibrated
-from onnxfuse.target import TARGETS, targets_of
+from onnxfuse.target import CPUS, targets_of
 
 NATIVE = targets_of(())[0]
 
@@ -41,7 +41,7 @@ def test_what_was_measured_last_is_found_again(kept: tuple[Cache, Machine]):
 
 
 def test_another_machine_class_is_another_machine(kept: tuple[Cache, Machine]):
-    other = next(t for t in TARGETS.values() if t.name != NATIVE.name)
+    other = next(t for t in CPUS.values() if t.name != NATIVE.name)
     assert calibrated(other, kept[0]) is None
     assert calibrated(NATIVE, None) is None
 
