@@ -18,7 +18,7 @@ from onnxfuse.measure.machine import calibrated
 from onnxfuse.plan import legality
 from onnxfuse.render.cpp import kernel_text, render, tiles_sources
 from onnxfuse.render.ort_glue import registration
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS, Cpu
 
 ROUNDING = "avx512bf16"  # the feature that rounds to bfloat16

@@ -30,7 +30,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import rewrite
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS
 
 FOLDER = Path(__file__).resolve().parent

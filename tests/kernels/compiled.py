@@ -21,7 +21,6 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from onnxfuse import schedule as scheduling
 from onnxfuse.emit.spell import stored
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
@@ -32,9 +31,9 @@ from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render, tiles_sources
-from onnxfuse.schedule import schedule
-from onnxfuse.schedule.cpu import convolution
+from onnxfuse.schedule.cpu import convolution, scheduler
 from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.winograd import Division
 from onnxfuse.target import CPUS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE
@@ -129,8 +128,8 @@ def by(division: Division | None) -> Iterator[None]:
         if division is not None:
             patched.enter_context(patch.object(convolution, "divisions_of", lambda *_: [division]))
             patched.enter_context(patch.object(Judge, "seconds", _quick_by_winograd))
-            scheduling._scheduled.cache_clear()
-            patched.callback(scheduling._scheduled.cache_clear)
+            scheduler._scheduled.cache_clear()
+            patched.callback(scheduler._scheduled.cache_clear)
         yield
 
 

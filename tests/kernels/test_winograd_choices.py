@@ -15,9 +15,9 @@ from onnxfuse.ir.kernel import Buffer, Kernel
 from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.schedule import _scheduled, schedule
 from onnxfuse.schedule.cpu import convolution
 from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.scheduler import _scheduled, schedule
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
 from onnxfuse.schedule.cpu.winograd import Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled

@@ -18,7 +18,7 @@ from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.runtime.engine import open_session, options, run
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS, Target
 from onnxfuse.verify.compare import FLOORS, distance
 from tests.calls import on_cpu

@@ -22,7 +22,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.render.cpp import render
 from onnxfuse.rewrite import engine
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule.cpu.scheduler import schedule
 from tests.calls import on_cpu
 
 TWO = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y, float[8, 64] z) {

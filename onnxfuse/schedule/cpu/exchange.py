@@ -18,11 +18,11 @@ from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
 from onnxfuse.ir.scalar import Guard, Load, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.cpu.sides import rows_of_tiles
 from onnxfuse.schedule.cpu.tiles import C, Span, epilogue
 from onnxfuse.schedule.nests.frame import Frame, flat_in
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level
-from onnxfuse.schedule.nests.sides import rows_of_tiles
 from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu

@@ -12,6 +12,8 @@ from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.cpu.transpose import turned
+from onnxfuse.schedule.cpu.windows import jammed
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.nests.nest import (
@@ -26,8 +28,6 @@ from onnxfuse.schedule.nests.nest import (
     strided,
 )
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
-from onnxfuse.schedule.nests.transpose import turned
-from onnxfuse.schedule.nests.windows import jammed
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 

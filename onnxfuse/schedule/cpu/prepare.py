@@ -1,0 +1,339 @@
+"""The definitions of a group as jobs: plain loop nests, or contractions with their operands made ready for tiles.
+
+An operand that a tile cannot read as it lies (guarded in its contiguous axis, computed, transposed, or a right side
+that is only known at run time) becomes a definition of its own in the order that tiles want.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, field, replace
+
+from onnxfuse.ir.codes import without_scales
+from onnxfuse.ir.compose import guarded, loads, sources, substitute_axes, walk
+from onnxfuse.ir.contraction import contraction_of
+from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div
+from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
+from onnxfuse.ir.layout import PLAIN, Layout, Permute, channels_last, contiguous_along
+from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_codes
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
+from onnxfuse.lower import has_reduction
+from onnxfuse.lower.scans import scan_of
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.canonical import Canonical
+from onnxfuse.schedule.analysis.contract import Contracted, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
+from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
+from onnxfuse.schedule.cpu.groups import channel_blocks
+from onnxfuse.schedule.cpu.sides import exchanged, filters_layout, operand_of
+from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.nests.nest import Goal, order_of
+from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
+from onnxfuse.target import Cpu
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Jobs in order, the places of parameters and temporaries, and the layouts and types that weights are wanted in."""
+
+    jobs: list[Job]
+    places: dict[str, Place]
+    layouts: dict[str, Layout]
+    shapes: dict[str, tuple[Index, ...]]
+    types: dict[str, DType] = field(default_factory=dict)
+
+
+def prepare(
+    c: Canonical, constants: Container[str], target: Cpu, half: DType | None = None, *, exchange: bool = False
+) -> Prepared:
+    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
+
+    With `exchange`, contractions have their sides exchanged where that turns no image.
+    """
+    done = Prepared([], {}, {}, {})
+    for p in (*c.inputs, *c.outputs):
+        done.places[p.name] = dense(p.name, p.dtype, p.shape, p.layout)
+        done.shapes[p.name] = p.shape
+    done.layouts |= images_inside(c) | dict(c.layouts)
+    for d in (d for d in c.definitions if d.name in done.layouts):
+        done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
+    outputs = {p.name for p in c.outputs}
+    heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
+    for at, d in enumerate(c.definitions):
+        done.shapes.setdefault(d.name, d.shape)
+        blocks = channel_blocks(d, done.places, constants, target)
+        scan = scan_of(d)
+        if scan is None:
+            nest = nest_of(d, done.places, heads, blocks)
+        else:
+            nest = nest_of(replace(d, value=scan.element), done.places, uncut=(scan.axis,))
+        nest = replace(nest, output=d.name in outputs)
+        found = None if blocks or scan is not None else recognise(Definition(d.name, nest.axes, nest.value), constants)
+        if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
+            found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
+        operands = len(done.jobs)
+        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchange else None
+        if tiled is None and found is not None and worth_tiles(found):
+            tiled = _tiled(found, done, constants, target, half)
+        if d.name not in done.places:  # for contiguity only: phases decide where it really lives
+            if not tiled.batch if tiled is not None else not has_reduction(nest.value):
+                done.layouts |= _summed_last(d, c.definitions[at + 1 :])
+            done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
+        if tiled is None:
+            del done.jobs[operands:]  # made ready for nothing
+            nest = replace(nest, value=without_scales(nest.value))
+            _absorb(nest, done, constants)
+        done.jobs.append(Job(nest, tiled, scan=scan))
+        if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
+            heads[d.name] = nest
+    return done
+
+
+def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
+    """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
+    found = [n for other in later for n in walk(other.value) if isinstance(n, Reduce)]
+    reduces = [n for n in found if contraction_of((), n) is not None]
+    reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
+    dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
+    if len(dims) != 1 or dims == {len(d.axes) - 1}:
+        return {}
+    (dim,) = dims
+    return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
+
+
+def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
+    """Constants that are read along the result's contiguous axis get that axis last in memory.
+
+    Not where something else is read along the axis that they have last already, as in the mean of a row of sums.
+    """
+    place = done.places.get(nest.name)
+    if place is None:
+        return
+    offset = place.offset(nest.dims)
+    last = next((a for a in nest.axes if coefficient(offset, a) == ONE), None)
+    for load in loads(nest.value):
+        if load.source not in constants or load.source in done.layouts or len(load.index) < 2 or last is None:
+            continue
+        others = [x for x in loads(nest.value) if x.source != load.source and x.source in done.places]
+        if any(_runs_with(done.places[x.source].offset(x.index), load.index[-1]) for x in others):
+            continue
+        layout = contiguous_along(last, load.index, done.shapes[load.source])
+        if layout is not None:
+            done.layouts[load.source] = layout
+            done.places[load.source] = dense(load.source, load.dtype, done.shapes[load.source], layout)
+
+
+def _runs_with(offset: Index, last: Index) -> bool:
+    """Whether an offset moves by one with the axis that `last` is."""
+    return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
+
+
+def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
+    """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
+    before = len(done.jobs)
+    for how in _products(c, constants, target, half):
+        del done.jobs[before:]  # made ready for another kind
+        made = _tiled_as(how, c, done, constants, target)
+        if made is not None:
+            return made
+    return None
+
+
+def _tiled_in_exchange(
+    c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu
+) -> Tiled | None:
+    """The contraction with its sides exchanged, the padding of its image written out before."""
+    layout = filters_layout(c, done.places, done.shapes, constants, target)
+    if layout is None or done.layouts.get(operand_of(c.right).source, layout) != layout:
+        return None
+    image, filters = operand_of(c.left), operand_of(c.right)
+    if image.guards:
+        padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
+        if padded is None or padded[1].guards:
+            return None
+        _add(done, padded[0])
+        image = padded[1]
+    done.layouts[filters.source] = layout
+    done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
+    return exchanged(c, nest, image, done.places, target.panel)
+
+
+def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
+    """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
+    if not (isinstance(c.right, Load) and c.right.source in constants):
+        return (SINGLE,)
+    rows = product([a.extent for a in c.rows]).constant
+    if c.zeros is not None:
+        return products_of_codes(c.left.dtype, c.right.dtype, target.extras, rows)
+    held = half if half is not None and c.right.dtype == F32 else c.right.dtype
+    return tuple(dict.fromkeys((*products_for(held, target.extras, rows), SINGLE)))
+
+
+def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
+    parts = _joined(c, done, how)
+    left = parts[0].load if parts else _left(c, done, how.left)
+    offset = done.places[left.source].offset(left.index)
+    ranges = tuple(order_of(c.ranges, offset))
+    c = replace(c, ranges=ranges)
+    pieces = ((), ranges[0].extent) if parts else contiguous_pieces(offset, ranges, left.guards)
+    if pieces is None:
+        return None
+    segments, length = pieces
+    if not few_enough(segments):
+        return None
+    if not how.takes(length.constant, several=bool(segments)):
+        return None
+    panels = _panel_axes(c, target.panel)
+    if how.exact:
+        right = _coded_right(c, panels, segments, length, done)
+    else:
+        right = _right(c, panels, done, constants, how)
+    if right is None:
+        return None
+    return Tiled(
+        left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts, panels=panels
+    )
+
+
+def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:
+    """The axes of a right side in panels: the panel, and the column in it."""
+    count = floor_div(product([a.extent for a in c.columns]) + (width - 1), Index.of(width))
+    return Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
+
+
+def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
+    """The parts of a left side that is joined from several tensors along its only range; none where it is not so.
+
+    Each is contiguous in that range and has the type of the tile's rows.
+    """
+    if how.exact or c.batch or len(c.ranges) != 1 or (isinstance(c.left, Load) and c.left.otherwise is None):
+        return ()
+    goal, (step,) = Goal("", ZERO, c.left), c.ranges
+    points = cut_at(step, signs_of([c.left]))
+    if points is None or len(points) < 3:
+        return ()
+    made = []
+    for begin, (axis, (piece,)) in zip(points, cut([goal], step, points), strict=False):
+        load = piece.value
+        if not isinstance(load, Load) or load.guards or load.source not in done.places or load.dtype != how.left:
+            return ()
+        place = done.places[load.source]
+        if coefficient(place.offset(load.index), axis) != ONE or (axis.extent.constant or 1) % how.step:
+            return ()
+        made.append(Part(load, axis, begin))
+    return tuple(made)
+
+
+def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
+    """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order.
+
+    A copy has the element type of the tile's rows. Where each element is read once and no batch makes tiles a stage
+    among others, what has another type is converted when it is packed.
+    """
+    left = c.left
+    held = left.dtype.accumulator == F32 or c.zeros is not None
+    if isinstance(left, Load) and held and left.source in done.places:
+        offset = done.places[left.source].offset(left.index)
+        nothing = const(0, left.dtype) if c.zeros is None else c.zeros[0]
+        zero = left.otherwise is None or left.otherwise == nothing
+        pieces = contiguous_pieces(offset, tuple(order_of(c.ranges, offset)), left.guards) if zero else None
+        windows = any(axes_of(e) & {*c.ranges} and axes_of(e) & {*c.rows} for e in left.index)
+        fits = left.dtype == rows or not (c.batch or left.guards or windows)
+        readable = pieces is not None and readable_pieces(*pieces, guarded=bool(left.guards))
+        if fits and readable:
+            return left
+        image = len(left.index) >= 3
+        if image and (left.guards or (windows and not (fits and readable))):
+            padded = _padded(c, left, done, rows)
+            return padded if padded is not None else _in_rows(c, left, done, rows)
+        if pieces is not None and not left.guards and fits:
+            return left
+    return _in_rows(c, left, done, rows)
+
+
+def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: bool = False) -> None:
+    done.shapes[d.name] = d.shape
+    done.layouts[d.name] = layout
+    nest = nest_of(d, done.places | {d.name: dense(d.name, d.value.dtype, d.shape, layout)})
+    done.jobs.append(Job(nest, None, True, right_side))
+    done.places[d.name] = dense(d.name, d.value.dtype, d.shape, layout)
+
+
+def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
+    """The load that reads a copy of an operand with its padding, if any, written out, channels last.
+
+    None where some of it cannot be.
+    """
+    made = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
+    if made is None or made[1].guards:
+        return None
+    image, load = made
+    _add(done, replace(image, value=cast(image.value, rows)), channels_last(len(image.axes)))
+    return replace(load, dtype=rows)
+
+
+def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
+    """A copy of a computed operand with its ranges contiguous, or of the image that windows read; the load of it."""
+    name = f"{c.definition.name}%left"
+    image = image_of(name, left, c.batch, c.rows, c.ranges)
+    if image is not None:
+        _add(done, replace(image[0], value=cast(image[0].value, rows)))
+        return Load(name, image[1], rows)
+    old = (*c.batch, *c.rows, *c.ranges)
+    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate(old))
+    value = substitute_axes(left, {a: Index.of(b) for a, b in zip(old, axes, strict=True)})
+    _add(done, Definition(name, axes, cast(value, rows)))
+    return Load(name, tuple(map(Index.of, old)), rows)
+
+
+def _coded_right(
+    c: Contracted, panels: tuple[Axis, Axis], segments: tuple[Axis, ...], length: Index, done: Prepared
+) -> Load | None:
+    """Constant codes as panels with the sums of their columns; None where their layout is another already."""
+    assert isinstance(c.right, Load)
+    panel, lane = panels
+    name, width = c.right.source, lane.extent.constant or 1
+    shape = done.shapes[name]
+    layout = code_layout(c, shape, length.constant, width)
+    if layout is None or done.layouts.get(name, layout) != layout:
+        return None
+    done.layouts[name] = layout
+    size = code_depth(segments, length) * width
+    done.places[name] = Place(name, c.right.dtype, lambda index: index[0] * size)
+    return Load(name, (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane)), c.right.dtype)
+
+
+def _right(
+    c: Contracted, panels: tuple[Axis, Axis], done: Prepared, constants: Container[str], how: Product
+) -> Load | None:
+    """The right side as panels: a constant in panel layout, or a copy made at run time."""
+    panel, lane = panels
+    count, width = panel.extent, lane.extent.constant or 1
+    right = c.right
+    n = product([a.extent for a in c.columns])
+    at = (Index.of(panel), *map(Index.of, c.ranges), Index.of(lane))
+    if isinstance(right, Load) and right.source in constants:
+        held = how.right
+        layout = panel_layout(c, done.shapes[right.source], width, how.step)
+        free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, held) == held
+        if layout is not None and free and (right.dtype == held or how != SINGLE):
+            done.layouts[right.source], done.types[right.source] = layout, held
+            shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know how the steps of a panel lie
+            done.places[right.source] = Place(right.source, held, lambda index: flatten(index, shape))
+            return Load(right.source, at, held)
+        if layout is not None and right.dtype == F32:
+            return None
+    if how != SINGLE:
+        return None
+    name = f"{c.definition.name}%right"
+    axes = tuple(Axis(f"{name}_{i}", a.extent) for i, a in enumerate((*c.batch, panel, *c.ranges, lane)))
+    body_axes = dict(zip((*c.batch, *c.ranges), (*axes[: len(c.batch)], *axes[len(c.batch) + 1 : -1]), strict=True))
+    column = Index.of(axes[len(c.batch)]) * width + Index.of(axes[-1])
+    digits = dict(zip(c.columns, unflatten(column, tuple(a.extent for a in c.columns)), strict=True))
+    value = substitute_axes(right, {a: Index.of(b) for a, b in body_axes.items()} | digits)
+    if (n.constant or 1) % width or n.constant is None:
+        value = guarded(value, (Guard(column, n),))
+    _add(done, Definition(name, axes, cast(value, F32)), right_side=True)
+    return Load(name, (*map(Index.of, c.batch), *at), F32)

@@ -1,0 +1,203 @@
+"""A lowered group to the kernel that is printed: phases, stages, tiles, vectors and buffers are decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.extents import solved
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.kernel import Buffer, Choice, Computed, ExtentBind, Kernel, Param, Phase
+from onnxfuse.ir.layout import Layout
+from onnxfuse.lower import Lowered
+from onnxfuse.lower.extents import Sized, sized
+from onnxfuse.schedule.analysis.bounds import conditions
+from onnxfuse.schedule.analysis.canonical import Canonical, canonical
+from onnxfuse.schedule.analysis.forms import forms_of
+from onnxfuse.schedule.analysis.memory import dense
+from onnxfuse.schedule.analysis.softmax import with_shares
+from onnxfuse.schedule.cpu.candidates import Best, Judge, Way
+from onnxfuse.schedule.cpu.chain import chain_phase
+from onnxfuse.schedule.cpu.convolution import Algorithms
+from onnxfuse.schedule.cpu.exchange import exchanged_phase
+from onnxfuse.schedule.cpu.gemm import gemm_ways
+from onnxfuse.schedule.cpu.prepare import Prepared, prepare
+from onnxfuse.schedule.cpu.rows import row_phase
+from onnxfuse.schedule.cpu.scans import scan_phase
+from onnxfuse.schedule.nests.align import Together, chained, partition
+from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.passes.legalize import legalize
+from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
+from onnxfuse.target import Cpu
+
+
+def schedule(
+    lowered: Lowered,
+    layouts: Mapping[str, Layout],
+    constants: Container[str],
+    target: Cpu,
+    half: DType | None = None,
+    round_bytes: float = 0.0,
+    best: Best = Judge.best,
+    *,
+    winograd: bool = False,
+    exchange: bool = True,
+) -> Kernel | Decision:
+    """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
+
+    With `half`, float32 weights of contractions are held in that type where there are tiles for it. Where there are
+    several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
+    constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
+    make all their products. With `exchange`, constants may be packed as this target alone wants them.
+    """
+    group = sized(lowered, layouts)
+    if not isinstance(group, Sized):
+        reason = f"the extent {group[0]!r} cannot be read from any input of the group"
+        return Decision("E-SHAPE-UNKNOWN", (lowered.group.name,), reason, "give --dim or --input-shape")
+    c = canonical(group)
+    weights = frozenset(p.name for p in c.inputs if p.value in constants)
+    values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
+    made = _scheduled(
+        _positional(c), weights, target, half, round_bytes, best, winograd=winograd, exchange=exchange and half is None
+    )
+    if isinstance(made, Decision):
+        return replace(made, nodes=(lowered.group.name,))
+    inputs, outputs = (tuple(replace(p, value=values[p.name]) for p in part) for part in (made.inputs, made.outputs))
+    return replace(made, inputs=inputs, outputs=outputs)
+
+
+def _positional(c: Canonical) -> Canonical:
+    """A group whose parameters are known by their positions alone, as those of equal groups are."""
+    inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
+    return replace(c, inputs=inputs, outputs=outputs)
+
+
+@lru_cache(256)
+def _scheduled(
+    c: Canonical,
+    weights: frozenset[str],
+    target: Cpu,
+    half: DType | None,
+    round_bytes: float,
+    best: Best,
+    *,
+    winograd: bool,
+    exchange: bool,
+) -> Kernel | Decision:
+    """The kernel of a group, once for equal groups."""
+    c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
+    shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
+    requires = conditions(c.definitions, shapes)
+    if isinstance(requires, Decision):
+        return requires
+    settings = (weights, target, round_bytes, best)
+    forms = forms_of(c, weights)
+    kernels = [_kernel(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    if exchange:
+        prepared = prepare(c, weights, target, exchange=True)
+        if any(_is_exchanged(j) for j in prepared.jobs):
+            kernels.append(_kernel(c, prepared, *settings, winograd=winograd))
+    judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
+    requires = tuple(dict.fromkeys((*requires, *c.conditions)))
+    return legalize(replace(judge.best_kernel(kernels), requires=requires))
+
+
+def _is_exchanged(job: Job) -> bool:
+    return job.tiled is not None and job.tiled.lines is not None
+
+
+def _kernel(
+    c: Canonical,
+    prepared: Prepared,
+    weights: frozenset[str],
+    target: Cpu,
+    round_bytes: float,
+    best: Best,
+    *,
+    winograd: bool,
+) -> Kernel:
+    """The kernel of a group in one form, the best way through each of its phases taken."""
+    inputs = tuple(
+        replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
+        for p in c.inputs
+    )
+    judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
+    given = frozenset(p.name for p in inputs)
+    large = too_large(c.outputs, target)
+    phases: list[Phase] = []
+    choices: list[Choice] = []
+    scratch: list[Buffer] = []
+    inner = (j.nest for j in prepared.jobs if not j.nest.output)
+    values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
+    algorithms = Algorithms(judge, values, prepared.places, winograd)
+
+    def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
+        return best(judge, gemm_ways(part, prepared.places, target), beside, [a.extent for a in part.rows])
+
+    parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
+    parts = [one for part in parts for one in (algorithms.apart(part, direct) if chained(part.jobs) else [part])]
+    for at, part in enumerate(parts):
+        if _is_exchanged(part.jobs[0]):
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
+        elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            way, compared = direct(part, scratch)
+            way = algorithms.faster(part, way) or way
+            phases.extend(way.phases)
+            scratch.extend(way.scratch)
+            choices.extend(compared)
+        elif part.jobs[0].scan is not None:
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(scan_phase(part, prepared.places, target))
+        elif chained(part.jobs):
+            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(chain_phase(part, prepared.places, kept, target))
+        else:
+            kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(streamed(row_phase(part, prepared.places, kept, given, large, target), large))
+    return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
+
+
+def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
+    """Values of a phase that later phases read get a place in scratch; their names."""
+    read = {read.source for t in later for j in t.jobs for read in j.reads}
+    read |= {name for t in later for j in t.jobs for name in j.looks_up}
+    kept: set[str] = set()
+    for job in part.jobs:
+        name = job.nest.name
+        if name not in read or job.nest.output:
+            continue
+        kept.add(name)
+        layout = prepared.layouts.get(name, Layout())
+        place = dense(name, job.nest.dtype, job.nest.shape, layout)
+        prepared.places[name] = place
+        scratch.append(Buffer(name, job.nest.dtype, product(layout.shape(job.nest.shape)), "global"))
+    return kept
+
+
+def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
+    """Buffers of one name made one, of the largest size that is known to be."""
+    found: dict[str, Buffer] = {}
+    for b in scratch:
+        other = found.get(b.name)
+        if other is None or (b.size.constant or 0) > (other.size.constant or 0):
+            found[b.name] = b
+    return tuple(found.values())
+
+
+def _binds(c: Canonical, inputs: Sequence[Param]) -> tuple[ExtentBind | Computed, ...]:
+    """For each symbol the input and dimension that it is read off, else what it is computed from."""
+    spots: dict[Index, tuple[int, int]] = {}
+    for i, p in enumerate(inputs):
+        for axis, e in enumerate(p.storage):
+            spots.setdefault(e, (i, axis))
+    known = solved(spots)
+    read = [ExtentBind(s, *spots[e], rest, factor) for s, (e, rest, factor) in known.items() if s in c.symbols]
+    made = [Computed(s, e) for s, e in c.computed]
+    assert len(read) + len(made) == len(c.symbols), "schedule: a symbol has no bind"
+    return (*read, *made)
