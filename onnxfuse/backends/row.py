@@ -20,6 +20,7 @@ from onnxfuse.lower import Lowered
 from onnxfuse.plan.legality import Legality
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.render.source import Source
+from onnxfuse.schedule.passes.driver import Check
 from onnxfuse.target import Target
 
 T = TypeVar("T", bound=Target)
@@ -27,7 +28,10 @@ T_contra = TypeVar("T_contra", bound=Target, contravariant=True)
 
 
 class Schedule(Protocol[T_contra]):
-    """A lowered group to a kernel for a target; weights may be held in `half`, and come round after so many bytes."""
+    """A lowered group to a kernel for a target; weights may be held in `half`, and come round after so many bytes.
+
+    `check` sees the kernel after each step.
+    """
 
     def __call__(
         self,
@@ -40,6 +44,7 @@ class Schedule(Protocol[T_contra]):
         *,
         winograd: bool,
         exchange: bool,
+        check: Check,
     ) -> Kernel | Decision:
         """The kernel, or why there is none."""
 

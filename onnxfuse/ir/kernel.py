@@ -226,8 +226,8 @@ class Phase:
     """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
 
     `few`: every task reads all weights, so that there is only one for each core. With a `launch` there are no splits,
-    and the body is what each thread runs. Local buffers of tasks lie on the stack, or in `slots` of the run's memory,
-    one for each task that runs.
+    and the body is what each thread runs. `rows`: all jobs of the phase run over this axis, so many of it at a time.
+    Local buffers of tasks lie on the stack, or in `slots` of the run's memory, one for each task that runs.
     """
 
     splits: tuple[Split, ...]
@@ -236,6 +236,7 @@ class Phase:
     body: tuple[Stmt, ...]
     few: bool = False
     launch: Launch | None = None
+    rows: tuple[Axis, int] | None = None
     slots: bool = False
 
 

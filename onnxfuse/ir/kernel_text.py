@@ -77,6 +77,8 @@ def _phase(phase: Phase) -> Iterator[str]:
     )
     few = ", a task for each core" if phase.few else ""
     yield f"phase over {splits or 'nothing'}, {phase.work!r} ps{few}"
+    if phase.rows is not None:
+        yield f"  all run over {phase.rows[0]!r}, {phase.rows[1]} at a time"
     if phase.slots:
         yield "  local buffers lie in slots of the run's memory"
     if phase.launch is not None:

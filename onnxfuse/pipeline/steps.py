@@ -35,6 +35,7 @@ from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import feed_limits, feeds
+from onnxfuse.schedule.passes.driver import unchecked, verified
 
 
 def load(context: Context, calls: Calls, b: Build) -> Build:
@@ -241,11 +242,15 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     def make() -> Part | Decision:
         half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
         held = sum(c.bytes for c in graph.constants.values())
-        settings = {"winograd": context.options.winograd is not False, "exchange": len(context.targets) == 1}
         found = [
-            context.backend.schedule(lowered, layouts, graph.constants, target, half, held, **settings)
+            context.backend.schedule(
+                lowered, layouts, graph.constants, target, half, held,
+                winograd=context.options.winograd is not False,
+                exchange=len(context.targets) == 1,
+                check=verified if context.strict else unchecked,
+            )
             for target in context.targets
-        ]
+        ]  # fmt: skip
         kernels = _alike(found)
         if isinstance(kernels, Decision):
             return kernels

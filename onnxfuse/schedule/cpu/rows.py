@@ -37,7 +37,7 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
-from onnxfuse.schedule.passes.prefetch import LONG, fetched
+from onnxfuse.schedule.passes.prefetch import LONG
 from onnxfuse.target import Cpu
 
 
@@ -45,13 +45,12 @@ def row_phase(
     t: Together,
     places: dict[str, Place],
     kept: set[str],
-    inputs: Container[str],
     large: Container[str],
     target: Cpu,
 ) -> Phase:
     """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already).
 
-    `inputs` are the kernel's, `large` those outputs that go past the caches.
+    `large` are outputs that go past the caches.
     """
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
@@ -72,8 +71,6 @@ def row_phase(
     apart = {j.nest.name for j in t.jobs if j.nest.name in large and _long(inner_axes(j.nest, t))}
     frame.aliases = in_place(t.jobs, kept, apart)
     before, inside = _stages(t, frame, kept, target)
-    if frame.row is not None and frame.tall <= target.lanes and not any(j.tiled is not None for j in t.jobs):
-        inside = fetched(inside, inputs, frame.row, frame.tall, target.lanes)
     if any(j.tiled is not None for j in t.jobs):
         inside = visible(t, frame, inside, kept, target.panel)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
@@ -83,7 +80,7 @@ def row_phase(
         splits = (Split(lo, hi, groups), *splits)
     else:
         body = (*before, *body)
-    return Phase(splits, work_of(t), tuple(frame.locals), body)
+    return Phase(splits, work_of(t), tuple(frame.locals), body, rows=(m, frame.tall))
 
 
 SHORT = 1024  # elements of a row up to which several rows are reduced together

@@ -30,9 +30,18 @@ from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
 from onnxfuse.schedule.passes.legalize import legalize
+from onnxfuse.schedule.passes.prefetch import prefetched
 from onnxfuse.schedule.passes.streaming_stores import streamed, too_large
 from onnxfuse.target import Cpu
+
+PASSES: tuple[Pass[Cpu], ...] = (
+    Pass("prefetch", prefetched),
+    Pass("streaming stores", streamed),
+    Pass("legalize", legalize),
+)
+"""What a kernel goes through once its loop nests are chosen, in this order."""
 
 
 def schedule(
@@ -46,13 +55,15 @@ def schedule(
     *,
     winograd: bool = False,
     exchange: bool = True,
+    check: Check = verified,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
     With `half`, float32 weights of contractions are held in that type where there are tiles for it. Where there are
     several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
     constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
-    make all their products. With `exchange`, constants may be packed as this target alone wants them.
+    make all their products. With `exchange`, constants may be packed as this target alone wants them. `check` sees the
+    kernel that is taken as loop nests, and after each pass.
     """
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
@@ -62,7 +73,15 @@ def schedule(
     weights = frozenset(p.name for p in c.inputs if p.value in constants)
     values = {p.name: p.value for p in (*c.inputs, *c.outputs)}
     made = _scheduled(
-        _positional(c), weights, target, half, round_bytes, best, winograd=winograd, exchange=exchange and half is None
+        _positional(c),
+        weights,
+        target,
+        half,
+        round_bytes,
+        best,
+        check,
+        winograd=winograd,
+        exchange=exchange and half is None,
     )
     if isinstance(made, Decision):
         return replace(made, nodes=(lowered.group.name,))
@@ -84,6 +103,7 @@ def _scheduled(
     half: DType | None,
     round_bytes: float,
     best: Best,
+    check: Check,
     *,
     winograd: bool,
     exchange: bool,
@@ -96,21 +116,26 @@ def _scheduled(
         return requires
     settings = (weights, target, round_bytes, best)
     forms = forms_of(c, weights)
-    kernels = [_kernel(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
     if exchange:
         prepared = prepare(c, weights, target, exchange=True)
         if any(_is_exchanged(j) for j in prepared.jobs):
-            kernels.append(_kernel(c, prepared, *settings, winograd=winograd))
-    judge = Judge(kernels[0], c.symbols, target, weights, round_bytes)
+            nests.append(_nests(c, prepared, *settings, winograd=winograd))
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
-    return legalize(replace(judge.best_kernel(kernels), requires=requires))
+    nests = [replace(kernel, requires=requires) for kernel in nests]
+    kernels = [through(PASSES, kernel, target) for kernel in nests]
+    taken = Judge(kernels[0], c.symbols, target, weights, round_bytes).best_kernel(kernels)
+    if check is not unchecked:
+        (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
+        through(PASSES, nest, target, check)
+    return taken
 
 
 def _is_exchanged(job: Job) -> bool:
     return job.tiled is not None and job.tiled.lines is not None
 
 
-def _kernel(
+def _nests(
     c: Canonical,
     prepared: Prepared,
     weights: frozenset[str],
@@ -126,7 +151,6 @@ def _kernel(
         for p in c.inputs
     )
     judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
-    given = frozenset(p.name for p in inputs)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []
@@ -159,7 +183,7 @@ def _kernel(
             phases.append(chain_phase(part, prepared.places, kept, target))
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            phases.append(streamed(row_phase(part, prepared.places, kept, given, large, target), large))
+            phases.append(row_phase(part, prepared.places, kept, large, target))
     return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
 
 

@@ -9,12 +9,13 @@ from dataclasses import replace
 
 from onnxfuse.ir.indexing import WIDEST
 from onnxfuse.ir.kernel import Kernel, Loop, Phase, ReduceLoop, Stmt, When
+from onnxfuse.target import Cpu
 
 STACK_BYTES = 64 << 10  # local buffers up to this size are arrays of the task's own stack
 ELEMENT = 8  # bytes of the widest element
 
 
-def legalize(kernel: Kernel) -> Kernel:
+def legalize(kernel: Kernel, target: Cpu) -> Kernel:
     """The kernel with the memory of local buffers chosen, and vector loops that begin at whole vectors marked."""
     phases = tuple(replace(p, slots=_in_slots(p), body=_marked(p.body)) for p in kernel.phases)
     return replace(kernel, phases=phases)

@@ -11,13 +11,38 @@ from dataclasses import replace
 from onnxfuse.ir.compose import loads
 from onnxfuse.ir.index import ONE, Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Accumulate, Let, Loop, Prefetch, ReduceLoop, Stmt, Store
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Kernel,
+    Let,
+    Loop,
+    Phase,
+    Prefetch,
+    ReduceLoop,
+    Stmt,
+    Store,
+    statements,
+)
 from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.tile import Tile
+from onnxfuse.target import Cpu
 
 LONG = 256  # elements of a row worth it
 
 
-def fetched(stmts: tuple[Stmt, ...], inputs: Container[str], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
+def prefetched(kernel: Kernel, target: Cpu) -> Kernel:
+    """The kernel whose phases over rows, of which few are gone through at a time, fetch their inputs ahead."""
+    inputs = frozenset(p.name for p in kernel.inputs)
+
+    def phase(p: Phase) -> Phase:
+        if p.rows is None or p.rows[1] > target.lanes or any(isinstance(s, Tile) for s in statements(p.body)):
+            return p
+        return replace(p, body=_fetching(p.body, inputs, *p.rows, target.lanes))
+
+    return replace(kernel, phases=tuple(map(phase, kernel.phases)))
+
+
+def _fetching(stmts: tuple[Stmt, ...], inputs: Container[str], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
     """Statements of one row (or window of rows) that also touch what they use of inputs `ahead` rows on."""
     wanted: dict[str, tuple[Loop, Prefetch]] = {}
     for loop in _vector_loops(stmts):

@@ -9,8 +9,9 @@ from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, Axis
 from onnxfuse.ir.indexing import coefficient, product
-from onnxfuse.ir.kernel import Accumulate, Let, Loop, Param, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Param, Phase, ReduceLoop, Stmt, Store, When, statements
 from onnxfuse.ir.scalar import Scalar
+from onnxfuse.ir.tile import Tile
 from onnxfuse.target import Cpu
 
 
@@ -20,7 +21,18 @@ def too_large(outputs: Sequence[Param], target: Cpu) -> frozenset[str]:
     return frozenset(name for name, size in sizes.items() if 4 * size >= 2 * target.l3_bytes)
 
 
-def streamed(phase: Phase, large: frozenset[str]) -> Phase:
+def streamed(kernel: Kernel, target: Cpu) -> Kernel:
+    """The kernel whose phases over elements, and over rows, stream what they store in outputs that are too large."""
+    large = too_large(kernel.outputs, target)
+
+    def phase(p: Phase) -> Phase:
+        tiled = p.rows is None and any(isinstance(s, Tile) for s in statements(p.body))
+        return p if tiled else _streaming(p, large)
+
+    return replace(kernel, phases=tuple(map(phase, kernel.phases))) if large else kernel
+
+
+def _streaming(phase: Phase, large: frozenset[str]) -> Phase:
     """The phase with what it stores in large outputs, and does not read again, streamed."""
     names = large - {x.source for v in _values(phase.body) for x in loads(v)}
     return replace(phase, body=_streamed(phase.body, names, None)) if names else phase
