@@ -15,7 +15,7 @@ import numpy as np
 
 from benchmarks import networks
 from benchmarks.kernel_times import kernel_times
-from onnxfuse.backends import CPU
+from onnxfuse.backends.cpu import BACKEND as CPU
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.config import Options
 from onnxfuse.cost import Cost, cost_of, weight_bytes

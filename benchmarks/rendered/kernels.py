@@ -22,8 +22,8 @@ from onnxfuse.plan import plan
 from onnxfuse.render.cpp import render, tiles_sources
 from onnxfuse.render.source import Source
 from onnxfuse.rewrite import rewrite
-from onnxfuse.schedule import schedule
 from onnxfuse.schedule.cpu.candidates import Best, Judge
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import targets_of
 from tests.kernels.pool_host import aligned
 

@@ -71,6 +71,8 @@ FUNCTIONS: dict[str, Function] = {
         Function("fmod", 2, np.fmod, 8.0),
         Function("min", 2, np.minimum, laws="cai"),
         Function("max", 2, np.maximum, laws="cai"),
+        Function("min_or_second", 2, lambda a, b: np.where(a < b, a, b)),  # the second operand where either is NaN
+        Function("max_or_second", 2, lambda a, b: np.where(a > b, a, b)),
         Function("pow", 2, np.power, 40.0, unit=1.0),
         Function("neg", 1, np.negative),
         Function("abs", 1, np.abs),
@@ -79,6 +81,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("ceil", 1, np.ceil),
         Function("round", 1, np.round),
         Function("snap", 3, _snap, 3.0),
+        Function("snapped", 3, _snap, 4.0),  # as an integer
         Function("fma", 3, _fma),
         Function("sqrt", 1, np.sqrt, 6.0),
         Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),

@@ -73,7 +73,9 @@ class Loop:
 
     Kinds: serial, vector (masked tails; in a thread, of constant extent: one wide access), unroll (all spelled out),
     seldom (serial, and hardly ever run at all). In a phase with a launch besides: block, warp (of a block), thread (of
-    a block) and lane (of a warp), which divide their iterations among those, in turns where there are more.
+    a block) and lane (of a warp), which divide their iterations among those, in turns where there are more. What
+    `legalize` says of a vector loop: whether it is `aligned`, and how many vectors it carries of each reduction that is
+    accumulated in its lanes (0: there is none).
     """
 
     axis: Axis
@@ -81,7 +83,8 @@ class Loop:
     end: Index
     kind: LoopKind
     body: tuple[Stmt, ...]
-    aligned: bool = False  # whether a vector loop begins at a multiple of the lanes of any machine
+    aligned: bool = False  # begins at a multiple of the lanes of any machine
+    carries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +106,17 @@ class ReduceLoop:
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Merge values into the variables of the enclosing fold."""
+    """Merge values into the variables of the enclosing fold.
+
+    What `legalize` says: whether it is the vector that the loop around carries, lane by lane (`carried`), and, where a
+    monoid has several slots, what all variables become, at the same time (`merged`).
+    """
 
     targets: tuple[str, ...]
     combine: str
     values: tuple[Scalar, ...]
+    carried: bool = False
+    merged: tuple[Scalar, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,13 +130,17 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[offset] = value, and `behind` it more for each lane; past the caches where it is streamed."""
+    """buffer[offset] = value, and `behind` it more for each lane; past the caches where it is streamed.
+
+    A value is rounded to the type of the buffer. In a vector loop lanes lie side by side, or are `scattered`.
+    """
 
     buffer: str
     offset: Index
     value: Scalar
     stream: bool = False
     behind: tuple[Scalar, ...] = ()
+    scattered: bool = False
 
     @property
     def values(self) -> tuple[Scalar, ...]:
@@ -227,7 +240,8 @@ class Phase:
 
     `few`: every task reads all weights, so that there is only one for each core. With a `launch` there are no splits,
     and the body is what each thread runs. `rows`: all jobs of the phase run over this axis, so many of it at a time.
-    Local buffers of tasks lie on the stack, or in `slots` of the run's memory, one for each task that runs.
+    What `legalize` says: local buffers of tasks lie on the stack, or in `slots` of the run's memory, one for each task
+    that runs; tasks set a `matrix_unit` up for tiles of so many rows; they wait for what they `stream` past the caches.
     """
 
     splits: tuple[Split, ...]
@@ -238,6 +252,8 @@ class Phase:
     launch: Launch | None = None
     rows: tuple[Axis, int] | None = None
     slots: bool = False
+    matrix_unit: tuple[Unit, int] | None = None
+    streams: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,6 +298,7 @@ class Kernel:
     binds: tuple[ExtentBind | Computed, ...]
     phases: tuple[Phase, ...]
     requires: tuple[Index, ...] = ()  # not negative when the kernel is launched: checked before anything is read
+    legal: bool = False  # whether `legalize` wrote into it what a renderer has to know
     choices: tuple[Choice, ...] = field(default=(), compare=False)  # why its phases are as they are
 
 

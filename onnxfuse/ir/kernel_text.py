@@ -41,6 +41,8 @@ def kernel_lines(kernel: Kernel) -> Iterator[str]:
         yield from (f"{role} {_param(p)}" for p in params)
     for b in kernel.binds:
         yield f"{b.symbol!r} is {_bound(b)}"
+    if kernel.legal:
+        yield "legal"
     yield from (f"requires {e!r} >= 0" for e in kernel.requires)
     yield from (f"{each.space} {_buffer(each)}" for each in kernel.scratch)
     yield from (f"table {t!r} = {_listed(t.values)}" for t in tables(kernel))
@@ -81,6 +83,10 @@ def _phase(phase: Phase) -> Iterator[str]:
         yield f"  all run over {phase.rows[0]!r}, {phase.rows[1]} at a time"
     if phase.slots:
         yield "  local buffers lie in slots of the run's memory"
+    if phase.matrix_unit is not None:
+        yield f"  the unit {phase.matrix_unit[0].name} is set up for {phase.matrix_unit[1]} rows"
+    if phase.streams:
+        yield "  what is streamed is waited for"
     if phase.launch is not None:
         yield f"  {_launch(phase.launch)}"
     yield from (f"  {b.space} {_buffer(b)}" for b in phase.locals)
@@ -102,6 +108,7 @@ def _statement(s: Stmt) -> Iterator[str]:
     match s:
         case Loop():
             words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
+            words += [f"carries {s.carries}"] if s.carries else []
             kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
@@ -119,11 +126,14 @@ def _statement(s: Stmt) -> Iterator[str]:
             where = f" when {_guards(s.guards)}" if s.guards else ""
             yield f"{s.axis!r} = {s.value!r}{most}{where}"
         case Accumulate():
-            yield f"{', '.join(s.targets)} {s.combine}= {_listed(s.values)}"
+            lanes = " in lanes" if s.carried else ""
+            merged = f", which is {_listed(s.merged)}" if s.merged else ""
+            yield f"{', '.join(s.targets)} {s.combine}= {_listed(s.values)}{lanes}{merged}"
         case Let():
             yield f"{s.name} = {s.value!r}{' (kept)' if s.kept else ''}"
         case Store():
-            yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{' past the caches' if s.stream else ''}"
+            how = " past the caches" if s.stream else " lane by lane" if s.scattered else ""
+            yield f"{s.buffer}[{s.offset!r}] = {_listed(s.values)}{how}"
         case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
             yield _call(s)
         case Sync() | CopyAsync() | Commit() | Wait() | Mma():

@@ -7,13 +7,13 @@ function of the table) and `Reduce` (a monoid over ranges). Loads compose by sub
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from onnxfuse.ir.dtype import BOOL, F32, DType
 from onnxfuse.ir.functions import FUNCTIONS
-from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.index import ZERO, Axis, Index
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +41,35 @@ class Const:
         return f"{self.value!r}"
 
 
+LaneKind = Literal["vector", "broadcast", "strided", "grouped", "masked", "gathered", "guarded", "boundary"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lanes:
+    """How the lanes of a vector loop get their elements, or their numbers; no kind changes what these are.
+
+    `vector`: side by side. `broadcast`: all the same. `strided`: `step` apart, sorted out of as many vectors.
+    `grouped`: all `step` of a group have element `part` of it, and a vector begins with a group or lies within one.
+    `masked`: `step` apart, and the guards that differ between lanes let those of one range through. `gathered`: one by
+    one. `guarded`: one by one, each where its guards hold. `boundary`: numbers `step` apart, only compared with 0.
+    """
+
+    kind: LaneKind
+    step: int = 1
+    part: Index = ZERO
+
+    def __repr__(self) -> str:
+        if self.kind == "grouped":
+            return f"grouped({self.step}, {self.part!r})"
+        return self.kind if self.step == 1 else f"{self.kind}({self.step})"
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """Element `index` of tensor `source`; where a guard fails, `otherwise`. A source "%x" with no index is a variable.
 
-    Guards are checked in order, and nothing behind one that fails (a loaded index, the element) is read.
+    Guards are checked in order, and nothing behind one that fails (a loaded index, the element) is read. In the vector
+    loops of a kernel that is legalized `lanes` are how it is done.
     """
 
     source: str
@@ -53,10 +77,11 @@ class Load:
     dtype: DType
     guards: tuple[Guard, ...] = ()
     otherwise: Scalar | None = None
+    lanes: Lanes | None = None
     _hash: int = field(init=False, repr=False, compare=False, default=0)
 
     def __post_init__(self) -> None:
-        key = ("load", self.source, self.index, self.dtype.name, self.guards, self.otherwise)
+        key = ("load", self.source, self.index, self.dtype.name, self.guards, self.otherwise, self.lanes)
         object.__setattr__(self, "_hash", hash(key))
 
     def __eq__(self, other: object) -> bool:
@@ -67,6 +92,7 @@ class Load:
 
     def __repr__(self) -> str:
         text = f"{self.source}[{', '.join(map(repr, self.index))}]" if self.index else self.source
+        text += f".{self.lanes!r}" if self.lanes is not None else ""
         if not self.guards:
             return text
         return f"({text} if {_when(self.guards)} else {self.otherwise!r})"
@@ -79,9 +105,11 @@ class FromIndex:
     index: Index
     dtype: DType
     guards: tuple[Guard, ...] = ()
+    lanes: Lanes | None = None
 
     def __repr__(self) -> str:
-        return f"(num({self.index!r}) if {_when(self.guards)} else 0)" if self.guards else f"num({self.index!r})"
+        text = f"num({self.index!r})" + (f".{self.lanes!r}" if self.lanes is not None else "")
+        return f"({text} if {_when(self.guards)} else 0)" if self.guards else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +199,7 @@ def _alike(one: Scalar, two: object) -> bool:
     if isinstance(one, Apply) and isinstance(two, Apply):
         return one.fn == two.fn and one.dtype == two.dtype and len(one.args) == len(two.args)
     if isinstance(one, Load) and isinstance(two, Load):
-        reads = [(x.source, x.index, x.dtype, x.guards, x.otherwise is None) for x in (one, two)]
+        reads = [(x.source, x.index, x.dtype, x.guards, x.lanes, x.otherwise is None) for x in (one, two)]
         return reads[0] == reads[1]
     if isinstance(one, Reduce) and isinstance(two, Reduce):
         sums = [(x.combine, x.ranges, x.dtype, x.slot, len(x.body)) for x in (one, two)]

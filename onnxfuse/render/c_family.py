@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from math import isinf, isnan
 
-from onnxfuse.ir.dtype import BOOL, F32, DType
+from onnxfuse.ir.dtype import BOOL, DType
 from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, lower, nonnegative
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -31,6 +31,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 STORED = {"bool": "bool", "float16": "f16", "bfloat16": "bf16"}
 _INFIX = {"add": "+", "sub": "-", "mul": "*"}
 COMPARE = {"equal": "eq", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge"}
+_ORDERED = {"max": "max_nan", "min": "min_nan", "max_or_second": "max_", "min_or_second": "min_"}
 _BITS = {"bit_and": "&", "bit_or": "|", "bit_xor": "^"}
 _LOGIC = {"and": "&", "or": "|", "xor": "^"}
 MERGE = {
@@ -40,7 +41,6 @@ MERGE = {
     "peak": "max_({0}, {1})",
     "min": "min_nan({0}, {1})",
 }
-_SNAPPED = 32  # bits of the widest integers that are rounded on the way from a number
 _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
 
@@ -199,7 +199,9 @@ class Scalars:
         if fn == "select":
             return self.select(x)
         if fn == "cast":
-            return self.cast(x)
+            return f"convert<{stored(x.dtype)}>({self.text(x.args[0])})"
+        if fn == "snapped":
+            return f"snapped<{stored(x.dtype)}>({', '.join(map(self.text, x.args))})"
         if fn in COMPARE:
             return f"to_bool({self.comparison(x)})"
         texts = [self.text(a) for a in x.args]
@@ -207,8 +209,8 @@ class Scalars:
             return self.back(f"{texts[0]} {_LOGIC[fn]} {texts[1]}", BOOL)
         if fn in _BITS:
             return self.back(f"{texts[0]} {_BITS[fn]} {texts[1]}", x.dtype)
-        if fn in ("max", "min"):
-            return _extreme(fn, x.args, texts)
+        if fn in _ORDERED:
+            return f"{_ORDERED[fn]}({', '.join(texts)})"
         if x.dtype.kind in "iu" and (fn in _INFIX or fn == "neg"):
             return f"{fn}_<{self.kind(x.dtype)}>({', '.join(texts)})"
         if fn in _INFIX:
@@ -231,13 +233,6 @@ class Scalars:
             case _:
                 return f"{x.fn}_({value})"
 
-    def cast(self, x: Apply) -> str:
-        """A conversion; a number that is rounded to an integer is so in one step."""
-        (inner,) = x.args
-        if isinstance(inner, Apply) and inner.fn == "snap" and x.dtype.kind in "iu" and x.dtype.bits <= _SNAPPED:
-            return f"snapped<{stored(x.dtype)}>({', '.join(self.text(a) for a in inner.args)})"
-        return f"convert<{stored(x.dtype)}>({self.text(inner)})"
-
     def select(self, x: Apply) -> str:
         """One of two values."""
         test, yes, no = map(self.text, x.args)
@@ -248,15 +243,6 @@ def otherwise(x: Load) -> Scalar:
     """What stands for a load where a guard fails."""
     assert x.otherwise is not None
     return x.otherwise
-
-
-def _extreme(fn: str, args: tuple[Scalar, ...], texts: list[str]) -> str:
-    """max or min with NaN kept; with a constant on one side one instruction does it (it gives its second operand)."""
-    if isinstance(args[1], Const) and args[1].value == args[1].value:
-        return f"{fn}_({texts[1]}, {texts[0]})"
-    if isinstance(args[0], Const) and args[0].value == args[0].value:
-        return f"{fn}_({texts[0]}, {texts[1]})"
-    return f"{fn}_nan({texts[0]}, {texts[1]})"
 
 
 # Statements -----------------------------------------------------------------------------------------------------------
@@ -346,10 +332,8 @@ class Printer(ABC):
 
     def merge(self, s: Accumulate) -> None:
         """A monoid of several slots: all new values first, then all variables."""
-        left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, s.values, strict=True))
-        merged = MONOIDS[s.combine].merge(left, s.values)
         self.put("{")
-        for k, m in enumerate(merged):
+        for k, m in enumerate(s.merged):
             self.put(f"  const auto next{k} = {self.scalars.text(m)};")
         for k, t in enumerate(s.targets):
             self.put(f"  {identifier(t)} = next{k};")
@@ -358,10 +342,4 @@ class Printer(ABC):
     def store(self, s: Store) -> None:
         """One element stored."""
         assert not s.behind, "render: several elements are stored at a time by vectors"
-        self.put(f"put({identifier(s.buffer)} + {index(s.offset, 1)}, {self.scalars.text(self.unrounded(s))});")
-
-    def unrounded(self, s: Store) -> Scalar:
-        """What is stored without the rounding that storing it does as well."""
-        x, dtype = s.value, self.buffers[s.buffer]
-        rounds = isinstance(x, Apply) and x.fn == "cast" and x.dtype == dtype != dtype.accumulator
-        return x.args[0] if isinstance(x, Apply) and rounds and x.args[0].dtype == F32 else x
+        self.put(f"put({identifier(s.buffer)} + {index(s.offset, 1)}, {self.scalars.text(s.value)});")

@@ -14,14 +14,11 @@ from onnxfuse.ir.kernel import (
     Pack,
     Param,
     Phase,
-    Store,
     all_statements,
     products_of,
-    statements,
     tables,
 )
 from onnxfuse.ir.products import Product
-from onnxfuse.ir.tile import Tile
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
@@ -32,6 +29,7 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
 
     `flags` are those of the target that it was scheduled for.
     """
+    assert kernel.legal, "render: a kernel is legalized before it is spelled"
     lines = [
         '#include "loops.h"',
         *_tile_headers(kernel),
@@ -248,15 +246,12 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
         put("char* memory = run.slots.claim(&slot);")
     for b in phase.locals:
         printer.lines += [f"  {line}" for line in _local(b, slots=phase.slots)]
-    cores = {s.core for s in statements(phase.body) if isinstance(s, Tile)}
-    units = {(c.product.unit.name, c.most) for c in cores if c.product.unit is not None}
-    assert len(units) < 2, "render: a phase sets a matrix unit up once"
-    printer.lines += [f"  {name}_begin({most});" for name, most in units]
+    units = [phase.matrix_unit] if phase.matrix_unit is not None else []
+    printer.lines += [f"  {unit.name}_begin({most});" for unit, most in units]
     printer.depth = 0
     printer.body(phase.body)
-    printer.lines += [f"  {name}_end();" for name, _ in units]
-    if any(isinstance(s, Store) and s.stream for s in statements(phase.body)):
-        printer.lines.append("  streamed();")
+    printer.lines += [f"  {unit.name}_end();" for unit, _ in units]
+    printer.lines += ["  streamed();"] if phase.streams else []
     if phase.slots:
         printer.depth = 1
         put("run.slots.release(slot);")

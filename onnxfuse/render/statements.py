@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import assert_never
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ZERO, Index, floor_div
-from onnxfuse.ir.indexing import coefficient, substitute
+from onnxfuse.ir.indexing import substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
     Call,
@@ -19,7 +19,6 @@ from onnxfuse.ir.kernel import (
     RowPointer,
     Store,
     Threaded,
-    statements,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
@@ -43,8 +42,6 @@ _ACROSS = {
 @dataclass(slots=True)
 class Printer(c_family.Printer):
     """Writes statements of C++, in which a loop may compute a vector at a time and carry vectors of sums."""
-
-    ways: dict[str, int] = field(default_factory=dict)  # accumulators of what a vector loop carries
 
     def call(self, s: Call | Threaded) -> None:
         """A statement that is a call of a function in a header."""
@@ -71,15 +68,12 @@ class Printer(c_family.Printer):
             c_family.Printer.loop(self, s)
             return
         name, bounds = identifier(s.axis.name), f"{index(s.begin)}, {index(s.end)}"
-        ways = max(
-            (self.ways.get(t, 0) for x in statements(s.body) if isinstance(x, Accumulate) for t in x.targets), default=0
-        )
-        if ways:
-            self.put(f"for_lanes_ways<{ways}>({bounds}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
+        if s.carries:
+            self.put(f"for_lanes_ways<{s.carries}>({bounds}, [&](i64 {name}, auto lanes, auto way) HOLE {{")
         else:
             self.put(f"for_lanes({bounds}, [&](i64 {name}, auto lanes) HOLE {{")
         outer = self.scalars
-        self.scalars = Vectors(s.axis, s.aligned)
+        self.scalars = Vectors(s.axis)
         self.body(s.body)
         self.scalars = outer
         self.put("});")
@@ -93,10 +87,8 @@ class Printer(c_family.Printer):
         (start,) = MONOIDS[s.combine].init(s.dtype)
         self.put(f"vec<{kind}> {name}w[{s.ways}];")
         self.put(f"for (auto& w : {name}w) w = splat<{kind}>({self.scalars.text(start)});")
-        self.ways[s.targets[0]] = s.ways
         for inner in s.body:
             self.statement(inner)
-        del self.ways[s.targets[0]]
         for w in range(1, s.ways):
             self.put(f"{name}w[0] = {MERGE[s.combine].format(f'{name}w[0]', f'{name}w[{w}]')};")
         if s.part is not None:
@@ -106,7 +98,7 @@ class Printer(c_family.Printer):
 
     def accumulate(self, s: Accumulate) -> None:
         """Merge values into the variables of the reduction around, or into a vector that is carried."""
-        if s.targets[0] not in self.ways:
+        if not s.carried:
             c_family.Printer.accumulate(self, s)
             return
         target = f"{identifier(s.targets[0])}w[decltype(way)::value]"
@@ -125,8 +117,8 @@ class Printer(c_family.Printer):
             values = ", ".join(map(self.scalars.text, s.values))
             self.put(f"weave_lanes({name} + {index(s.offset, 1)}, lanes, {values});")
             return
-        value = self.scalars.text(self.unrounded(s))
-        if coefficient(s.offset, axis) == Index.of(1):
+        value = self.scalars.text(s.value)
+        if not s.scattered:
             self.put(f"{'stream' if s.stream else 'store'}_lanes({name} + {index(s.offset, 1)}, {value}, lanes);")
         else:
             at = index(s.offset)

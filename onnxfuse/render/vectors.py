@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
-from onnxfuse.ir.indexing import coefficient, grouped, substitute
-from onnxfuse.ir.lanes import NEAR, cutting, masked
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
+from onnxfuse.ir.index import Axis, Index, greatest, least
+from onnxfuse.ir.indexing import substitute
+from onnxfuse.ir.lanes import cutting
+from onnxfuse.ir.scalar import Apply, FromIndex, Guard, Load, Scalar
 from onnxfuse.render.c_family import COMPARE, Scalars, computed, condition, identifier, index, otherwise
 
 
@@ -18,12 +18,7 @@ class Vectors(Scalars):
     """Expressions in a vector loop over `axis`, of one lane for each of its elements."""
 
     axis: Axis
-    aligned: bool  # whether the loop's vectors begin at multiples of their lanes
     vectors: frozenset[str] = frozenset()  # variables that are vectors
-
-    def varies(self, e: Index) -> bool:
-        """Whether an index differs between lanes."""
-        return self.axis in axes_of(e)
 
     def declaring(self, name: str) -> Vectors:
         """A variable that is declared here is a vector."""
@@ -49,9 +44,9 @@ class Vectors(Scalars):
     def from_index(self, x: FromIndex) -> str:
         """An index as numbers, one for each lane where it differs."""
         t = computed(x.dtype)
-        if not any(self.varies(e) for e in (x.index, *(g.index for g in x.guards))):
+        if kind_of(x) == "broadcast":
             return self.wide(Scalars.from_index(self, x), x.dtype)
-        if not x.guards and coefficient(x.index, self.axis) == ONE and x.dtype.kind in "iu":
+        if kind_of(x) == "vector":
             return f"(splat<{t}>(({t})({index(x.index)})) + iota<{t}>())"
         value = f"({t})({index(self.at_lane(x.index))})"
         if x.guards:
@@ -71,24 +66,25 @@ class Vectors(Scalars):
         return f"each_lane<{t}>({identifier(self.axis.name)}, lanes, [&](i64 lane) HOLE {{ return {value}; }})"
 
     def load(self, x: Load) -> str:
-        """A vector from a buffer: by the distance from lane to lane, and by what its guards let through."""
-        if (apart := masked(x, self.axis)) is not None:
-            return self.masked_load(x, apart)
-        if any(self.varies(g.index) for g in x.guards):
-            return self.guarded_lanes(x)
-        offset, name = x.index[0], identifier(x.source)
-        stride = coefficient(offset, self.axis)
-        if stride == ONE:
-            text = f"load_lanes({name} + {index(offset, 1)}, lanes)"
-        elif stride == ZERO:
-            text = self.wide(f"get({name} + {index(offset, 1)})", x.dtype)
-        elif stride is not None and stride.constant in NEAR:
-            text = f"strided_lanes<{stride.constant}>({name} + {index(offset, 1)}, lanes)"
-        elif self.aligned and (found := grouped(offset, self.axis)) is not None:
-            size, inner = found
-            text = f"group_lanes<{size}>({name} + {index(offset - inner, 1)}, {index(inner)}, lanes)"
-        else:
-            text = self.each_lane(computed(x.dtype), self.element(x))
+        """A vector from a buffer."""
+        assert x.lanes is not None, f"render: {x!r} is not legal"
+        offset, name, step = x.index[0], identifier(x.source), x.lanes.step
+        match x.lanes.kind:
+            case "masked":
+                return self.masked_load(x, step)
+            case "guarded":
+                return self.guarded_lanes(x)
+            case "vector":
+                text = f"load_lanes({name} + {index(offset, 1)}, lanes)"
+            case "broadcast":
+                text = self.wide(f"get({name} + {index(offset, 1)})", x.dtype)
+            case "strided":
+                text = f"strided_lanes<{step}>({name} + {index(offset, 1)}, lanes)"
+            case "grouped":
+                part = x.lanes.part
+                text = f"group_lanes<{step}>({name} + {index(offset - part, 1)}, {index(part)}, lanes)"
+            case _:
+                text = self.each_lane(computed(x.dtype), self.element(x))
         return self.guarded(x.guards, text, x)
 
     def element(self, x: Load) -> str:
@@ -115,20 +111,16 @@ class Vectors(Scalars):
 
     def comparison(self, x: Apply) -> str:
         """A mask. That of the sign of an index is lanes by number."""
-        left, zero = x.args
-        if isinstance(left, FromIndex) and not left.guards and zero == Const(0, left.dtype):
-            stride = coefficient(left.index, self.axis)
-            if x.fn in ("less", "greater_equal") and stride in (ONE, -ONE):
-                falls = stride == -ONE
-                side = "from" if (x.fn == "less") == falls else "below"
-                return f"lanes_{side}({index(left.index + 1 if falls else -left.index)})"
+        left = x.args[0]
+        if isinstance(left, FromIndex) and kind_of(left) == "boundary":
+            falls = left.lanes is not None and left.lanes.step < 0
+            side = "from" if (x.fn == "less") == falls else "below"
+            return f"lanes_{side}({index(left.index + 1 if falls else -left.index)})"
         return Scalars.comparison(self, x)
 
     def select(self, x: Apply) -> str:
         """Lanes of one vector or of the other."""
         test, yes, no = x.args
-        if isinstance(test, Apply) and test.fn == "greater" and test.args == (yes, no):
-            return f"max_({self.text(yes)}, {self.text(no)})"
         return f"select({self.mask(test, computed(x.dtype))}, {self.text(yes)}, {self.text(no)})"
 
     def mask(self, test: Scalar, t: str) -> str:
@@ -139,3 +131,9 @@ class Vectors(Scalars):
         if isinstance(test, Apply) and test.fn in COMPARE:
             return f"mask_to<{t}>({self.comparison(test)})"
         return f"from_bool<{t}>({self.text(test)})"
+
+
+def kind_of(x: FromIndex) -> str:
+    """How the lanes of an index get their numbers."""
+    assert x.lanes is not None, f"render: {x!r} is not legal"
+    return x.lanes.kind

@@ -44,9 +44,11 @@ def other(x: Any, name: str) -> Any:
     if x is None:
         return {"launch": launch.Launch(Index.of(3), Index.of(32)), "unit": AMX, "part": ("p", Index.of(1)),
                 "most": Index.of(5), "at": 3, "ahead": tile.Ahead("b", Index.of(1)),
-                "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2)}[name]  # fmt: skip
+                "after": (Index.of(1), Index.of(2), "b"), "rows": (Axis("m", Index.of(3)), 2),
+                "matrix_unit": (AMX, 3)}[name]  # fmt: skip
     if isinstance(x, tuple):
-        return x[:-1] if x else {"guards": (Guard(Index.of(1), Index.of(2)),), "behind": (Const(1.0, F64),)}.get(name)
+        added = {"guards": Guard(Index.of(1), Index.of(2)), "behind": Const(1.0, F64), "merged": Const(1.0, F64)}
+        return x[:-1] if x else (added[name],) if name in added else None
     if isinstance(x, Scalar):
         return Const(3.25, x.dtype)
     return next((make(x) for t, make in OTHER.items() if isinstance(x, t)), None)

@@ -12,9 +12,10 @@ import pytest
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.interpret import KernelFault, interpret
-from onnxfuse.ir.kernel import Buffer, Kernel, Let, Loop, Pack, Param, Phase, ReduceLoop, Split, Store
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, Pack, Param, Phase, ReduceLoop, Split, Store
 from onnxfuse.ir.layout import PLAIN
-from onnxfuse.ir.scalar import Guard, Load
+from onnxfuse.ir.products import AMX
+from onnxfuse.ir.scalar import Guard, Lanes, Load
 from onnxfuse.ir.tile import Tile
 from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import BUILDS, Case, check, expected, fed, kernel_of, packed
@@ -99,6 +100,10 @@ def is_guarded(load: Load) -> bool:
     return bool(load.guards)
 
 
+def is_strided(load: Load) -> bool:
+    return load.lanes is not None and load.lanes.kind == "strided"
+
+
 def last_first(body: tuple[Any, ...]) -> tuple[Any, ...]:
     return (body[-1], *body[:-1])
 
@@ -153,6 +158,26 @@ FAULTS = {
         "half_14_8_32", only_first(Pack, lambda p: replace(p, out="nowhere")), "verify", "before anything is stored"),
     "a block of rows that is packed beside its place": (
         "half_14_8_32", only_first(Pack, lambda p: replace(p, at=p.at + 1)), "verify", "packed["),
+    "lanes that lie apart, loaded as if side by side": (
+        "max_halves_form_1", only_first(Load, lambda x: replace(x, lanes=Lanes("vector")), is_strided),
+        "verify", "are otherwise along"),
+    "a load of which nobody says how": (
+        "chain_softmax_wide", only_first(Load, lambda x: replace(x, lanes=None), lambda x: x.lanes is not None),
+        "verify", "is not said how"),
+    "lanes that are scattered over one line": (
+        "chain_softmax_wide", only_first(Store, lambda s: replace(s, scattered=True)), "verify", "lie otherwise"),
+    "a vector loop that forgets what it carries": (
+        "chain_softmax_wide", only_first(Loop, lambda s: replace(s, carries=0), lambda s: s.carries > 0),
+        "verify", "carries others"),
+    "a sum of lanes that is merged as one number": (
+        "chain_softmax_wide", only_first(Accumulate, lambda s: replace(s, carried=False), lambda s: s.carried),
+        "verify", "its loops say otherwise"),
+    "a largest element whose place is forgotten": (
+        "ArgMax_last", only_first(Accumulate, lambda s: replace(s, merged=s.merged[:1])), "verify", "is not said what"),
+    "streams that nobody waits for": (
+        "Relu_float32", only_first(Phase, lambda p: replace(p, streams=True)), "verify", "nothing is streamed"),
+    "a matrix unit that nobody uses": (
+        "attention", only_first(Phase, lambda p: replace(p, matrix_unit=(AMX, 32))), "verify", "another matrix unit"),
     "a store that all tasks make": (
         "Relu_float32", only_first(Store, lambda s: replace(s, offset=ZERO)), "verify", "two tasks store"),
 }  # fmt: skip

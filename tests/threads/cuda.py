@@ -19,6 +19,7 @@ from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, identifier, index, stored
+from onnxfuse.schedule.passes.legalize import legalize
 
 HEADER = Path(__file__).with_name("cuda.h")
 
@@ -26,7 +27,7 @@ HEADER = Path(__file__).with_name("cuda.h")
 def render(kernel: Kernel, name: str) -> str:
     """One translation unit: a function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
     lines: list[str] = []
-    for number, phase in enumerate(kernel.phases):
+    for number, phase in enumerate(legalize(kernel).phases):
         lines += ["", *_function(kernel, phase, f"{name}_{number}")]
     return HEADER.read_text(encoding="utf-8") + "\n".join(lines) + "\n"
 
@@ -149,7 +150,7 @@ class Printer(c_family.Printer):
                 made = _in_lane(x, s.axis, lane)
                 kept = places.get((x.buffer, x.offset)) if isinstance(x, Store) else None
                 if kept is not None and isinstance(made, Store):
-                    self.put(f"put({kept[made.buffer, made.offset]}, {self.scalars.text(self.unrounded(made))});")
+                    self.put(f"put({kept[made.buffer, made.offset]}, {self.scalars.text(made.value)});")
                 else:
                     self.statement(made)
             self.depth -= 1

@@ -10,6 +10,7 @@ import numpy as np
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify.accesses import access_faults
 from onnxfuse.ir.verify.launches import launch_faults
+from onnxfuse.ir.verify.legal import illegal
 from onnxfuse.ir.verify.order import disorder
 
 
@@ -22,7 +23,7 @@ def verify(kernel: Kernel) -> tuple[str, ...]:
 @lru_cache(256)
 def _verified(kernel: Kernel) -> tuple[str, ...]:
     found = dict.fromkeys(disorder(kernel))
-    for check in (access_faults, launch_faults):
+    for check in (access_faults, illegal, launch_faults):
         if not found:
             with np.errstate(all="ignore"):
                 found |= dict.fromkeys(check(kernel))

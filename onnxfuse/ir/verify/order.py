@@ -113,6 +113,12 @@ class _Scope:
         made.axes, made.variables = self.axes | {*axes}, set(self.variables)
         return made
 
+    def among(self, variables: tuple[str, ...]) -> _Scope:
+        """A scope in which more variables have values."""
+        made = copy(self)
+        made.variables = {*self.variables, *variables}
+        return made
+
     def index(self, e: Index) -> None:
         """The names of an index."""
         missing = {a.name for a in axes_of(e)} - self.axes | {s.name for s in symbols_of(e)} - self.symbols
@@ -161,7 +167,9 @@ def _named(body: tuple[Stmt, ...], scope: _Scope) -> None:
         declared += [s.row.name, s.k.name] if isinstance(s, Pack) else []
         here = scope.inner(*declared) if declared else scope
         for f in fields(s):
-            if f.name != "body":
+            if f.name == "merged" and isinstance(s, Accumulate):
+                here.among(s.targets).parts(s.merged)
+            elif f.name != "body":
                 here.parts(getattr(s, f.name))
         scope.found.update((f"there is no buffer {name}", None) for name in _stored(s) if name not in scope.buffers)
         match s:

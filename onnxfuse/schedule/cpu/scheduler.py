@@ -184,7 +184,7 @@ def _nests(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(row_phase(part, prepared.places, kept, large, target))
-    return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), (), tuple(choices))
+    return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), choices=tuple(choices))
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:

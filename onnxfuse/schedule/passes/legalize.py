@@ -5,20 +5,35 @@ The renderer only spells what it finds.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
-from onnxfuse.ir.indexing import WIDEST
-from onnxfuse.ir.kernel import Kernel, Loop, Phase, ReduceLoop, Stmt, When
-from onnxfuse.target import Cpu
+from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.index import ONE, Axis
+from onnxfuse.ir.indexing import WIDEST, coefficient
+from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.products import Unit
+from onnxfuse.ir.scalar import Apply, Load, Scalar
+from onnxfuse.ir.tile import Tile
+from onnxfuse.schedule.passes.legal_scalars import LegalScalars
+from onnxfuse.target import Target
 
 STACK_BYTES = 64 << 10  # local buffers up to this size are arrays of the task's own stack
 ELEMENT = 8  # bytes of the widest element
 
 
-def legalize(kernel: Kernel, target: Cpu) -> Kernel:
-    """The kernel with the memory of local buffers chosen, and vector loops that begin at whole vectors marked."""
-    phases = tuple(replace(p, slots=_in_slots(p), body=_marked(p.body)) for p in kernel.phases)
-    return replace(kernel, phases=phases)
+def legalize(kernel: Kernel, target: Target | None = None) -> Kernel:
+    """The kernel with all decisions in it that a renderer would have to take, which are the same for all targets."""
+    shared = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in kernel.scratch}
+    return replace(kernel, phases=tuple(_phase(p, shared) for p in kernel.phases), legal=True)
+
+
+def _phase(phase: Phase, shared: Mapping[str, DType]) -> Phase:
+    """A phase with its statements legal, the memory of its buffers chosen, and what its tasks do besides."""
+    body = _Body({**shared, **{b.name: b.dtype for b in phase.locals}}).body(phase.body)
+    streams = any(isinstance(s, Store) and s.stream for s in statements(body))
+    return replace(phase, slots=_in_slots(phase), body=body, matrix_unit=_unit(phase), streams=streams)
 
 
 def _in_slots(phase: Phase) -> bool:
@@ -29,13 +44,84 @@ def _in_slots(phase: Phase) -> bool:
     return any(s is None for s in sizes) or sum((s or 0) * ELEMENT for s in sizes) > STACK_BYTES
 
 
-def _marked(body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-    """Statements whose vector loops say whether their vectors begin at multiples of any number of lanes."""
-    made: list[Stmt] = []
-    for s in body:
-        if isinstance(s, (Loop, ReduceLoop, When)):
-            s = replace(s, body=_marked(s.body))
-        if isinstance(s, Loop) and s.kind == "vector":
-            s = replace(s, aligned=all(c % WIDEST == 0 for _, c in s.begin.terms))
-        made.append(s)
-    return tuple(made)
+def _unit(phase: Phase) -> tuple[Unit, int] | None:
+    """The matrix unit that a phase uses, and the rows of its tallest tiles."""
+    cores = [s.core for s in statements(phase.body) if isinstance(s, Tile)]
+    units = {(unit, core.most) for core in cores if (unit := core.product.unit) is not None}
+    assert len(units) < 2, "schedule: a phase sets a matrix unit up once"
+    return next(iter(units), None)
+
+
+@dataclass(slots=True)
+class _Body:
+    """Rewrites the statements of a phase; knows the types of buffers and the reductions that lanes are carried of."""
+
+    buffers: Mapping[str, DType]
+    scalar: LegalScalars = field(default_factory=LegalScalars)
+    carried: dict[str, int] = field(default_factory=dict)  # variables, and how many vectors there are of each
+    vectors: dict[tuple[Axis, bool], LegalScalars] = field(default_factory=dict)
+
+    def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
+        """The statements of a block."""
+        return tuple(map(self.statement, body))
+
+    def statement(self, s: Stmt) -> Stmt:
+        """One statement."""
+        match s:
+            case Loop():
+                return self.vector_loop(s) if s.kind == "vector" else replace(s, body=self.body(s.body))
+            case When():
+                return replace(s, body=self.body(s.body))
+            case ReduceLoop():
+                return self.reduce_loop(s)
+            case Let():
+                return replace(s, value=self.scalar(s.value))
+            case Accumulate():
+                return self.accumulate(s)
+            case Store():
+                return self.store(s)
+            case _:
+                return s
+
+    def vector_loop(self, s: Loop) -> Loop:
+        """A vector loop: whether its vectors begin at multiples of any number of lanes, and what it carries."""
+        aligned = all(c % WIDEST == 0 for _, c in s.begin.terms)
+        outer = self.scalar
+        self.scalar = self.vectors.setdefault((s.axis, aligned), LegalScalars(s.axis, aligned))
+        body = self.body(s.body)
+        self.scalar = outer
+        targets = [t for x in statements(body) if isinstance(x, Accumulate) and x.carried for t in x.targets]
+        return replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
+
+    def reduce_loop(self, s: ReduceLoop) -> ReduceLoop:
+        """A reduction; in its loops it is known whether lanes are carried of it."""
+        if s.scope != "lane":
+            return replace(s, body=self.body(s.body))
+        (target,) = s.targets
+        self.carried[target] = s.ways
+        body = self.body(s.body)
+        del self.carried[target]
+        return replace(s, body=body)
+
+    def accumulate(self, s: Accumulate) -> Accumulate:
+        """Values that are merged into variables."""
+        values = tuple(map(self.scalar, s.values))
+        merged: tuple[Scalar, ...] = ()
+        if len(s.targets) > 1:
+            left = tuple(Load(t, (), v.dtype) for t, v in zip(s.targets, values, strict=True))
+            merged = tuple(map(self.scalar, MONOIDS[s.combine].merge(left, values)))
+        return replace(s, values=values, carried=s.targets[0] in self.carried, merged=merged)
+
+    def store(self, s: Store) -> Store:
+        """What is stored, without the rounding that storing it does as well."""
+        value, behind = self.scalar(_unrounded(s.value, self.buffers[s.buffer])), tuple(map(self.scalar, s.behind))
+        axis = self.scalar.axis
+        scattered = axis is not None and not behind and coefficient(s.offset, axis) != ONE
+        return replace(s, value=value, behind=behind, scattered=scattered)
+
+
+def _unrounded(x: Scalar, dtype: DType) -> Scalar:
+    """A value that is stored in an element of a type, without a conversion to it."""
+    if isinstance(x, Apply) and x.fn == "cast" and x.dtype == dtype != dtype.accumulator and x.args[0].dtype == F32:
+        return x.args[0]
+    return x

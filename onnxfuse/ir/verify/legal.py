@@ -1,0 +1,138 @@
+"""Whether what `legalize` wrote into a kernel is true, and whether anything of it is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.index import ONE, ZERO, Axis, axes_of
+from onnxfuse.ir.indexing import coefficient, grouped
+from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.lanes import NEAR, cutting, masked
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
+from onnxfuse.ir.tile import Tile
+
+COMPARED = ("less", "greater_equal")  # functions that compare a `boundary` with 0
+
+
+def illegal(kernel: Kernel) -> Iterator[str]:
+    """What a kernel says of its vectors, reductions and phases and is not so; of a legal one, what it does not say."""
+    for number, phase in enumerate(kernel.phases):
+        found = (*_body(phase.body, _Place(kernel.legal)), *_of_phase(phase, legal=kernel.legal))
+        yield from (f"phase {number}: {what}" for what in found)
+
+
+def _of_phase(phase: Phase, *, legal: bool) -> Iterator[str]:
+    """Of a phase: the unit that its tiles need, and whether it streams."""
+    cores = [s.core for s in statements(phase.body) if isinstance(s, Tile)]
+    units = {(core.product.unit, core.most) for core in cores if core.product.unit is not None}
+    said = {phase.matrix_unit} if phase.matrix_unit is not None else set()
+    if said != units and (legal or said):
+        yield "tiles need another matrix unit than is set up"
+    streams = any(isinstance(s, Store) and s.stream for s in statements(phase.body))
+    if phase.streams != streams and (legal or phase.streams):
+        yield "what is streamed is not waited for" if streams else "nothing is streamed that is waited for"
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where statements stand: in which vector loop, and in which reductions, of whose variables lanes are carried."""
+
+    legal: bool
+    loop: Loop | None = None
+    carried: tuple[tuple[str, int], ...] = ()  # variables, and how many vectors there are of each
+
+
+def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
+    for s in body:
+        match s:
+            case Loop():
+                if s.carries and s.kind != "vector":
+                    yield f"the loop over {s.axis!r} carries vectors and has none"
+                yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
+            case ReduceLoop():
+                mine = tuple((t, s.ways) for t in s.targets) if s.scope == "lane" else ()
+                yield from _body(s.body, replace(place, carried=(*place.carried, *mine)))
+            case When():
+                yield from _body(s.body, place)
+            case Let():
+                yield from _value(s.value, place)
+            case Accumulate():
+                yield from _accumulate(s, place)
+            case Store():
+                yield from _store(s, place)
+            case _:
+                pass
+
+
+def _accumulate(s: Accumulate, place: _Place) -> Iterator[str]:
+    """Of variables: whether a vector is carried of them, and so many as its loop says."""
+    for value in (*s.values, *s.merged):
+        yield from _value(value, place)
+    vectors = dict(place.carried).get(s.targets[0], 0) if place.loop is not None else 0
+    if (place.legal or s.carried) and s.carried != bool(vectors):
+        yield f"{s.targets[0]} is {'not ' if vectors else ''}carried, and its loops say otherwise"
+    if s.carried and place.loop is not None and place.loop.carries != vectors:
+        yield f"{s.targets[0]} has {vectors} vectors, of which the loop over {place.loop.axis!r} carries others"
+    if len(s.merged) != (len(s.targets) if len(s.targets) > 1 else 0) and (place.legal or s.merged):
+        yield f"it is not said what {', '.join(s.targets)} become"
+
+
+def _store(s: Store, place: _Place) -> Iterator[str]:
+    """Of a store: whether lanes lie side by side."""
+    for value in s.values:
+        yield from _value(value, place)
+    loop = place.loop
+    apart = loop is not None and not s.behind and coefficient(s.offset, loop.axis) != ONE
+    if s.scattered != apart and (place.legal or s.scattered):
+        yield f"lanes are {'' if s.scattered else 'not '}stored one by one into {s.buffer}, and lie otherwise"
+
+
+def _value(x: Scalar, place: _Place) -> Iterator[str]:
+    """Of all that a value is made of: whether its lanes are as they are said to be."""
+    boundaries = {id(n.args[0]) for n in walk(x) if isinstance(n, Apply) and _is_boundary(n, place)}
+    for n in walk(x):
+        if isinstance(n, FromIndex) or (isinstance(n, Load) and n.index):
+            if n.lanes is None:
+                if place.legal and place.loop is not None:
+                    yield f"it is not said how lanes of {n!r} are made"
+            elif place.loop is None:
+                yield f"{n!r} is in no vector loop"
+            elif not (_fits(n, n.lanes, place.loop) or (n.lanes.kind == "boundary" and id(n) in boundaries)):
+                yield f"the lanes of {n!r} are otherwise along {place.loop.axis!r}"
+
+
+def _is_boundary(x: Apply, place: _Place) -> bool:
+    """Whether a comparison is one of an index, of which each lane has one more or one less than the last, with 0."""
+    if place.loop is None or x.fn not in COMPARED:
+        return False
+    left, zero = x.args
+    if not isinstance(left, FromIndex) or left.guards or left.lanes is None or zero != Const(0, left.dtype):
+        return False
+    stride = coefficient(left.index, place.loop.axis)
+    return stride is not None and abs(stride.constant or 0) == 1 and stride.constant == left.lanes.step
+
+
+def _fits(x: Load | FromIndex, lanes: Lanes, loop: Loop) -> bool:
+    """Whether lanes can be made in this way."""
+    axis: Axis = loop.axis
+    at = x.index[0] if isinstance(x, Load) else x.index
+    stride, cut = coefficient(at, axis), any(axis in axes_of(g.index) for g in x.guards)
+    match lanes.kind:
+        case "vector":
+            return stride == ONE and not cut
+        case "broadcast":
+            return stride == ZERO and not cut
+        case "strided":
+            return isinstance(x, Load) and stride is not None and stride.constant == lanes.step in NEAR and not cut
+        case "grouped":
+            return loop.aligned and grouped(at, axis) == (lanes.step, lanes.part) and not cut
+        case "masked":
+            return isinstance(x, Load) and bool(cutting(x, axis)) and masked(x, axis) == lanes.step
+        case "gathered":
+            return isinstance(x, FromIndex) or not cut
+        case "guarded":
+            return isinstance(x, Load)
+        case "boundary":
+            return False

@@ -1,0 +1,112 @@
+"""Expressions as a machine computes them: how lanes are loaded, and functions that one instruction does.
+
+What an expression is worth stays the same; only of operands that are NaN it is known which ones may be.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, grouped
+from onnxfuse.ir.lanes import NEAR, masked
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
+
+SNAPPED = 32  # bits of the widest integers that a number is rounded to in one step
+ORDERED = {"max": "max_or_second", "min": "min_or_second"}
+
+
+@dataclass(slots=True)
+class LegalScalars:
+    """Rewrites expressions in a vector loop over `axis`, or outside of all. Equal ones are rewritten once."""
+
+    axis: Axis | None = None
+    aligned: bool = False  # whether the loop's vectors begin at multiples of their lanes
+    memo: dict[Scalar, Scalar] = field(default_factory=dict)
+
+    def __call__(self, x: Scalar) -> Scalar:
+        """The expression, and all in it, legalized."""
+        made = self.memo.get(x)
+        if made is None:
+            made = self.memo[x] = self._made(x)
+        return made
+
+    def _made(self, x: Scalar) -> Scalar:
+        if isinstance(x, Apply):
+            return self._apply(x)
+        if isinstance(x, Load) and x.index:
+            otherwise = self(x.otherwise) if x.otherwise is not None else None
+            lanes = self._lanes(x)
+            same = otherwise is x.otherwise and lanes == x.lanes
+            return x if same else replace(x, otherwise=otherwise, lanes=lanes)
+        if isinstance(x, FromIndex) and self.axis is not None:
+            return replace(x, lanes=self._numbers(x, self.axis))
+        return x
+
+    # Lanes ------------------------------------------------------------------------------------------------------------
+
+    def _varies(self, e: Index) -> bool:
+        return self.axis in axes_of(e)
+
+    def _lanes(self, x: Load) -> Lanes | None:
+        """How a vector is loaded: by the distance from lane to lane, and by what its guards let through."""
+        if self.axis is None:
+            return None
+        if (apart := masked(x, self.axis)) is not None:
+            return Lanes("masked", apart)
+        if any(self._varies(g.index) for g in x.guards):
+            return Lanes("guarded")
+        stride = coefficient(x.index[0], self.axis)
+        if stride in (ONE, ZERO):
+            return Lanes("vector" if stride == ONE else "broadcast")
+        if stride is not None and (near := stride.constant) is not None and near in NEAR:
+            return Lanes("strided", near)
+        if self.aligned and (found := grouped(x.index[0], self.axis)) is not None:
+            return Lanes("grouped", *found)
+        return Lanes("gathered")
+
+    def _numbers(self, x: FromIndex, axis: Axis) -> Lanes:
+        """How an index becomes a vector of numbers."""
+        if not any(self._varies(e) for e in (x.index, *(g.index for g in x.guards))):
+            return Lanes("broadcast")
+        consecutive = not x.guards and x.dtype.kind in "iu" and coefficient(x.index, axis) == ONE
+        return Lanes("vector" if consecutive else "gathered")
+
+    # Functions --------------------------------------------------------------------------------------------------------
+
+    def _apply(self, x: Apply) -> Scalar:
+        """A function of legal operands, or one that does the same in one step."""
+        if (boundary := self._boundary(x)) is not None:
+            return boundary
+        args = tuple(map(self, x.args))
+        if x.fn == "cast" and x.dtype.kind in "iu" and x.dtype.bits <= SNAPPED:
+            (inner,) = args
+            if isinstance(inner, Apply) and inner.fn == "snap":
+                return Apply("snapped", inner.args, x.dtype)
+        if x.fn in ORDERED:
+            return _ordered(x, args)
+        if x.fn == "select" and self.axis is not None:
+            test = x.args[0]
+            if isinstance(test, Apply) and test.fn == "greater" and test.args == x.args[1:]:
+                return Apply(ORDERED["max"], args[1:], x.dtype)
+        return x if all(a is b for a, b in zip(args, x.args, strict=True)) else Apply(x.fn, args, x.dtype)
+
+    def _boundary(self, x: Apply) -> Scalar | None:
+        """A comparison with 0 of an index whose sign changes once along the lanes: a number of lanes says all."""
+        if self.axis is None or x.fn not in ("less", "greater_equal"):
+            return None
+        left, zero = x.args
+        if not isinstance(left, FromIndex) or left.guards or zero != Const(0, left.dtype):
+            return None
+        stride = coefficient(left.index, self.axis)
+        if stride not in (ONE, -ONE):
+            return None
+        return Apply(x.fn, (replace(left, lanes=Lanes("boundary", 1 if stride == ONE else -1)), zero), x.dtype)
+
+
+def _ordered(x: Apply, args: tuple[Scalar, ...]) -> Apply:
+    """max or min with NaN kept; with a constant that is none on one side one instruction does it."""
+    for constant, other in (args[::-1], args):
+        if isinstance(constant, Const) and constant.value == constant.value:
+            return Apply(ORDERED[x.fn], (constant, other), x.dtype)
+    return x if all(a is b for a, b in zip(args, x.args, strict=True)) else Apply(x.fn, args, x.dtype)
