@@ -32,7 +32,7 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
-from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 
 LATENCY = 4.0  # cycles until the sum of a multiply-add can be added to
@@ -50,7 +50,6 @@ PACKED = 0.35  # cycles of an element that is packed by transposing
 APART = 10.0  # cycles of a step whose rows are stored a distance apart from those of the next
 GUARDED = 1.2  # cycles of an element that is loaded by itself, if its guards hold
 POINTER = 4.0  # cycles of an entry of a table of row pointers
-EVEN_ROWS = 4  # entries of a segment of even rows
 PREFETCH = 0.5  # cycles of fetching a line
 
 
@@ -152,7 +151,7 @@ class Counter(Means):
         match s:
             case RowPointer():
                 self.tables[s.table] = s
-                entries = EVEN_ROWS if s.even else max(self.number(s.end) - self.number(s.begin), 1)
+                entries = EVEN_ENTRIES if s.even else max(self.number(s.end) - self.number(s.begin), 1)
                 return POINTER * entries * prod([self.number(a.extent) for a in s.segments])
             case Tile():
                 return self._tile(s)

@@ -6,11 +6,13 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import Core, register_tile, tile_unit
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ZERO, Index, floor_div
 from onnxfuse.ir.products import SINGLE, Product
 from onnxfuse.ir.scalar import Scalar
 
 UNIT_SIDE = 16  # rows and columns of one register of a matrix unit
+EVEN_ENTRIES = 4  # of a segment of even rows in a table: the first three and the last
+QUAD = 4  # steps of codes that lie side by side
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +131,10 @@ class Tile:
     def depth(self) -> Index:
         """Elements of a row that are multiplied."""
         return self.left.length * self.left.segments
+
+    @property
+    def panel_depth(self) -> Index:
+        """Elements of a panel's column: of codes there are whole groups of steps in each segment."""
+        if isinstance(self.left, Quantized):
+            return floor_div(self.left.length + (QUAD - 1), Index.of(QUAD)) * QUAD * self.left.segments
+        return self.depth

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import assert_never
 
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.index import ZERO, Index, floor_div
+from onnxfuse.ir.index import ZERO, Index
 from onnxfuse.ir.indexing import substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -23,12 +23,10 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Load, const
-from onnxfuse.ir.tile import Coding, Packed, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, Coding, Packed, Quantized, Tile
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
 from onnxfuse.render.vectors import Vectors
-
-EVEN = 4  # entries of one segment in a table of even rows
 
 _ACROSS = {
     "sum": "reduce_add",
@@ -138,7 +136,7 @@ class Printer(c_family.Printer):
         for entry, at in enumerate((s.begin, s.begin + 1, s.begin + 2, s.end - 1)):
             self.put("{")
             self.put(f"  const i64 {row} = {index(at)};")
-            self.pointers(s, Index.of(entry), EVEN)
+            self.pointers(s, Index.of(entry), EVEN_ENTRIES)
 
     def pointers(self, s: RowPointer, entry: Index, pitch: int) -> None:
         """Pointers of one row, in a block that is open."""
@@ -163,7 +161,7 @@ class Printer(c_family.Printer):
         name = unit.name if unit is not None else "tile"
         rows, out = f"(int)({index(s.rows)})", _address(s.out, s.out_at) if s.out_at != ZERO else identifier(s.out)
         a, b = _address(left.buffer, left.at), _address(right.buffer, right.at)
-        depth, ahead = index(_padded_depth(s)), _ahead(s)
+        depth, ahead = index(s.panel_depth), _ahead(s)
         if isinstance(left, Quantized):
             self.codes(s, left.coding, out, ahead)
         elif right.columns != ZERO:
@@ -214,13 +212,6 @@ def _address(buffer: str, at: Index) -> str:
     return f"{identifier(buffer)} + {index(at, 1)}"
 
 
-def _padded_depth(s: Tile) -> Index:
-    """Elements of a panel's column, codes in groups of four."""
-    if isinstance(s.left, Quantized):
-        return floor_div(s.left.length + 3, Index.of(4)) * 4 * s.left.segments
-    return s.depth
-
-
 def _ahead(s: Tile) -> str:
     """What a tile fetches while it runs."""
     if s.ahead is None:
@@ -229,7 +220,7 @@ def _ahead(s: Tile) -> str:
     if s.ahead.after is not None:
         here, panels, other = s.ahead.after
         following = f"{index(here + 1)} < {index(panels)} ? {following} : {identifier(other)}"
-    return f"ahead_of({following}, {index(_padded_depth(s))}, {index(s.ahead.turn)}, {index(s.ahead.turns)})"
+    return f"ahead_of({following}, {index(s.panel_depth)}, {index(s.ahead.turn)}, {index(s.ahead.turns)})"
 
 
 def _piece(load: Load, at: Index, padding: str = "") -> str:

@@ -15,19 +15,17 @@ from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed, 
 from onnxfuse.ir.interpret.values import Places, both
 from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, QUAD, Packed, Pointers, Quantized, Tile
 
 ZEROS = 0  # the number of the buffer that padding is read from
-EVEN = 4  # entries of a segment of even rows: the first three and the last
-QUAD = 4  # steps of codes that lie side by side
 
 
 def point(s: RowPointer, p: Places, names: list[str]) -> None:
     """Row pointers; the numbers of buffers are their places in `names`, behind that of zeros."""
     begin, end = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end))
     if s.even:
-        entries = np.arange(EVEN)[:, None]
-        rows = np.where(entries == EVEN - 1, end - 1, begin + entries)
+        entries = np.arange(EVEN_ENTRIES)[:, None]
+        rows = np.where(entries == EVEN_ENTRIES - 1, end - 1, begin + entries)
         alive = p.alive
     else:
         entries = np.arange(max(int(_most(end - begin, p.alive)), 0))[:, None]
@@ -45,7 +43,7 @@ def point(s: RowPointer, p: Places, names: list[str]) -> None:
             padding = pointer(_number(names, s.padding) if s.padding else ZEROS, np.asarray(0))
             there = np.where(where, there, padding)
         number = int(np.ravel_multi_index(segment, counts)) if counts else 0
-        at = here.index(s.at) + number * (EVEN if s.even else s.pitch) + entries
+        at = here.index(s.at) + number * (EVEN_ENTRIES if s.even else s.pitch) + entries
         p.memory[s.table].write(at, there, alive, p.tasks)
 
 
@@ -185,9 +183,9 @@ def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Arr
         address, _ = table.read(start + segment * s.core.most + row, there, p.tasks)
         return np.broadcast_to(address, (s.left.segments, len(row), *p.shape))
     between = (row > 1) & (row < rows - 1)
-    entry = np.where(row == 0, 0, np.where(row == rows - 1, EVEN - 1, 1))
-    address, _ = table.read(start + segment * EVEN + entry, there, p.tasks)
-    second, _ = table.read(start + segment * EVEN + 2, both(there, between), p.tasks)
+    entry = np.where(row == 0, 0, np.where(row == rows - 1, EVEN_ENTRIES - 1, 1))
+    address, _ = table.read(start + segment * EVEN_ENTRIES + entry, there, p.tasks)
+    second, _ = table.read(start + segment * EVEN_ENTRIES + 2, both(there, between), p.tasks)
     address = np.where(between, address + (row - 1) * (second - address), address)
     return np.broadcast_to(address, (s.left.segments, len(row), *p.shape))
 

@@ -17,7 +17,6 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import BF16, F32, DType
 from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Loaded, atoms
 from onnxfuse.ir.indexing import WIDEST, coefficient
-from onnxfuse.ir.interpret.calls import EVEN, QUAD
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
 from onnxfuse.ir.interpret.values import both
 from onnxfuse.ir.kernel import (
@@ -41,7 +40,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
-from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, QUAD, Packed, Pointers, Quantized, Tile
 from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, Samples, pattern_of, picked
 
 ZERO_BYTES = 4096 * F32.bytes  # of tile.h: padding that a pointer or a row that is packed may stand for
@@ -305,7 +304,7 @@ class _Check:
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
         counts = [p.index(a.extent) for a in s.segments]
         segments = reduce(mul, counts, 1)
-        entries = (segments - 1) * (EVEN if s.even else s.pitch) + (EVEN if s.even else rows)
+        entries = (segments - 1) * (EVEN_ENTRIES if s.even else s.pitch) + (EVEN_ENTRIES if s.even else rows)
         here = p.within(rows > 0)
         self.stores(s.table, p.index(s.at), entries, here.alive)
         here.axes[s.row.name] = begin + picked(rows, pattern_of(self.depth))
@@ -350,7 +349,7 @@ class _Check:
             self.multiple(s.left.buffer, a, piece, where)
         else:
             even = isinstance(s.left, Pointers) and s.left.even
-            entries = (s.left.segments - 1) * (EVEN if even else core.most) + (EVEN if even else rows)
+            entries = (s.left.segments - 1) * (EVEN_ENTRIES if even else core.most) + (EVEN_ENTRIES if even else rows)
             self.reads(s.left.buffer, a, entries, where)
         if isinstance(s.left, Quantized):
             self.reads(s.right.buffer, b, (-(-length // QUAD) * s.left.segments + 1) * core.width * QUAD, where)

@@ -10,11 +10,10 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
-from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
+from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.gemm import POINTERS, height
 from onnxfuse.schedule.cpu.tiles import (
-    EVEN,
     TABLE,
     C,
     epilogue,
@@ -46,7 +45,7 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: C
     widths: dict[str, int] = {}
     for j in inside:
         widths[rooms[j.nest.name]] = max(widths.get(rooms[j.nest.name], 0), _pitch(j, t))
-    entries = max(_segments(j) * max(tall, EVEN) for j in t.jobs)
+    entries = max(_segments(j) * max(tall, EVEN_ENTRIES) for j in t.jobs)
     block = max(1, min(target.l2_bytes // 4 // (4 * tall * max(1, sum(widths.values()))), POINTERS // entries, count))
     for room, width in widths.items():
         frame.local(room, Index.of(block * tall * width))
@@ -142,7 +141,7 @@ def _stage(
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
     even = even_rows(tiled, tiled.rows, load, m, frame.tall, frame.places)
     segments, depth = _segments(job), product([r.extent for r in tiled.ranges])
-    here = (Index.of(at) - t0) * (segments * (EVEN if even else frame.tall))
+    here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tall))
     point = RowPointer(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
     panel = tiled.panel
     right, weights = right_offset(tiled, frame), frame.places[tiled.right.source].buffer

@@ -14,11 +14,10 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import Product, Unit
-from onnxfuse.ir.tile import Ahead, Coding, Left, Packed, Panel, Pointers, Quantized, Tile, TileCore
+from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Coding, Left, Packed, Panel, Pointers, Quantized, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.candidates import Way, usual_rows
 from onnxfuse.schedule.cpu.tiles import (
-    EVEN,
     TABLE,
     C,
     coding,
@@ -247,7 +246,7 @@ def _rows(
         return _Rows(ready, Packed(PACKED, slot, 1, floor_div(s.depth, Index.of(s.chunks))))
     load = left_load(t.left, t.ranges, t.segments, frame)
     even = t.zeros is None and even_rows(t, t.rows, load, m, s.tall, frame.places)
-    entries = s.segments * (EVEN if even else s.tall)
+    entries = s.segments * (EVEN_ENTRIES if even else s.tall)
     frame.local(TABLE, Index.of(entries * s.block), t.product.left, "pointers")
     end = Index.of(Axis("m1", s.rows + 1))
     point = RowPointer(

@@ -14,7 +14,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce
-from onnxfuse.ir.tile import Panel, Pointers, Tile, TileCore
+from onnxfuse.ir.tile import EVEN_ENTRIES, Panel, Pointers, Tile, TileCore
 from onnxfuse.lower import has_reduction
 from onnxfuse.schedule.analysis.contract import as_held
 from onnxfuse.schedule.analysis.memory import Place, flat
@@ -22,7 +22,6 @@ from onnxfuse.schedule.cpu import horizontal
 from onnxfuse.schedule.cpu.causal_skip import visible
 from onnxfuse.schedule.cpu.flat import flat_phase
 from onnxfuse.schedule.cpu.tiles import (
-    EVEN,
     TABLE,
     C,
     epilogue,
@@ -275,7 +274,7 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tu
     )
     assert tiled.zeros is None, "schedule: a product of codes has a phase of its own"
     if not any(b.name == TABLE for b in frame.locals):
-        frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN)), F32, "pointers")
+        frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN_ENTRIES)), F32, "pointers")
         frame.local(C, Index.of(width * frame.tall))
     panel = tiled.panel
     at = right_offset(tiled, frame)

@@ -35,7 +35,6 @@ from onnxfuse.schedule.nests.writer import written
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
 PADDING = "padding"  # a row of the code of zero
-EVEN = 4  # of them in a segment of even rows
 APART = range(2, 2**24)  # elements from one column of a result to the next where it lies along the rows
 
 

@@ -18,9 +18,9 @@ from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.products import SINGLE
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, apply, cast, const
-from onnxfuse.ir.tile import Ahead, Panel, Pointers, Tile, TileCore
+from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.cpu.tiles import EVEN, TABLE, C, epilogue, tile_window
+from onnxfuse.schedule.cpu.tiles import TABLE, C, epilogue, tile_window
 from onnxfuse.schedule.cpu.toom import TAPS, Transform, combined
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
@@ -169,7 +169,7 @@ class _Winograd:
         return [
             *(Buffer(name, F32, size, "local") for name, size in sizes.items()),
             Buffer(ODD, I64, ONE, "local"),
-            Buffer(TABLE, F32, Index.of(EVEN), "pointers"),
+            Buffer(TABLE, F32, Index.of(EVEN_ENTRIES), "pointers"),
         ]
 
     def _written(self, goals: Sequence[Goal], loops: Sequence[Level]) -> tuple[Stmt, ...]:
