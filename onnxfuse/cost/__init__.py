@@ -87,11 +87,12 @@ def cost_of(
     round_bytes: float = 0.0,
     symbols: Mapping[str, int] | None = None,
 ) -> Cost | None:
-    """The predicted cost of one run of a kernel; None where it depends on a symbol that has no value.
+    """The predicted cost of one run of a legal kernel; None where it depends on a symbol that has no value.
 
     `constants` are the graph's values that hold weights: they come round once in a run of the model, after
     `round_bytes` of others. What else the kernel reads or writes was or will be used by its neighbours.
     """
+    assert kernel.legal, "cost: what a kernel does is counted once it is legalized"
     known = dict(symbols or {})
     try:
         sizes = _sizes(kernel, known)

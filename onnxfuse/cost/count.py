@@ -29,9 +29,8 @@ from onnxfuse.ir.kernel import (
     When,
     statements,
 )
-from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Lanes, Load, Reduce, Scalar
 from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 from onnxfuse.target import Cpu
 
@@ -82,6 +81,7 @@ class Counter(Means):
     loops: list[Run] = field(default_factory=list)
     tables: dict[str, RowPointer] = field(default_factory=dict)
     vector: Axis | None = None
+    carries: int = 1  # vectors of each reduction whose lanes the loop over it carries
     loop_count: int = 0
 
     def cycles(self) -> float:
@@ -110,26 +110,26 @@ class Counter(Means):
     def _block(self, body: tuple[Stmt, ...]) -> _Block:
         block = _Block()
         for s in body:
-            self._statement(s, block, 1.0)
+            self._statement(s, block)
         return block
 
-    def _statement(self, s: Stmt, block: _Block, ways: float) -> None:
+    def _statement(self, s: Stmt, block: _Block) -> None:
         match s:
             case Loop():  # what hardly ever runs costs nothing
-                block.other += self._loop(s, ways) if s.kind != "seldom" else 0.0
+                block.other += self._loop(s) if s.kind != "seldom" else 0.0
             case ReduceLoop():
                 self._fold(s, block)
             case When():
                 block.other += len(s.guards)
                 for inner in s.body:
-                    self._statement(inner, block, ways)
+                    self._statement(inner, block)
             case Bind():
                 self._bind(s)
                 block.ops += _index_ops(s.value)
             case Let():
                 self._scalar(s.value, block)
             case Accumulate():
-                self._accumulate(s, block, ways)
+                self._accumulate(s, block)
             case Store():
                 self._store(s, block)
             case RowPointer() | Tile() | Pack() | HorizontalReduce() | Prefetch():
@@ -139,12 +139,12 @@ class Counter(Means):
             case _:
                 assert_never(s)
 
-    def _accumulate(self, s: Accumulate, block: _Block, ways: float) -> None:
+    def _accumulate(self, s: Accumulate, block: _Block) -> None:
         for target, value in zip(s.targets, s.values, strict=True):
             fused = s.combine == "sum" and isinstance(value, Apply) and value.fn == "mul"
             self._scalar(value, block)
             block.ops += 0.0 if fused else FUNCTIONS[s.combine].cost if s.combine in FUNCTIONS else 1.0
-            block.chains[target] = block.chains.get(target, 0.0) + LATENCY / ways
+            block.chains[target] = block.chains.get(target, 0.0) + LATENCY / (self.carries if s.carried else 1)
 
     def _call(self, s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> float:
         """Cycles of a statement that is one call of a header's function."""
@@ -164,7 +164,7 @@ class Counter(Means):
             case _:
                 assert_never(s)
 
-    def _loop(self, s: Loop, ways: float) -> float:
+    def _loop(self, s: Loop) -> float:
         """Cycles of a whole loop."""
         whole = max(self.number(s.end) - self.number(s.begin), 0)
         split = self._split(s)
@@ -174,29 +174,29 @@ class Counter(Means):
         trips = ceil(extent / step) if step > 1 else extent
         run = Run(self.loop_count, s.axis, trips, step, whole if self.even else mine)
         self.loop_count += 1
-        saved = self.vector
+        saved = self.vector, self.carries
         self.loops.append(run)
         begin = self.number(s.begin)
         self.values[s.axis] = begin + max(run.reach - 1, 0) / 2
-        self.vector = s.axis if s.kind == "vector" else saved
+        if s.kind == "vector":
+            self.vector, self.carries = s.axis, max(s.carries, 1)
         block = _Block()
         for inner in s.body:
-            self._statement(inner, block, ways)
+            self._statement(inner, block)
         self.loops.pop()
-        self.vector = saved
+        self.vector, self.carries = saved
         return trips * (block.cycles + (STEP if s.kind != "unroll" else 0.0))
 
     def _fold(self, s: ReduceLoop, block: _Block) -> None:
         inside = _Block()
-        carried = any(isinstance(b, Loop) and b.kind == "vector" for b in s.body)
         for b in s.body:
-            self._statement(b, inside, s.ways)
+            self._statement(b, inside)
         inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
         block.ops += inside.ops
         block.loads += inside.loads
         block.stores += inside.stores
         block.other += inside.other
-        if carried and s.part is None:
+        if s.scope == "lane" and s.part is None:
             block.other += HORIZONTAL * len(s.targets)
 
     def _bind(self, s: Bind) -> None:
@@ -294,51 +294,63 @@ class Counter(Means):
                 waiting.extend(node.body)
 
     def _load(self, node: Load, block: _Block) -> None:
-        if self._guards(node.guards, block) and (self.vector is None or masked(node, self.vector) is None):
-            block.other += GUARDED * self.target.lanes
-        self._touch(node.source, node.index[0], node.dtype, block)
+        """Count one load by how its lanes are made, and remember what it touches."""
+        self._guards(node.guards, block)
+        wide, lanes = max(1.0, node.dtype.bytes / 4), node.lanes or Lanes("broadcast")
+        apart = self._touch(node.source, node.index[0], node.dtype)
+        match lanes.kind:
+            case "gathered" | "guarded":
+                looked_up = [e for a in atoms(node.index[0]) if isinstance(a, Loaded) for e in a.at]
+                each = GUARDED if lanes.kind == "guarded" else 0.0
+                each += LOOKED_UP if any(self._varies(e) for e in looked_up) else self._alone(apart, node.dtype)
+                block.other += each * self.target.lanes
+            case "strided" | "masked":
+                block.loads += wide * lanes.step
+                block.ops += SORTED * wide * (lanes.step - 1)
+            case _:
+                block.loads += wide
 
-    def _guards(self, guards: tuple[Guard, ...], block: _Block) -> bool:
-        """Count guards; whether they differ between the lanes of a vector."""
-        masks = [self.vector is not None and self.vector in axes_of(self.whole(g.index)) for g in guards]
-        block.ops += sum(2.0 if mask else 1.0 for mask in masks)
-        return any(masks)
+    def _alone(self, apart: int | None, dtype: DType) -> float:
+        """Cycles of an element that is loaded or stored by itself, so far apart from that of the next lane."""
+        if apart in (0, 1):
+            return 0.0
+        return LANE if (apart or 1) * dtype.bytes % SET else IN_ONE_SET
 
-    def _touch(self, buffer: str, offset: Index, dtype: DType, block: _Block, *, stores: bool = False) -> None:
-        """Count one load or store, and remember what it touches."""
+    def _varies(self, e: Index) -> bool:
+        """Whether an index differs between the lanes of a vector."""
+        return self.vector is not None and self.vector in axes_of(self.whole(e))
+
+    def _guards(self, guards: tuple[Guard, ...], block: _Block) -> None:
+        """Count guards: those that differ between the lanes of a vector are masks."""
+        block.ops += sum(2.0 if self._varies(g.index) else 1.0 for g in guards)
+
+    def _touch(self, buffer: str, offset: Index, dtype: DType, *, stores: bool = False) -> int | None:
+        """Remember what an access touches; the elements from lane to lane, None where that is no number."""
         whole = self.whole(offset)
-        looked_up = [a for a in atoms(offset) if isinstance(a, Loaded)]
-        for a in looked_up:
+        for a in (a for a in atoms(offset) if isinstance(a, Loaded)):
             self._access(a.source, a.at[0] if a.at else ZERO, 1.0, 8)
-        alone = self.vector is not None and self.vector in axes_of(whole)
-        stride = coefficient(whole, self.vector) if alone and self.vector else ZERO
-        wide = max(1.0, dtype.bytes / 4)
-        if any(self.vector in axes_of(self.whole(e)) for a in looked_up for e in a.at):
-            block.other += LOOKED_UP * self.target.lanes
-        elif stride is not None and (near := stride.constant) in NEAR and not stores:
-            block.loads += wide * (near or 0)
-            block.ops += SORTED * wide * ((near or 0) - 1)
-        elif stride is None or (stride.constant or 0) not in (0, 1):
-            far = (stride.constant or 0) * dtype.bytes if stride is not None else 1
-            block.other += (LANE if far % SET else IN_ONE_SET) * self.target.lanes
-        elif stores:
-            block.stores += wide
-        else:
-            block.loads += wide
+        varies = self.vector is not None and self.vector in axes_of(whole)
+        stride = coefficient(whole, self.vector) if varies and self.vector else ZERO
         apart = abs(stride.constant or 1) if stride is not None else 1
-        elements = float(self.target.lanes) if alone else 1.0
+        elements = float(self.target.lanes) if varies else 1.0
         self._access(buffer, offset, elements, dtype.bytes, stores=stores, apart=apart)
+        return stride.constant if stride is not None else None
 
     def _store(self, s: Store, block: _Block) -> None:
         """Count what is stored. Vectors whose lanes are stored side by side are put together, each from all of them."""
         for value in s.values:
             self._scalar(value, block)
-        if not s.behind:
-            return self._touch(s.buffer, s.offset, self.dtypes[s.buffer], block, stores=True)
-        count = len(s.values)
-        block.ops += count * (count - 1)
-        block.stores += count
-        self._access(s.buffer, s.offset, float(count * self.target.lanes), self.dtypes[s.buffer].bytes, stores=True)
+        dtype, count = self.dtypes[s.buffer], len(s.values)
+        if s.behind:
+            block.ops += count * (count - 1)
+            block.stores += count
+            self._access(s.buffer, s.offset, float(count * self.target.lanes), dtype.bytes, stores=True)
+            return
+        apart = self._touch(s.buffer, s.offset, dtype, stores=True)
+        if s.scattered:
+            block.other += self._alone(apart, dtype) * self.target.lanes
+        else:
+            block.stores += max(1.0, dtype.bytes / 4)
 
     def _access(
         self, buffer: str, offset: Index, elements: float, size: int, *, stores: bool = False, apart: int = 1

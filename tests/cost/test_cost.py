@@ -13,6 +13,7 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
+from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import CPUS
 from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
 
@@ -125,7 +126,7 @@ def copied(stride: int, apart: int) -> Cost:
     kernel = Kernel(
         (Param("in0", "x", F32, shape, Layout()),), (Param("out0", "y", F32, shape, Layout()),), (), (), (phase,)
     )
-    found = cost_of(kernel, V4)
+    found = cost_of(legalize(kernel), V4)
     assert found is not None
     return found
 
@@ -142,7 +143,7 @@ def tile(kind: Product) -> float:
     one = Tile(
         out.name, ZERO, Index.of(14), TileCore(14, 32, kind), Packed("in0", ZERO, 1, depth), Panel("in1", ZERO)
     )  # fmt: skip
-    found = cost_of(Kernel(inputs, outputs, (), (), (Phase((), Index.of(1), (), (one,)),)), V4)
+    found = cost_of(legalize(Kernel(inputs, outputs, (), (), (Phase((), Index.of(1), (), (one,)),))), V4)
     assert found is not None
     return found.parts[COMPUTE]
 

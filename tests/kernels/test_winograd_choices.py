@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.group import Plan
-from onnxfuse.ir.kernel import Buffer, Kernel
+from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
@@ -141,8 +141,8 @@ def test_what_is_not_scheduled_would_not_have_been_taken(
             waiting.append(least(t, w, d, machine, sizes))
         return 0.0
 
-    def noted(judge: Judge, way: Way, beside: Sequence[Buffer], sizes: Mapping[str, int], machine: Target) -> float:
-        found = time(judge, way, beside, sizes, machine)
+    def noted(judge: Judge, way: Way, made: Kernel, sizes: Mapping[str, int], machine: Target) -> float:
+        found = time(judge, way, made, sizes, machine)
         if way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
             pairs.append((waiting.pop(0), found))
         return found

@@ -14,6 +14,7 @@ from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, Symbol, symbols_of
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
+from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import Cpu
 
 USUAL = 128  # rows, where nothing is known of them
@@ -93,13 +94,14 @@ class Judge:
     def seconds(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int]) -> tuple[float, ...]:
         """The predicted times on each of the machines; infinite where a symbol has no value.
 
-        Buffers `beside` are the scratch of other phases.
+        Buffers `beside` are the scratch of other phases. What is counted is the kernel as it would be rendered.
         """
-        return tuple(self.time(way, beside, values, machine) for machine in self.machines)
-
-    def time(self, way: Way, beside: Sequence[Buffer], values: Mapping[str, int], machine: Cpu) -> float:
-        """The predicted time on a machine."""
         kernel = replace(self.kernel, scratch=(*beside, *way.scratch), phases=way.phases)
+        kernel = kernel if kernel.legal else legalize(kernel)
+        return tuple(self.time(way, kernel, values, machine) for machine in self.machines)
+
+    def time(self, way: Way, kernel: Kernel, values: Mapping[str, int], machine: Cpu) -> float:
+        """The predicted time on a machine of a kernel that goes this way."""
         found = cost_of(kernel, machine, self.weights, self.round_bytes, values)
         return found.seconds if found is not None else inf
 
