@@ -209,13 +209,18 @@ class Counter(Means):
             return
         mean, most = self.values[run.axis], self.number(s.most)
         count = ceil(run.reach)
-        cut = []
+        cut: list[float] = []
+        kept: list[float] = []
         for at in range(0, count, max(1, count // 64)):
             self.values[run.axis] = mean - (run.reach - 1) / 2 + at
             value = self.number(s.value)
-            cut.append(value - min(value, most))
+            kept.append(min(value, most))
+            cut.append(value - kept[-1])
         self.values[run.axis] = mean
-        self.values[s.axis] = self.number(s.value) - sum(cut) / len(cut)
+        found = self.number(s.value) - sum(cut) / len(
+            cut
+        )  # of many values, some are looked at: the rest may be far off
+        self.values[s.axis] = found if min(kept) <= found <= max(kept) else sum(kept) / len(kept)
 
     def _tile(self, s: Tile) -> float:
         kind, rows = s.core.product, max(self.number(s.rows), 1.0)

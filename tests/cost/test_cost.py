@@ -8,10 +8,10 @@ import pytest
 from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, few_parts_of, parts_of, weight_bytes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Axis, Index
-from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Store
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Const, Load
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import CPUS
@@ -182,3 +182,18 @@ def test_tasks_are_those_of_the_kernels():
 def test_tasks_that_all_read_the_weights_are_as_many_as_cores(cores: int, first: int, parts: tuple[int, int]):
     assert few_parts_of(cores, 10**9, first) == parts
     assert few_parts_of(cores, 10**7, first) == (min(first, 1), min(first, 1))
+
+
+def test_the_mean_of_an_end_lies_among_the_ends():
+    """Panels of 32 columns, the last one short: of a million of them few are looked at."""
+    panels = 1 << 20
+    p, jn, j = Axis("p", Index.of(panels)), Axis("jn", Index.of(33)), Axis("j", Index.of(32))
+    columns = 32 * panels - 5
+    inner = Loop(j, ZERO, Index.of(jn), "vector", (Store("out0", Index.of(p) * 32 + j, Const(1.0, F32)),))
+    body = (Bind(jn, Index.of(columns) - Index.of(p) * 32, Index.of(32)), inner)
+    out = Param("out0", "y", F32, (Index.of(columns),), Layout())
+    phase = Phase((), Index.of(1), (), (Loop(p, ZERO, p.extent, "serial", body),))
+    found = cost_of(legalize(Kernel((), (out,), (), (), (phase,))), V4)
+    assert found is not None
+    vectors = columns / V4.lanes
+    assert vectors * V4.cycle <= found.parts[COMPUTE] <= 3 * vectors * V4.cycle
