@@ -64,10 +64,11 @@ golden: setup ## Write the sections of tests/golden/*.case anew; their diff is t
 replay: setup ## Which kernels changed since REVISION=HEAD; none may, where no change is meant
 	@$(PY) scripts/replay.py "$(REVISION)"
 
-docs: setup ## Write docs/operators.md, docs/rules.md and docs/commands.md anew, from the program
+docs: setup ## Write the pages and the header that are made from the program anew: docs/{operators,rules,commands}.md, agreed.h
 	@$(PY) scripts/operators.py
 	@$(PY) scripts/rules.py
 	@$(PY) scripts/commands.py
+	@$(PY) scripts/agreed.py
 
 bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
 	@$(PY) scripts/bench.py

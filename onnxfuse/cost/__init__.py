@@ -19,6 +19,7 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Atom, Index, Symbol
 from onnxfuse.ir.indexing import evaluate, product
 from onnxfuse.ir.kernel import Computed, Kernel, Phase
+from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.target import Cpu
 
 T = TypeVar("T")
@@ -31,8 +32,6 @@ ROUND = 0.5  # share of a cache that holds what comes round again
 SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
 STORED = 2.0  # ways of a line that is stored to: it is fetched first
 TWICE = 2.0  # times that a byte comes from memory at most: threads that read the same do so at almost the same time
-TASK = 10e-6  # seconds of work for which a task is started
-TASKS = 16  # of a core, at most
 EVEN = 2  # of a core, where it does not matter which of them are short
 
 
@@ -215,23 +214,6 @@ def _moved(f: Fetched, levels: Mapping[str, str], wanted: tuple[str, ...]) -> fl
     """Bytes that move between a cache and buffers that lie in these levels; lines that are stored to come first."""
     found = [*f.loads.items(), *((name, STORED * size) for name, size in f.stores.items())]
     return sum(size for name, size in found if levels.get(name, LOCAL) in wanted)
-
-
-def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int, int]:
-    """How the two splits of a phase are divided among tasks, as kernels do it (`parts_of` in loops.h)."""
-    if first <= 0 or second <= 0:
-        return 0, 0
-    wanted, most = int(picoseconds * 1e-12 / TASK), TASKS * cores
-    wanted = 1 if cores == 1 or wanted < 2 else min(-(-wanted // cores) * cores, most)
-    outer = min(wanted, first)
-    if outer > 1 and first % outer and first <= most:
-        outer = first
-    return outer, 1 if outer >= 4 * cores else min(-(-wanted // outer), second)
-
-
-def few_parts_of(cores: int, picoseconds: int, first: int) -> tuple[int, int]:
-    """The same where every task reads all weights (`few_parts_of` in loops.h)."""
-    return (1 if picoseconds * 1e-12 < 2 * TASK else min(cores, first), 1) if first > 0 else (0, 0)
 
 
 def _shares(outer: int, inner: int, threads: int) -> tuple[tuple[float, float], tuple[float, float]]:

@@ -54,6 +54,8 @@ def _fma(a: Any, b: Any, c: Any) -> Any:
     return wide.astype(np.asarray(a).dtype)
 
 
+LEAST_POWER = -87  # below which `exp_or_zero` is 0: what follows would be subnormal
+
 # Functions that kernels ask libm for, element by element, and what NumPy calls them.
 LIBM = {
     **{f: f for f in ("tan", "sinh", "cosh")},
@@ -86,7 +88,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("sqrt", 1, np.sqrt, 6.0),
         Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),
         Function("exp", 1, np.exp, 14.0),
-        Function("exp_or_zero", 1, lambda x: np.where(x < -87, 0, np.exp(x)).astype(np.asarray(x).dtype), 12.0),
+        Function("exp_or_zero", 1, lambda x: np.where(x < LEAST_POWER, 0, np.exp(x)).astype(np.asarray(x).dtype), 12.0),
         Function("log", 1, np.log, 18.0),
         Function("erf", 1, _erf, 18.0),
         Function("tanh", 1, np.tanh, 18.0),

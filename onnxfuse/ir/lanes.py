@@ -6,7 +6,9 @@ from onnxfuse.ir.index import ONE, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.scalar import Const, Guard, Load
 
-NEAR = range(2, 5)  # distances from lane to lane up to which whole vectors are read, and sorted
+FARTHEST = 4  # distance from lane to lane up to which whole vectors are read, and sorted
+NEAR = range(2, FARTHEST + 1)
+CARRIED = 4  # vectors of one reduction that are carried side by side
 
 
 def cutting(x: Load, axis: Axis) -> tuple[Guard, ...]:

@@ -81,11 +81,13 @@ class Product:
 
 SINGLE = Product("f32", F32, F32)
 WIDENED_F16 = Product("f16", F32, F16)
-WIDENED_BF16 = Product("bf16", F32, BF16, 2)
-DOT_BF16 = Product("bf16_dot", BF16, BF16, 2, features=("avx512bf16",), flags=("-mavx512bf16",))
+PAIR = 2  # steps of bfloat16 that lie side by side
+WIDENED_BF16 = Product("bf16", F32, BF16, PAIR)
+DOT_BF16 = Product("bf16_dot", BF16, BF16, PAIR, features=("avx512bf16",), flags=("-mavx512bf16",))
 
+QUAD = 4  # steps of codes that lie side by side
 CODES = tuple(
-    Product(f"codes_{left.name}_{right.name}", left, right, 4, I32) for left in (U8, I8) for right in (U8, I8)
+    Product(f"codes_{left.name}_{right.name}", left, right, QUAD, I32) for left in (U8, I8) for right in (U8, I8)
 )  # the tile asks the processor itself whether it multiplies codes
 
 _AMX_FLAGS = tuple(f"-m{name}" for name in AMX_FEATURES)  # one source holds the tiles of all element types

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import Core, register_tile, tile_unit
 from onnxfuse.ir.index import ZERO, Index, floor_div
-from onnxfuse.ir.products import SINGLE, Product
+from onnxfuse.ir.products import QUAD, SINGLE, Product
 from onnxfuse.ir.scalar import Scalar
 
 UNIT_SIDE = 16  # rows and columns of one register of a matrix unit
 EVEN_ENTRIES = 4  # of a segment of even rows in a table: the first three and the last
-QUAD = 4  # steps of codes that lie side by side
+ZERO_ROW = 4096  # elements of padding that a pointer, or a row that is packed, may stand for
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from onnxfuse.build import build_library
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.errors import OutputError
+from onnxfuse.ir.dtype import F64, I64
 from onnxfuse.render.ort_glue import Variant, registration
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
@@ -25,7 +26,7 @@ _TEXT = f"""\
 #include "machine.h"
 
 namespace {{
-const int input_types[] = {{7}}, output_types[] = {{11}};
+const int input_types[] = {{{I64.onnx}}}, output_types[] = {{{F64.onnx}}};
 }}
 
 extern "C" const onnxfuse::Kernel onnxfuse_{KERNEL} = {{

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxfuse.render.agreed import MULTIPLY_ADD, NOTHING, READ, WAIT
 from onnxfuse.runtime import engine, process
 
 DOMAIN, KERNEL = "onnxfuse.machine", "Measure"
-NOTHING, MULTIPLY_ADD, READ, WAIT = range(4)  # as in machine.h
 CHAIN = 64  # calls in a row
 LARGE = 256 << 20  # bytes that no cache holds
 

@@ -17,7 +17,7 @@ import onnxruntime as ort
 from onnx import ModelProto
 
 from onnxfuse.measure import turns
-from onnxfuse.runtime import engine, feed_limits, feeds, process
+from onnxfuse.runtime import engine, entries, feed_limits, feeds, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.verify import trial
@@ -92,7 +92,7 @@ def _aside(proto: ModelProto, options: ort.SessionOptions) -> str:
     found = [engine.status(options, each) for each in domains]
     if found and not any(found):
         return f"function bodies run: no library has kernels of {domains[0]}"
-    return next((said for said in found if said and not said.startswith(engine.REGISTERED)), "")
+    return next((said for said in found if said and not said.startswith(entries.REGISTERED)), "")
 
 
 def op_times(

@@ -19,6 +19,7 @@ from onnxfuse.ir.kernel import (
     tables,
 )
 from onnxfuse.ir.products import Product
+from onnxfuse.ir.tasks import ALIGNMENT, SLOTS
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
@@ -177,7 +178,7 @@ def _scratch(kernel: Kernel) -> list[str]:
                 f"  const size_t local{number} = {total}; local = local < local{number} ? local{number} : local;"
             )
     out += [
-        "  run.slots.count = (int)least(host->cores + 1, 256);",
+        f"  run.slots.count = (int)least(host->cores + 1, {SLOTS});",
         "  run.slots.bytes = local;",
         "  if (shared + local) {",
         "    char* memory = static_cast<char*>(host->scratch(host, shared + local * run.slots.count));",
@@ -267,7 +268,7 @@ def _local(b: Buffer, *, slots: bool) -> Iterator[str]:
         yield f"{kind}* __restrict const {name} = reinterpret_cast<{kind}*>(memory);"
         yield f"memory += {_bytes(b)};"
     else:
-        yield f"alignas(64) {kind} {name}[{b.size.constant}];"
+        yield f"alignas({ALIGNMENT}) {kind} {name}[{b.size.constant}];"
 
 
 def _names_used(phase: Phase) -> Iterator[str]:

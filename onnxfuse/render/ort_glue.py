@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.render.source import Source
+from onnxfuse.target import TILE_DATA
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Variant:
 
 
 # XCR0 bits that the operating system must have set: SSE and AVX; the three of AVX-512; the two of AMX.
-_YMM, _ZMM, _TILE = 0x6, 0xE6, 0x60000
+_YMM, _ZMM, _TILE = 0x6, 0xE6, 0b11 << TILE_DATA - 1
 _EAX, _EBX, _ECX, _EDX = range(4)
 
 # CPUID leaf, subleaf, register, bit, and the saved state that each feature needs; names as gcc spells them.

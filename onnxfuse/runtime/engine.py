@@ -16,6 +16,7 @@ import numpy.typing as npt
 import onnxruntime as ort
 
 from onnxfuse.errors import DeviceError
+from onnxfuse.runtime import entries
 from onnxfuse.runtime.memory import trim
 from onnxfuse.target import ISA
 
@@ -58,7 +59,7 @@ def options(
     for entry in ("session.disable_prepacking", "session.use_device_allocator_for_initializers"):
         made.add_session_config_entry(entry, "1" if lean else "0")
     if disabled:
-        made.add_session_config_entry("onnxfuse.disable", ",".join(disabled))
+        made.add_session_config_entry(entries.DISABLE, ",".join(disabled))
     levels = ort.GraphOptimizationLevel
     made.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
     with _only(isa):
@@ -70,13 +71,10 @@ def options(
     return made
 
 
-REGISTERED = "kernels for "  # what a library says of itself, and its instruction set, where it is used
-
-
 def status(session_options: ort.SessionOptions, domain: str) -> str:
     """What the library of a domain of ours said when it was registered; empty where there was none."""
     try:
-        return str(session_options.get_session_config_entry(f"{domain}.status"))
+        return str(session_options.get_session_config_entry(domain + entries.STATUS))
     except Exception:  # of the runtime: the entry is not there
         return ""
 

@@ -18,7 +18,8 @@ ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instr
 ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine))
 _WIDEST = max(t.lanes for t in CPUS.values())
 
-_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA = 158, 0x1023, 18  # of Linux for x86-64
+_ARCH_PRCTL = 158  # of Linux for x86-64
+REQUEST_PERMISSION, TILE_DATA = 0x1023, 18  # to use the registers of AMX, whose state has this bit in XCR0
 
 # Names that Linux spells otherwise than gcc does.
 _LINUX = {
@@ -48,7 +49,7 @@ def tiles_granted() -> bool:
     """Whether Linux lets this process use the tiles of AMX, which is asked for them as by a library."""
     if machine() != "x86_64" or platform.system() != "Linux":
         return False
-    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, _REQUEST_PERMISSION, _TILE_DATA) == 0)
+    return bool(ctypes.CDLL(None).syscall(_ARCH_PRCTL, REQUEST_PERMISSION, TILE_DATA) == 0)
 
 
 def machine() -> str:

@@ -53,6 +53,7 @@ class Cpu(Target):
         return replace(self, processor=p.name, gflops=p.gflops * min(1.0, self.lanes / p.lanes), **numbers)
 
 
+TILE_VECTORS = 2  # of a row of a register tile
 EXTRAS = ("avx512bf16",)  # features that some machines of the widest class have
 
 # Everything that a compiler may use when told -march, so that what a processor lacks is never met.

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, few_parts_of, parts_of, weight_bytes
+from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, weight_bytes
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ZERO, Axis, Index
 from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
 from onnxfuse.ir.scalar import Const, Load
+from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import CPUS

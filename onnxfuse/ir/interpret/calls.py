@@ -15,7 +15,8 @@ from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed, 
 from onnxfuse.ir.interpret.values import Places, both
 from onnxfuse.ir.kernel import HorizontalReduce, Pack, RowPointer
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.tile import EVEN_ENTRIES, QUAD, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.products import PAIR, QUAD
+from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 
 ZEROS = 0  # the number of the buffer that padding is read from
 
@@ -101,7 +102,7 @@ def pack(s: Pack, p: Places) -> None:
 
 def _packed_at(s: Pack, t: DType, at: Array, row: Array, k: Array, pitch: Array | int, skip: Array) -> Array:
     """Where step k of a row lies in what is packed."""
-    piece = s.unit.piece // t.bytes if s.unit is not None else 2 if t == BF16 else 1
+    piece = s.unit.piece // t.bytes if s.unit is not None else PAIR if t == BF16 else 1
     k = k + skip
     return np.asarray(at + (k // piece * pitch + row) * piece + k % piece)
 
@@ -167,7 +168,7 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
 def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
     """Steps x rows x tasks of a packed block."""
     unit, t = s.core.product.unit, s.core.product.left
-    piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
+    piece = unit.piece // t.bytes if unit is not None else PAIR if t == BF16 else 1
     k, where = steps.flat(steps.length), both(there, steps.alive)
     pitch = s.core.most if unit is not None else rows
     got, _ = p.memory[s.left.buffer].read(

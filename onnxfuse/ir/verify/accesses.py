@@ -39,11 +39,12 @@ from onnxfuse.ir.kernel import (
     When,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
+from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.scalar import FromIndex, Load, Scalar
-from onnxfuse.ir.tile import EVEN_ENTRIES, QUAD, Packed, Pointers, Quantized, Tile
+from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Packed, Pointers, Quantized, Tile
 from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, Samples, pattern_of, picked
 
-ZERO_BYTES = 4096 * F32.bytes  # of tile.h: padding that a pointer or a row that is packed may stand for
+ZERO_BYTES = ZERO_ROW * F32.bytes
 UNKNOWN = -1  # a task that has all of a phase
 
 
@@ -322,7 +323,7 @@ class _Check:
         here.axes |= {s.row.name: begin + picked(rows, pattern_of(self.depth)), s.k.name: np.zeros(1, np.int64)}
         self.piece(s.load, depth, here, "")
         pitch = s.pitch or rows
-        piece = s.unit.piece // t.bytes if s.unit is not None else 2 if t == BF16 else 1
+        piece = s.unit.piece // t.bytes if s.unit is not None else PAIR if t == BF16 else 1
         steps = depth + p.index(s.skip)
         last = (-(-steps // piece) - 1) * pitch + (rows if s.apart else pitch)
         self.stores(s.out, at, last * piece if s.unit is not None else (last - 1) * piece + 1, here.alive)
@@ -342,7 +343,7 @@ class _Check:
         depth = length * s.left.segments
         if isinstance(s.left, Packed):
             t = core.product.left
-            piece = unit.piece // t.bytes if unit is not None else 2 if t == BF16 else 1
+            piece = unit.piece // t.bytes if unit is not None else PAIR if t == BF16 else 1
             self.reads(
                 s.left.buffer, a, depth * rows if unit is None else -(-depth // piece) * piece * core.most, where
             )

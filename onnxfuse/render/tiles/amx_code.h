@@ -16,8 +16,8 @@ namespace {
 
 static_assert(PANEL == 32 && LANES == 16, "a panel is two registers wide, a row of one a vector");
 
-constexpr int MOST_ROWS = 32, HALF = MOST_ROWS / 2;  // of a tile, and of a register
-constexpr i64 PIECE = 64;                            // bytes of a row that one product takes
+constexpr int MOST_ROWS = agreed::AMX_ROWS, HALF = agreed::AMX_SIDE;  // of a tile, and of a register
+constexpr i64 PIECE = agreed::AMX_PIECE;                             // bytes of a row that one product takes
 constexpr i64 PITCH = PANEL * 4;                     // from one row of a register to the next, in panels and in sums
 constexpr i64 ROUND = HALF * PITCH;                  // bytes of a panel for one piece of all rows
 
@@ -116,8 +116,9 @@ struct Listed {
 struct Even {
   const char* const* table;
   i64 last;
+  ONNXFUSE_INLINE const char* end(const Even& r) { return r.table[agreed::EVEN_ENTRIES - 1]; }
   ONNXFUSE_INLINE const char* row(const Even& r, i64 i) {
-    return i == 0 ? r.table[0] : i == r.last ? r.table[3] : r.table[1] + (i - 1) * (r.table[2] - r.table[1]);
+    return i == 0 ? r.table[0] : i == r.last ? end(r) : r.table[1] + (i - 1) * (r.table[2] - r.table[1]);
   }
 };
 
@@ -129,8 +130,8 @@ ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
   return {r.table[0], stride};
 }
 ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows) {
-  const i64 stride = rows > 2 ? r.table[2] - r.table[1] : r.table[3] - r.table[0];
-  const bool all = r.table[3] - r.table[0] == r.last * stride && (rows < 3 || r.table[1] - r.table[0] == stride);
+  const i64 stride = rows > 2 ? r.table[2] - r.table[1] : Even::end(r) - r.table[0];
+  const bool all = Even::end(r) - r.table[0] == r.last * stride && (rows < 3 || r.table[1] - r.table[0] == stride);
   return {all ? r.table[0] : nullptr, stride};
 }
 
@@ -219,7 +220,7 @@ void amx_rows(int rows, const bf16* const* table, i64 tall, i64 segments, i64 le
 void amx_even(int rows, const bf16* const* table, i64 tall, i64 segments, i64 length, const bf16* b, float* out, Ahead ahead) {
   using namespace amx;
   const char* const* at = reinterpret_cast<const char* const*>(table);
-  sum_rows<Pairs>(rows, tall, segments, length * 2, b, out, nullptr, ahead, [&](i64 s) { return Even{at + s * 4, rows - 1}; });
+  sum_rows<Pairs>(rows, tall, segments, length * 2, b, out, nullptr, ahead, [&](i64 s) { return Even{at + s * agreed::EVEN_ENTRIES, rows - 1}; });
 }
 
 void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments, i64 length, const uint8_t* b, int columns,

@@ -3,6 +3,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "agreed.h"
+
 namespace onnxfuse {
 
 typedef int64_t i64;

@@ -32,7 +32,8 @@ template <class F> ONNXFUSE_INLINE void for_lanes(i64 begin, i64 end, F f) {
 // The same with `Ways` iterations side by side, for folds whose sums would wait for each other: f(j, lanes, way).
 template <int Ways, class F> ONNXFUSE_INLINE void for_lanes_ways(i64 begin, i64 end, F f) {
   i64 j = begin;
-  if constexpr (Ways == 4) {
+  if constexpr (Ways == agreed::CARRIED) {
+    static_assert(Ways == 4, "so many calls are written out");
 #pragma GCC unroll 1
     for (; j + 4 * LANES <= end; j += 4 * LANES) {
       f(j, All{}, Way<0>{});
@@ -62,7 +63,7 @@ template <int G, class T, class L> ONNXFUSE_INLINE vec<T> group_lanes(const T* p
 }
 // Every S-th of the elements of S vectors side by side.
 template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
-  static_assert(2 <= S && S <= 4, "more would be as many loads as lanes");
+  static_assert(2 <= S && S <= agreed::FARTHEST, "more would be as many loads as lanes");
 #if defined(__clang__)
   V r{};
 #pragma clang loop unroll(full)
@@ -274,21 +275,21 @@ struct Parts {
   i64 tasks() const { return outer * inner; }
 };
 
-// Tasks of about 10 us of `picoseconds` each, as many for every core and at most 16. The first axis is divided first, into
-// equal parts where it is short; the second only where that gives less than 4 tasks a core, since they may repeat work.
+// Tasks of about TASK of `picoseconds` each, as many for every core and at most TASKS. The first axis is divided first, into
+// equal parts where it is short; the second only where that gives less than PLENTY tasks a core: they may repeat work.
 ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
   if (first <= 0 || second <= 0) return Parts{0, 0};
-  i64 wanted = picoseconds / 10000000, most = 16 * (i64)cores;
+  i64 wanted = picoseconds / agreed::TASK, most = agreed::TASKS * (i64)cores;
   wanted = cores == 1 || wanted < 2 ? 1 : least((wanted + cores - 1) / cores * cores, most);
   i64 outer = least(wanted, first);
   if (outer > 1 && first % outer && first <= most) outer = first;
-  return Parts{outer, outer >= 4 * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
+  return Parts{outer, outer >= agreed::PLENTY * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
 }
 
 // Tasks that each read all weights: one for every core.
 ONNXFUSE_INLINE Parts few_parts_of(int cores, i64 picoseconds, i64 first) {
   if (first <= 0) return Parts{0, 0};
-  return Parts{picoseconds < 20000000 ? 1 : least(cores, first), 1};
+  return Parts{picoseconds < 2 * (i64)agreed::TASK ? 1 : least(cores, first), 1};
 }
 
 ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts, i64 step = 1) {
@@ -300,7 +301,7 @@ struct Slots {
   char* base;
   size_t bytes;
   int count;
-  unsigned char busy[256];
+  unsigned char busy[agreed::SLOTS];
 
   char* claim(int* slot) {
     for (;;)
@@ -320,6 +321,6 @@ ONNXFUSE_INLINE bool same_shape(const Tensor& t, const i64* want, int rank) {
   return true;
 }
 
-constexpr size_t rounded(size_t bytes) { return (bytes + 63) / 64 * 64; }
+constexpr size_t rounded(size_t bytes) { return (bytes + agreed::ALIGNMENT - 1) / agreed::ALIGNMENT * agreed::ALIGNMENT; }
 
 } }  // namespace onnxfuse

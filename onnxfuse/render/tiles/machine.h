@@ -8,8 +8,6 @@
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
-enum { NOTHING, MULTIPLY_ADD, READ, WAIT };  // what the first number of the input asks for
-
 constexpr i64 STEPS = 4000, CHAINS = 24;  // 24 different chains: equal ones would be merged by the compiler
 constexpr i64 FLOPS = STEPS * CHAINS * 2 * LANES;  // of a task
 
@@ -67,21 +65,21 @@ inline const char* run_measure(Host* host, const Tensor* inputs) {
   const i64 dims[1] = {2};
   double* out = static_cast<double*>(host->output(host, 0, dims, 1));
   if (!out) return "no memory for an output";
-  Work work{nullptr, what == READ ? bytes / tasks / 4 : 0, repeats, {}};
-  if (what == READ) {
+  Work work{nullptr, what == agreed::READ ? bytes / tasks / 4 : 0, repeats, {}};
+  if (what == agreed::READ) {
     work.data = static_cast<float*>(host->scratch(host, size_t(bytes)));
     if (!work.data) return "no memory for scratch";
     host->parallel(host, size_t(tasks), fill, &work);
     host->parallel(host, size_t(tasks), read, &work);
   }
   double begin = now();
-  if (what == MULTIPLY_ADD)
+  if (what == agreed::MULTIPLY_ADD)
     for (i64 i = 0; i < repeats; i++) host->parallel(host, size_t(tasks), multiply_add, &work);
-  if (what == READ) host->parallel(host, size_t(tasks), read, &work);
-  if (what == WAIT)
+  if (what == agreed::READ) host->parallel(host, size_t(tasks), read, &work);
+  if (what == agreed::WAIT)
     for (i64 i = 0; i < repeats; i++) host->parallel(host, size_t(tasks), nothing, &work);
   out[0] = now() - begin;
-  out[1] = what == MULTIPLY_ADD ? double(FLOPS * tasks * repeats) : double(work.count * 4 * tasks * repeats);
+  out[1] = what == agreed::MULTIPLY_ADD ? double(FLOPS * tasks * repeats) : double(work.count * 4 * tasks * repeats);
   return nullptr;
 }
 

@@ -206,11 +206,11 @@ ONNXFUSE_INLINE vf exp_(vf x) {
   return exp_clamped(max_(splat<float>(-104.0f), x));
 }
 
-// exp(x) for x <= 88 or NaN, as a share of a sum: 0 below exp(-87), since subnormals make whatever is done with them many
+// exp(x) for x <= 88 or NaN, as a share of a sum: 0 below exp(LEAST_POWER), since subnormals make whatever is done with them many
 // times slower. What is left has an exponent of its own, so that powers of two are added to bits.
 ONNXFUSE_INLINE vf exp_or_zero_(vf x) {
 #if ONNXFUSE_AVX512
-  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+  const __mmask16 counts = _mm512_cmp_ps_mask((__m512)x, _mm512_set1_ps(agreed::LEAST_POWER), _CMP_NLT_UQ);
   SixteenthOfExponent s = sixteenth_of_exponent(x);
   __m512i low = _mm512_permutexvar_epi32(_mm512_castps_si512(s.shifted), _mm512_load_si512(SIXTEENTHS_LESS_INDEX));
   __m512 power = _mm512_castsi512_ps(_mm512_add_epi32(low, _mm512_slli_epi32(_mm512_castps_si512(s.shifted), 19)));
@@ -218,7 +218,7 @@ ONNXFUSE_INLINE vf exp_or_zero_(vf x) {
 #else
   vf n = nearest(x * 1.44269504f);
   vf p = exp_of_rest((x - n * LN2_HIGH) - n * LN2_LOW);
-  return select(lt(x, splat<float>(-87.0f)), vf{}, p * bits_as<vf>((convert<int32_t>(n) + 127) << 23));
+  return select(lt(x, splat<float>(agreed::LEAST_POWER)), vf{}, p * bits_as<vf>((convert<int32_t>(n) + 127) << 23));
 #endif
 }
 
@@ -422,7 +422,7 @@ ONNXFUSE_FLOAT_OF_VECTOR(exp_) ONNXFUSE_FLOAT_OF_VECTOR(exp_or_zero_) ONNXFUSE_F
 ONNXFUSE_FLOAT_OF_VECTOR(erf_) ONNXFUSE_FLOAT_OF_VECTOR(sigmoid_) ONNXFUSE_FLOAT_OF_VECTOR(softplus_)
 ONNXFUSE_FLOAT_OF_VECTOR(sin_) ONNXFUSE_FLOAT_OF_VECTOR(cos_)
 ONNXFUSE_DOUBLE_BY_LIBM(exp_, __builtin_exp(x))
-ONNXFUSE_DOUBLE_BY_LIBM(exp_or_zero_, x < -87 ? 0 : __builtin_exp(x))
+ONNXFUSE_DOUBLE_BY_LIBM(exp_or_zero_, x < agreed::LEAST_POWER ? 0 : __builtin_exp(x))
 ONNXFUSE_DOUBLE_BY_LIBM(log_, __builtin_log(x))
 ONNXFUSE_DOUBLE_BY_LIBM(tanh_, __builtin_tanh(x))
 ONNXFUSE_DOUBLE_BY_LIBM(erf_, __builtin_erf(x))

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "agreed.h"
+
 namespace onnxfuse {
 namespace ort {
 
@@ -24,7 +26,7 @@ struct Base {
   const char* (*version)();          // such as "1.31.1"
 };
 
-enum { kAbiVersion = 18, kFastShapeVersion = 24 };
+enum { kAbiVersion = agreed::ABI_VERSION, kFastShapeVersion = 24 };
 enum ErrorCode { kFail = 1, kInvalidArgument = 2 };
 
 template <int Number, class Signature>

@@ -35,7 +35,7 @@ struct Feature {
 };
 
 #if defined(__x86_64__) || defined(__i386__)
-const uint64_t kTileData = 1u << 18;  // XCR0: AMX tile data, which Linux grants on request only
+const uint64_t kTileData = 1u << agreed::TILE_DATA;  // XCR0: AMX tile data, which Linux grants on request only
 
 inline bool cpu_bit(unsigned leaf, unsigned subleaf, int reg, int bit) {
   unsigned r[4] = {0, 0, 0, 0};
@@ -51,8 +51,7 @@ inline uint64_t saved_state() {
 
 inline bool tiles_granted() {
 #if defined(__linux__) && defined(SYS_arch_prctl)
-  const int kRequestPermission = 0x1023, kTileFeature = 18;
-  return syscall(SYS_arch_prctl, kRequestPermission, kTileFeature) == 0;
+  return syscall(SYS_arch_prctl, agreed::REQUEST_PERMISSION, agreed::TILE_DATA) == 0;
 #else
   return false;
 #endif
@@ -154,7 +153,7 @@ inline void* call_output(Host* host, int index, const i64* dims, int rank) {
 
 inline void* call_scratch(Host* host, size_t bytes) {
   Call* call = static_cast<Call*>(host);
-  const size_t kAlign = 64;
+  const size_t kAlign = agreed::ALIGNMENT;
   if (call->block || bytes > SIZE_MAX - kAlign) return nullptr;
   if (!call->good(ort::AllocatorAlloc(runtime.api)(call->instance->allocator, bytes + kAlign, &call->block)) || !call->block)
     return nullptr;
@@ -269,10 +268,10 @@ inline void describe(Op* op, const Kernel* kernel) {
   op->abi.destroy = op_destroy;
 }
 
-// The session config entry `onnxfuse.disable`: "1", or names of kernels with commas between them, to be run as function
+// The session config entry DISABLE: "1", or names of kernels with commas between them, to be run as function
 // bodies; empty where there is none. The size counts the final zero.
 inline const char* switched_off(ort::Api api, const ort::SessionOptions* options) {
-  const char* key = "onnxfuse.disable";
+  const char* key = agreed::DISABLE;
   int there = 0;
   char* text = nullptr;
   size_t size = 0;
@@ -308,18 +307,18 @@ struct Words {
 // Whether options have heard of a domain. Equal kernels of another model's library serve both models.
 inline bool told(ort::Api api, const ort::SessionOptions* options, const char* domain) {
   Words key;
-  key << domain << ".status";
+  key << domain << agreed::STATUS;
   int there = 0;
   if (ort::Status* failed = ort::HasSessionConfigEntry(api)(options, key.text, &there)) ort::ReleaseStatus(api)(failed);
   return there != 0;
 }
 
-// The session config entry `DOMAIN.status` says whether kernels run. A library that steps aside also has the runtime log
+// The session config entry of a domain, with STATUS behind it, says whether kernels run. A library that steps aside also has the runtime log
 // it: there is no logger yet, but an entry that is set again is reported as a warning, with its old value.
 inline void tell(ort::Api api, ort::SessionOptions* options, const char* domain, const char* status, bool log) {
   if (told(api, options, domain)) return;
   Words key;
-  key << domain << ".status";
+  key << domain << agreed::STATUS;
   for (int i = 0; i < 1 + log; ++i)
     if (ort::Status* failed = ort::AddSessionConfigEntry(api)(options, key.text, status)) ort::ReleaseStatus(api)(failed);
 }
@@ -377,9 +376,9 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   return status;
 }
 
-// The first variant that this machine can run, -1 without one. The environment variable ONNXFUSE_ISA allows one name only.
+// The first variant that this machine can run, -1 without one. The environment variable ISA allows one name only.
 inline int best_variant(const Registration& r) {
-  const char* only = getenv("ONNXFUSE_ISA");
+  const char* only = getenv(agreed::ISA);
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
     if (only && *only && strcmp(only, v.name) != 0) continue;
@@ -390,7 +389,7 @@ inline int best_variant(const Registration& r) {
 
 // What keeps this machine from running any variant.
 inline void say_why(const Registration& r, Words* words) {
-  const char* only = getenv("ONNXFUSE_ISA");
+  const char* only = getenv(agreed::ISA);
   const char* missing = nullptr;
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
@@ -399,7 +398,7 @@ inline void say_why(const Registration& r, Words* words) {
       if (!cpu_has(v.features[k])) missing = v.features[k].name;
   }
   if (missing) *words << "this processor lacks " << missing;
-  else *words << "the environment variable ONNXFUSE_ISA allows " << only << " alone";
+  else *words << "the environment variable " << agreed::ISA << " allows " << only << " alone";
 }
 
 // Success without a registration is an answer too: the runtime then runs the function bodies.
@@ -426,7 +425,7 @@ inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Ba
   if (*without)
     if (ort::Status* status = make_domain(r, variant, without, &domain)) return status;
   if (ort::Status* status = ort::AddCustomOpDomain(api)(options, domain)) return status;
-  words << "kernels for " << r.variants[variant].name;
+  words << agreed::REGISTERED << r.variants[variant].name;
   tell(api, options, r.domain, words.text, false);
   return nullptr;
 }

@@ -8,12 +8,8 @@
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
-#if defined(__aarch64__)
-constexpr int TALL = 12;  // rows of a tile at most
-#else
-constexpr int TALL = LANES == 16 ? 14 : LANES == 8 ? 6 : 4;
-#endif
-constexpr int ACROSS = 2 * LANES;  // columns of a register tile
+constexpr int TALL = agreed::tile_rows(LANES);         // rows of a tile at most
+constexpr int ACROSS = agreed::TILE_VECTORS * LANES;  // columns of a register tile
 
 // Columns of a packed weight panel: those of a register tile, or of several side by side where a machine with wider vectors
 // shares the weights.
@@ -27,11 +23,11 @@ constexpr int MOST = PANEL > TALL ? PANEL : TALL;  // rows that are packed at a 
 
 // Steps of the sum that lie side by side in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
 // Not by specializations, which clang would define anew in each object.
-template <class T> constexpr int STEPS = is_same<T, bf16> ? 2 : is_same<T, int8_t> || is_same<T, uint8_t> ? 4 : 1;
+template <class T> constexpr int STEPS =
+    is_same<T, bf16> ? agreed::PAIR : is_same<T, int8_t> || is_same<T, uint8_t> ? agreed::QUAD : 1;
 
 // Zeros that stand for the padding of a convolution.
-constexpr int ZERO_ROW = 4096;
-extern const float ZEROS[ZERO_ROW];
+extern const float ZEROS[agreed::ZERO_ROW];
 
 // What a thread should read next: bytes that are spread over the steps of this tile's sum, and fetched to L2.
 struct Ahead {

@@ -82,8 +82,8 @@ void even_tile(const Left* const* table, i64 segments, i64 length, const Right* 
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
-  for (i64 s = 0; s < segments; s++, table += 4) {
-    const Left *first = table[0], *last = table[3], *p[BASES + 1];
+  for (i64 s = 0; s < segments; s++, table += agreed::EVEN_ENTRIES) {
+    const Left *first = table[0], *last = table[agreed::EVEN_ENTRIES - 1], *p[BASES + 1];
     const i64 stride = table[2] - table[1];
 #pragma GCC unroll 16
     for (int i = 0; i < BASES; i++) p[i] = table[1] + 3 * i * stride;
@@ -226,7 +226,7 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 // What tiles of every kind share.
 #define ONNXFUSE_SHARED                                                            \
   namespace onnxfuse { inline namespace ONNXFUSE_ISA {                             \
-  alignas(64) const float ZEROS[ZERO_ROW] = {};                                    \
+  alignas(64) const float ZEROS[agreed::ZERO_ROW] = {};                                    \
   void tile_places(int rows, const float* a, i64 depth, const float* b, float* out, int columns) { \
     with_rows<TALL>(rows, [&](auto n) {                                            \
       for (int j = 0; j < columns; j += ACROSS) {                                  \

@@ -8,6 +8,8 @@
 #pragma once
 #include <cstdint>
 #include <cstring>
+
+#include "agreed.h"
 #if defined(__x86_64__) || defined(__i386__)
 #include <immintrin.h>
 #endif
@@ -49,7 +51,7 @@
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 constexpr int LANES = ONNXFUSE_LANES;
-static_assert(LANES == 4 || LANES == 8 || LANES == 16, "ONNXFUSE_LANES is 4, 8 or 16");
+static_assert(LANES == 4 || LANES == 8 || LANES == agreed::WIDEST, "ONNXFUSE_LANES is 4, 8 or 16");
 
 struct f16 { uint16_t bits; };   // IEEE half, storage only
 struct bf16 { uint16_t bits; };  // the upper half of a float, storage only

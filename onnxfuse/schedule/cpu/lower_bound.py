@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import ceil, prod
 
-from onnxfuse.cost import few_parts_of, number
+from onnxfuse.cost import number
 from onnxfuse.cost.count import CALL, SEGMENT
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.ir.indexing import product
+from onnxfuse.ir.tasks import few_parts_of
 from onnxfuse.schedule.cpu.winograd import STEP, Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu

@@ -8,9 +8,9 @@ from onnxfuse.ir.index import ONE, Axis, Index, axes_of, floor_div
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.products import SINGLE, Product
 from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.tile import ZERO_ROW
 
 MOST_SEGMENTS = 64  # of a row that a tile reads
-ZERO_ROW = 4096  # of tile.h: elements of padding that a row pointer may stand for
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import product, substitute, transform
 from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceScope, Stmt, Store, When, statements
+from onnxfuse.ir.lanes import CARRIED
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
 from onnxfuse.schedule.nests.subranges import parted
@@ -23,7 +24,7 @@ from onnxfuse.schedule.nests.subranges import parted
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
 _ROUNDS = frozenset(("snap", "round", "floor", "ceil"))
-CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that four are carried
+CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that several are carried
 
 
 @dataclass(slots=True)
@@ -175,7 +176,7 @@ class Writer:
             closed += self._folded(piece, names, level)
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
-        ways = 4 if sum(cost(b) for b in x.body) < CHEAP else 1
+        ways = CARRIED if sum(cost(b) for b in x.body) < CHEAP else 1
         scope: ReduceScope = "serial"
         if not any(loop.kind == "vector" for loop in self.loops[:level]) and _has_vector(closed):
             scope = "lane"

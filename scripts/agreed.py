@@ -1,0 +1,20 @@
+"""Writes onnxfuse/render/tiles/agreed.h: what C++ and Python have to agree on, as Python has it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from onnxfuse.render.agreed import header
+
+OUT = Path(__file__).resolve().parents[1] / "onnxfuse" / "render" / "tiles" / "agreed.h"
+
+
+def main() -> int:
+    """0; the file is written anew."""
+    OUT.write_text(header(), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
