@@ -35,7 +35,7 @@ from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import feed_limits, feeds
-from onnxfuse.schedule.passes.driver import unchecked, verified
+from onnxfuse.schedule.passes.driver import verified
 
 
 def load(context: Context, calls: Calls, b: Build) -> Build:
@@ -247,7 +247,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
                 lowered, layouts, graph.constants, target, half, held,
                 winograd=context.options.winograd is not False,
                 exchange=len(context.targets) == 1,
-                check=verified if context.strict else unchecked,
+                check=verified,
             )
             for target in context.targets
         ]  # fmt: skip
