@@ -160,7 +160,7 @@ def meaning(family: str) -> tuple[str, ...]:
 
 
 def spelled(flags: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
-    """A target's flags, which rows of `TARGETS` spell as gcc does, as another family spells them."""
+    """A target's flags, which rows of machine classes spell as gcc does, as another family spells them."""
     if toolchain.family != "zig":
         return tuple(flags)
     where = ("-target", f"{toolchain.machine}-linux-gnu.{_ZIG_GLIBC}") if sys.platform == "linux" else ()
