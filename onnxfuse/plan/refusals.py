@@ -10,7 +10,7 @@ from onnxfuse.ir.group import Group
 from onnxfuse.plan.alone import is_small_product, left_alone
 from onnxfuse.plan.kinds import Kind
 
-BEST = "--strategy best joins them"
+ANCHORS = "--strategy anchors joins them"
 _MOST_BETWEEN = 3  # nodes that somebody could take out
 
 
