@@ -19,7 +19,8 @@ def _option(
 
 
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
-STRATEGIES = ("anchors", "none", "nnvm", "dnnfusion")
+BEST = "best"  # the cheapest cover from what all others propose
+STRATEGIES = ("anchors", "none", "nnvm", "dnnfusion", "priority", BEST)
 PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 

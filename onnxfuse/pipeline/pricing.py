@@ -24,7 +24,8 @@ def costing(context: Context, calls: Calls) -> Costing:
     backend = context.backend
     return Costing(
         kernel=partial(_kernel, context, calls),
-        machines=_machines(context),
+        machines=(machines := _machines(context)),
+        shown=min(1, len(machines) - 1),
         kernel_cost=backend.kernel_cost,
         group_seconds=backend.group_seconds,
         memory=context.memory,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from onnxfuse.config import Options
+from onnxfuse.config import BEST, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ops.spec import Table
@@ -16,12 +16,10 @@ from onnxfuse.plan.integers import integer_nodes, with_own_decoders
 from onnxfuse.plan.kinds import Kind, decoded_weights, kind_of
 from onnxfuse.plan.legality import CPU, Legality
 from onnxfuse.plan.once import computed_once
+from onnxfuse.plan.planner import Planner
 from onnxfuse.plan.price import Costing
-from onnxfuse.plan.refusals import about, known_beforehand
-from onnxfuse.plan.scope import Scope
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.refusals import known_beforehand
 from onnxfuse.plan.storage_types import held_in
-from onnxfuse.plan.strategies import STRATEGIES
 from onnxfuse.plan.ties import coded_functions
 
 
@@ -42,19 +40,11 @@ def plan(
     theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
     decisions.extend(theirs.values())
     kinds = {i: k for i, k in kinds.items() if i not in theirs}
-    left: set[str] = set()
-    while True:
-        free = {i: k for i, k in kinds.items() if graph.nodes[i].name not in left}
-        scope = Scope.of(graph, free, rows, options, legality)
-        made, dropped = scope.finished(STRATEGIES[options.strategy](Space(scope, costing)))
-        # a node that stays needs its shape inputs after all: then those values are read again
-        again = {name for d in dropped for name in d.nodes}
-        if not again:
-            held = held_in(made.graph, made.groups, options, legality.targets(options.arch), legality.stores)
-            decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
-            return replace(made, decisions=tuple(decisions), held=held)
-        decisions += [*dropped, *about(made.decisions, again)]
-        left |= again
+    planner = Planner(graph, kinds, rows, options, legality, costing)
+    made = planner.best() if options.strategy == BEST else planner.made(options.strategy)
+    held = held_in(made.graph, made.groups, options, legality.targets(options.arch), legality.stores)
+    decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
+    return replace(made, decisions=tuple(decisions), held=held)
 
 
 def _kinds(

@@ -15,7 +15,7 @@ from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.scope import Members, Scope
 
-TOLD_APART = 4096  # bytes of a constant whose elements may decide how it is read: indices, axes, scales
+TOLD_APART = 4096, 64  # bytes of a constant of integers, of numbers, whose elements may decide how it is read
 
 Form = Hashable
 
@@ -60,6 +60,6 @@ class Forms:
 
 
 def _digest(constant: Constant) -> Hashable:
-    if constant.bytes > TOLD_APART:
+    if constant.bytes > TOLD_APART[constant.dtype.floating]:
         return constant.shape
     return hashlib.sha256(constant.load().tobytes()).hexdigest()

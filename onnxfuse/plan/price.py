@@ -40,11 +40,13 @@ class Memory:
 class Costing:
     """What prices are made of, from the rooms behind this one: how a group becomes a kernel, and predictions.
 
-    `machines` are those that a kernel may run on: numbers of cores. What was priced is kept in `memory`.
+    `machines` are those that a kernel may run on: numbers of cores; one of them is `shown`. What was priced is kept in
+    `memory`.
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
     machines: Sequence[Any]
+    shown: int
     kernel_cost: Callable[[Kernel, Any, Iterable[str], float, Mapping[str, int]], Cost | None]
     group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], Any, float], float]
     memory: Memory
@@ -67,6 +69,11 @@ class Prices:
     def points(self) -> int:
         """At how many machines and sizes there are prices."""
         return len(self.sizes) * len(self.costing.machines)
+
+    @property
+    def shown(self) -> int:
+        """The point whose seconds are told."""
+        return len(self.sizes) // 2 * len(self.costing.machines) + self.costing.shown
 
     def of(self, nodes: Set) -> Seconds | None:
         """Seconds of a legal set as a kernel whose neighbours are kernels too; None where there is none, or unknown."""

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Decision, Graph, Node
-from onnxfuse.ir.group import Group, Plan, group_of
+from onnxfuse.ir.group import Candidate, Group, Plan, group_of
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.alive import alive
 from onnxfuse.plan.alone import spared, stays
@@ -26,12 +26,14 @@ Members = tuple[int, ...]  # positions of nodes, in order
 class Cover:
     """Disjoint groups of nodes by position, and what was refused on the way to them.
 
-    Where prices `decided`, nodes in no group were left to the runtime on purpose, and small groups were meant.
+    Where prices `decided`, small groups were meant, and nodes were left to the runtime for a reason, which is `left`.
     """
 
     groups: tuple[Members, ...]
     decisions: tuple[Decision, ...] = ()
     decided: bool = False
+    left: tuple[Decision, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +93,8 @@ class Scope:
         """The plan of a cover, and why some of its nodes ended up in no group."""
         groups, dropped = self._worthwhile(cover)
         kept = layouts_of(self.graph, groups, self.by_name)
-        return Plan(self.graph, tuple(groups), kept, cover.decisions), dropped
+        made = Plan(self.graph, tuple(groups), kept, cover.decisions, candidates=cover.candidates)
+        return made, [*cover.left, *dropped]
 
     def _worthwhile(self, cover: Cover) -> tuple[list[Group], list[Decision]]:
         """Groups in an order in which each comes after those that it reads from; no small ones but those meant."""

@@ -10,6 +10,7 @@ from onnxfuse.plan.strategies.anchors import anchors
 from onnxfuse.plan.strategies.dnnfusion import dnnfusion
 from onnxfuse.plan.strategies.nnvm import nnvm
 from onnxfuse.plan.strategies.none import none
+from onnxfuse.plan.strategies.priority import priority
 
 __all__ = ("STRATEGIES",)
 
@@ -18,4 +19,5 @@ STRATEGIES: Mapping[str, Callable[[Space], Cover]] = {
     "none": none,
     "nnvm": nnvm,
     "dnnfusion": dnnfusion,
+    "priority": priority,
 }
