@@ -20,7 +20,7 @@ def _option(
 
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
 BEST = "best"  # the cheapest cover from what all others propose
-STRATEGIES = ("anchors", "none", "nnvm", "dnnfusion", "priority", BEST)
+STRATEGIES = ("anchors", "none", "nnvm", "dnnfusion", "stitch", "astitch", "priority", BEST)
 PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 

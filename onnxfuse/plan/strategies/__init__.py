@@ -7,10 +7,12 @@ from collections.abc import Callable, Mapping
 from onnxfuse.plan.scope import Cover
 from onnxfuse.plan.space import Space
 from onnxfuse.plan.strategies.anchors import anchors
+from onnxfuse.plan.strategies.astitch import astitch
 from onnxfuse.plan.strategies.dnnfusion import dnnfusion
 from onnxfuse.plan.strategies.nnvm import nnvm
 from onnxfuse.plan.strategies.none import none
 from onnxfuse.plan.strategies.priority import priority
+from onnxfuse.plan.strategies.stitch import stitch
 
 __all__ = ("STRATEGIES",)
 
@@ -19,5 +21,7 @@ STRATEGIES: Mapping[str, Callable[[Space], Cover]] = {
     "none": none,
     "nnvm": nnvm,
     "dnnfusion": dnnfusion,
+    "stitch": stitch,
+    "astitch": astitch,
     "priority": priority,
 }
