@@ -6,8 +6,9 @@ build is the same on every machine; what nobody may schedule any more has no pri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import exp, log
 from typing import Any, TypeAlias
 
 from onnxfuse.cost import Cost, number, symbols_at
@@ -47,7 +48,7 @@ class Costing:
     kernel: Callable[[Group, Plan], Kernel | Decision]
     machines: Sequence[Any]
     shown: int
-    kernel_cost: Callable[[Kernel, Any, Iterable[str], float, Mapping[str, int]], Cost | None]
+    kernel_cost: Callable[[Kernel, Any, Container[str], float, Mapping[str, int]], Cost | None]
     group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], Any, float], float]
     memory: Memory
 
@@ -175,7 +176,4 @@ def summed(parts: Iterable[Seconds], points: int) -> Seconds:
 
 def mean_ratio(one: Seconds, other: Seconds) -> float:
     """How many times as long one takes as the other: the geometric mean over all points."""
-    product = 1.0
-    for a, b in zip(one, other, strict=True):
-        product *= a / b
-    return product ** (1 / max(len(one), 1))
+    return exp(sum(log(a / b) for a, b in zip(one, other, strict=True)) / max(len(one), 1))

@@ -7,6 +7,7 @@ Nodes are in topological order, so that whatever is decided in two regions, they
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from onnxfuse.plan.legal import Set
 from onnxfuse.plan.scope import Scope
@@ -20,7 +21,7 @@ def regions_of(scope: Scope, standing: Iterable[Set]) -> list[Set]:
     found: list[Set] = []
     begin = 0
     atoms = _atoms(_crossing(scope), standing)
-    for before, end in zip(atoms, atoms[1:], strict=False):
+    for before, end in pairwise(atoms):
         if end - begin > MOST and before > begin:
             found.append(_run(begin, before))
             begin = before

@@ -1,4 +1,4 @@
-"""The graph as strategies see it: nodes that may be fused, their neighbours, and the plan that a cover of it becomes."""
+"""The graph as strategies see it: nodes that may be fused, their neighbours, and the plan that a cover becomes."""
 
 from __future__ import annotations
 
@@ -107,9 +107,7 @@ class Scope:
             return groups, dropped
         shared = layouts_of(self.graph, groups, self.by_name)
         kept = [
-            g
-            for g in groups
-            if stays(g, self.graph, self.by_name, shared, least, spared(g, self.whole, self.graph))
+            g for g in groups if stays(g, self.graph, self.by_name, shared, least, spared(g, self.whole, self.graph))
         ]
         few = too_few([g for g in groups if g not in kept], self.graph, self.by_name, least)
         return kept, [*dropped, *few]

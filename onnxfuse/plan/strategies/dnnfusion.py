@@ -1,9 +1,9 @@
 """Fusion as DNNFusion plans it (PLDI 2021, listing 1): seeds that grow, by a table of mapping types.
 
 A seed is a one-to-one operator, that of the smallest result first. Its block grows over what reads it, one operator
-after the other, and then over what it reads. For each pair of block and operator the table of 25 cells (`classify`)
-has a verdict: green is fused, red is not, and yellow is fused where the price of the block with it is no more than those
-of both apart, which stands for the published profile. The paper has no test for cycles; here the laws have one.
+after the other, and then over what it reads. For each pair of block and operator the table of 25 cells (`classify`) has
+a verdict: green is fused, red is not, and yellow is fused where the price of the block with it is no more than those of
+both apart, which stands for the published profile. The paper has no test for cycles; here the laws have one.
 """
 
 from __future__ import annotations

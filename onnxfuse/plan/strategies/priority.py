@@ -18,7 +18,6 @@ from onnxfuse.plan.price import Seconds, mean_ratio, summed
 from onnxfuse.plan.scope import Cover
 from onnxfuse.plan.space import Space
 
-
 TIE = 0.03  # part of their time that groups have to save together: predictions of equal plans differ by less
 
 

@@ -54,7 +54,7 @@ class _Explorer:
     def __init__(self, space: Space) -> None:
         self.space = space
         target = space.scope.legality.targets(space.scope.options.arch)[0]
-        self.byte = 1e-9 / target.bandwidth
+        self.byte: float = 1e-9 / target.bandwidth
         self.known: dict[Set, float | None] = {}
 
     def patterns(self) -> dict[int, Sequence[_Pattern]]:
