@@ -20,20 +20,22 @@ def nnvm(space: Space) -> Cover:
     group = {i: 1 << i for i in space.order}
     refused: list[Decision] = []
     for i in reversed(space.order):
-        if not _elementwise(space, i) or space.is_given(i) or len(space.readers(i)) != 1:
+        if not _elementwise(space, i):
             continue
-        (reader,) = space.readers(i)
-        if not space.is_free(reader):
+        readers = [r for r in space.readers(i) if space.is_free(r)]
+        refused += [_strange(space, i, r) for r in readers if not _elementwise(space, r)]
+        if space.is_given(i) or len(space.readers(i)) != 1 or not all(_elementwise(space, r) for r in readers):
             continue
-        if not _elementwise(space, reader):
-            names = (space.scope.nodes[i].name, space.scope.nodes[reader].name)
-            refused.append(Decision("E-TYPE", names, f"{space.scope.nodes[reader].op} is not elementwise", ANCHORS))
-            continue
-        joined = group[i] | group[reader]
+        joined = group[i] | sum(group[r] for r in readers)
         if space.legal.allows(joined):
             group |= {at: joined for at in space.order if joined >> at & 1}
     cover = space.cover(list(dict.fromkeys(group.values())))
     return Cover(cover.groups, tuple(refused))
+
+
+def _strange(space: Space, node: int, reader: int) -> Decision:
+    first, second = space.scope.nodes[node], space.scope.nodes[reader]
+    return Decision("E-TYPE", (first.name, second.name), f"{second.op} is not elementwise", ANCHORS)
 
 
 def _elementwise(space: Space, node: int) -> bool:
