@@ -90,3 +90,10 @@ class Planner:
 
 def _seconds(made: Plan, space: Space) -> Seconds | None:
     return space.prices.plan(made) if space.prices is not None else None
+
+
+def predicted(made: Plan, options: Options, legality: Legality, costing: Costing) -> Seconds | None:
+    """Seconds of a plan, nodes that stay with the runtime included, at each point; None where a kernel has no price."""
+    graph = made.graph
+    scope = Scope(graph, graph, {}, [n.reads for n in graph.nodes], options, legality)
+    return _seconds(made, Space(scope, costing))
