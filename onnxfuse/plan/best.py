@@ -103,7 +103,7 @@ class _Choosing:
         at = self.prices.shown
         if kernel is None or runtime is None:
             return Decision("E-COST", (n.name,), f"nobody knows what {n.op} takes as a kernel", BUDGET)
-        said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} in the runtime, as predicted"
+        said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} at most in the runtime"
         return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
 
     def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
