@@ -7,7 +7,7 @@ tells (`price.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from onnxfuse.ir.graph import Decision
@@ -99,6 +99,24 @@ class Legal:
             said = "the group would depend on itself through nodes outside"
             return Decision("E-CYCLE", names, said, cut(through, ()))
         return None
+
+    def circular(self, whole: Set, own: Mapping[int, Set]) -> bool:
+        """Whether a set would depend on itself through groups that do not depend on each other in a circle.
+
+        `own` has the group of each node that is in one.
+        """
+        wanted = self.makers(whole)
+        seen, pending = whole, self.readers(whole)
+        while pending:
+            i = (pending & -pending).bit_length() - 1
+            group = own.get(i, 1 << i) & ~whole
+            if group & wanted:
+                return True
+            seen |= group
+            if group & -group < wanted:  # else all that it leads to comes later
+                pending |= self.readers(group)
+            pending &= ~seen
+        return False
 
     def acyclic(self, groups: Iterable[Set]) -> bool:
         """Whether disjoint groups depend on each other in one direction only, also over several of them."""

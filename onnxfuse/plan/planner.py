@@ -14,6 +14,7 @@ from onnxfuse.ir.group import Plan
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.best import composed
 from onnxfuse.plan.kinds import Kind
+from onnxfuse.plan.legal import set_of
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.price import Costing, Seconds, mean_ratio
 from onnxfuse.plan.refusals import about
@@ -80,12 +81,18 @@ class Planner:
         return self._covers[name, left]
 
     def _composed(self, left: Left) -> Cover:
-        """The cover that is put together from those of all strategies; that of anchors where there are no prices."""
-        if self._space(left).prices is None:
+        """The cover that is put together from those of strategies; that of anchors where there are no prices.
+
+        What they propose is priced at once: those that ask for most prices come last, if the budget lasts.
+        """
+        space, covers = self._space(left), dict[str, Cover]()
+        if space.prices is None:
             return self._cover("anchors", left)
-        return composed(self._space(left), {name: self._cover(name, left) for name in STRATEGIES}) or self._cover(
-            "anchors", left
-        )
+        for name in STRATEGIES:
+            covers[name] = self._cover(name, left)
+            for group in covers[name].groups:
+                space.seconds(set_of(group))
+        return composed(space, covers) or covers["anchors"]
 
 
 def _seconds(made: Plan, space: Space) -> Seconds | None:

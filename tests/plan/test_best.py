@@ -106,7 +106,7 @@ def test_the_gap_to_trying_everything() -> None:
     """Over small random graphs: by how much more time is predicted than for the best of all covers."""
     gaps = []
     for seed in range(6):
-        graph = drawn(seed, 7)
+        graph = drawn(seed, 6)
         space = space_of(graph)
         assert space.prices is not None
         unit = space.prices.plan(planned(graph, "anchors", space.costing))

@@ -62,8 +62,8 @@ def _stitched(space: Space, groups: list[Set], *, apart: bool) -> list[Set]:
                 near = bool(legal.readers(scope) & other or legal.makers(scope) & other)
                 if near == apart or not legal.allows(scope | other):
                     continue
-                rest = [g for g in (*done, *pending) if g != other]
-                if legal.acyclic([*rest, scope | other]):
+                own = {i: g for g in (*done, *pending) for i in members(g)}
+                if not legal.circular(scope | other, own):
                     pending.remove(other)
                     scope |= other
                     grown = True

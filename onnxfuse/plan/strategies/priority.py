@@ -50,10 +50,9 @@ class _Merging:
             if not self.groups.issuperset(parts):
                 continue
             whole = sum(parts)
-            after = [*self.groups.difference(parts), whole]
-            if not self.space.legal.acyclic(after):
+            if self.space.legal.circular(whole, self.own):
                 continue
-            self.groups = set(after)
+            self.groups = self.groups.difference(parts) | {whole}
             self.own.update(dict.fromkeys(members(whole), whole))
             for merge in self._merges(whole, around=True):
                 heappush(queue, merge)

@@ -131,7 +131,7 @@ class _Explorer:
         apart = not legal.between(both) and not legal.readers(one) & other and not legal.readers(other) & one
         if len(sizes) > 1 or not apart or not self._emitted(both):
             return False
-        return legal.acyclic([*(g for g in all_of_them if g not in (one, other)), both])
+        return not legal.circular(both, {i: g for g in all_of_them for i in members(g)})
 
 
 def _assembled(space: Space, patterns: dict[int, Sequence[_Pattern]]) -> list[_Plan]:
@@ -145,8 +145,9 @@ def _assembled(space: Space, patterns: dict[int, Sequence[_Pattern]]) -> list[_P
             if p.covered >> i & 1:
                 after[p.groups] = p
                 continue
+            own = {at: g for g in p.groups for at in members(g)}
             for c in (_Pattern(1 << i, 0.0), *patterns[i]):
-                if not c.nodes & p.covered and space.legal.acyclic([*p.groups, c.nodes]):
+                if not c.nodes & p.covered and not space.legal.circular(c.nodes, own):
                     groups = (*p.groups, c.nodes)
                     after[groups] = _Plan(groups, p.covered | c.nodes, p.saves + c.saves)
         beam = sorted(after.values(), key=lambda p: (-p.saves, p.groups))[:BEAM]
