@@ -5,8 +5,9 @@ A node that stays needs its shape inputs after all: then values that kernels wou
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import inf
 
 from onnxfuse.config import BEST, Options
 from onnxfuse.ir.graph import Decision, Graph
@@ -47,15 +48,27 @@ class Planner:
 
         That of anchors where there are no prices.
         """
-        plans = {name: self._made(name) for name in ("anchors", BEST, *STRATEGIES)}
-        unit = _seconds(*plans["anchors"])
+        anchors, space = self._made("anchors")
+        unit = _seconds(anchors, space)
         if unit is None:
-            return plans["anchors"][0]
-        taken = {name: mean_ratio(s, unit) for name, made in plans.items() if (s := _seconds(*made)) is not None}
-        made = plans[min(taken, key=lambda name: (taken[name], name != "anchors", name != BEST))][0]
+            return anchors
+        plans = [anchors, self._made(BEST)[0]]
+        plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
+        made = min(plans, key=lambda p: self._ratio(p, unit))
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
-        told = (replace(c, reason=None) if c.nodes in groups else c for c in plans[BEST][0].candidates)
+        told = (replace(c, reason=None) if c.nodes in groups else c for c in plans[1].candidates)
         return replace(made, candidates=tuple(told))
+
+    def _ratio(self, made: Plan, unit: Seconds) -> float:
+        """How many times as long as `unit` a plan takes; without end where that is not known."""
+        assert self.costing is not None
+        seconds = predicted(made, self.options, self.legality, self.costing)
+        return inf if seconds is None else mean_ratio(seconds, unit)
+
+    def _may_win(self, name: str, plans: Sequence[Plan], unit: Seconds) -> bool:
+        """Whether a strategy's groups, before anything more has to be left to the runtime for them, beat some plans."""
+        made, _ = self._space(frozenset()).scope.finished(self._cover(name, frozenset()))
+        return self._ratio(made, unit) < min(self._ratio(p, unit) for p in plans)
 
     def _made(self, name: str) -> tuple[Plan, Space]:
         decisions: list[Decision] = []
