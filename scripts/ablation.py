@@ -94,41 +94,28 @@ def row(model: bytes, strategy: str, budget: int, *, rewritten: bool) -> Row:
     return Row(strategy, rewritten, result, seconds, costing.memory.scheduled, shown)
 
 
+HEADS = ("strategy", "rewriting", "kernels", "left", "phases", "predicted", "worst", "search", "scheduled")
+
+
 def shown(rows: Sequence[Row], measured: dict[str, float]) -> str:
     """The rows of one network as a table."""
-    head = (
-        "strategy",
-        "rewriting",
-        "kernels",
-        "left",
-        "phases",
-        "predicted",
-        "worst",
-        "search",
-        "scheduled",
-        "measured",
-    )
     anchors = {r.rewritten: r.seconds for r in rows if r.strategy == "anchors"}
-    lines = []
-    for r in rows:
-        unit = anchors.get(r.rewritten)
-        known = r.seconds is not None and unit is not None
-        worst = max(a / b for a, b in zip(r.seconds or (), unit or (), strict=True)) if known else None
-        lines.append(
-            (
-                r.strategy,
-                "on" if r.rewritten else "off",
-                r.result.kernels,
-                r.result.nodes_left,
-                r.result.phases,
-                f"{r.seconds[r.shown] * 1e3:.4g} ms" if r.seconds is not None else "-",
-                f"{worst:.3f}" if worst is not None else "-",
-                f"{r.result.seconds['plan']:.2f} s",
-                r.scheduled,
-            )
-            + ((f"{measured[r.strategy]:.4g} ms" if r.rewritten else "-",) if measured else ())
-        )
-    return table(head, lines)
+    lines = [_cells(r, anchors.get(r.rewritten)) for r in rows]
+    if not measured:
+        return table(HEADS, lines)
+    times = [f"{measured[r.strategy]:.4g} ms" if r.rewritten else "-" for r in rows]
+    return table((*HEADS, "measured"), [(*line, ms) for line, ms in zip(lines, times, strict=True)])
+
+
+def _cells(r: Row, unit: Seconds | None) -> tuple[object, ...]:
+    """A row, held against the seconds of the plan of `anchors`."""
+    kernels = (r.result.kernels, r.result.nodes_left, r.result.phases)
+    took = (f"{r.result.seconds['plan']:.2f} s", r.scheduled)
+    name = (r.strategy, "on" if r.rewritten else "off")
+    if r.seconds is None or unit is None:
+        return (*name, *kernels, "-", "-", *took)
+    worst = max(a / b for a, b in zip(r.seconds, unit, strict=True))
+    return (*name, *kernels, f"{r.seconds[r.shown] * 1e3:.4g} ms", f"{worst:.3f}", *took)
 
 
 def measure(model: Path, strategies: Sequence[str], budget: int, threads: int) -> dict[str, float]:
@@ -152,9 +139,8 @@ def section(name: str, path: Path, arguments: argparse.Namespace) -> str:
     rows = []
     for rewritten in (True, False):
         for strategy in strategies:
-            budget = arguments.budget
-            rows.append(row(model, strategy, budget, rewritten=rewritten))
-            print(f"{name}: {strategy}, rewriting {'on' if rewritten else 'off'}", file=sys.stderr, flush=True)
+            rows.append(row(model, strategy, arguments.budget, rewritten=rewritten))
+            print(name, *_cells(rows[-1], rows[-1].seconds), file=sys.stderr, flush=True)
     measured = measure(path, strategies, arguments.budget, arguments.threads) if arguments.measure else {}
     before = rows[0].result.nodes_before
     published = PUBLISHED.get(name.removesuffix(".decomposed"))
