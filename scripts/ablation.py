@@ -4,7 +4,7 @@
 
 Names are those of `python -m models --list`; without any, small networks are taken. Everything is planned and scheduled
 here, in one process. `--measure` builds the models with rewriting too, and runs the builds of all strategies in turns;
-`--write` writes docs/ablation.md. What is beside `kernels` are nodes that stay with the runtime.
+`--write` writes docs/ablation.md, in which other networks stay as they are.
 """
 
 from __future__ import annotations
@@ -149,6 +149,12 @@ def section(name: str, path: Path, arguments: argparse.Namespace) -> str:
     return f"\n## {name}\n\n{before} operators{beside}{first}.\n\n{shown(rows, measured)}\n"
 
 
+def written() -> dict[str, str]:
+    """What the page says of each network already."""
+    text = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
+    return {part.split("\n", maxsplit=1)[0]: f"\n## {part}" for part in text.split("\n## ")[1:]}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("models", nargs="*", default=SMALL, help="files, or names of networks")
@@ -158,17 +164,17 @@ def main() -> int:
     parser.add_argument("--threads", type=int, default=1, help="of measured runs")
     parser.add_argument("--write", action="store_true", help=f"write {OUT.relative_to(ROOT)}")
     arguments = parser.parse_args()
-    parts = [HEAD]
+    parts: dict[str, str] = written() if arguments.write else {}
     with tempfile.TemporaryDirectory() as folder:
         for name in arguments.models:
             path = Path(name)
             if path.suffix != ".onnx":
                 path = Path(folder, f"{name}.onnx")
                 path.write_bytes(network(name).build().SerializeToString())
-            parts.append(section(path.stem, path, arguments))
-            print(parts[-1], flush=True)
-    if arguments.write:
-        OUT.write_text("".join(parts), encoding="utf-8")
+            parts[path.stem] = section(path.stem, path, arguments)
+            print(parts[path.stem], flush=True)
+            if arguments.write:
+                OUT.write_text(HEAD + "".join(parts.values()), encoding="utf-8")
     return 0
 
 

@@ -26,6 +26,8 @@ from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
 
 SURELY = 1.7  # times the prediction that nine in ten of the runtime's nodes take at most: a kernel is better known
 
+IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime holds in blocks of channels, unlike kernels
+
 Seconds = tuple[float, ...]  # at each point
 Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; None: not known
 
@@ -90,9 +92,11 @@ class Prices:
         return self._sets[nodes]
 
     def left(self, node: int) -> Seconds | None:
-        """Seconds of a node that stays with the runtime, at most; None where nothing is known of it."""
+        """Seconds of a node that stays with the runtime, at most, among kernels; None where nothing is known of it."""
         if node not in self._left:
-            self._left[node] = self._nodes([self.scope.nodes[node]])
+            alone = self._nodes([self.scope.nodes[node]])
+            around = self._turning([node], self.scope.kinds.keys() - {node}) if alone is not None else ()
+            self._left[node] = None if alone is None else summed([alone, around], self.points)
         return self._left[node]
 
     def plan(self, made: Plan) -> Seconds | None:
@@ -107,8 +111,9 @@ class Prices:
             if not isinstance(found, tuple):
                 return None
             parts.append(found)
-        rest = [n for i, n in enumerate(self.scope.nodes) if i not in inside and self.left(i) is not None]
-        return summed([*parts, self._nodes(rest) or ()], self.points)
+        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.left(i) is not None]
+        nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
+        return summed([*parts, nodes, self._turning(rest, inside)], self.points)
 
     def _group(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Priced:
         memory = self.costing.memory
@@ -152,6 +157,18 @@ class Prices:
                 return None
             found += [SURELY * self.costing.group_seconds(nodes, tensors, m, self.held) for m in self.costing.machines]
         return tuple(found)
+
+    def _turning(self, left: Iterable[int], inside: Container[int]) -> Seconds:
+        """Seconds in which the runtime turns images that convolutions of its own read from kernels, or give to them."""
+        units, turned = self.scope.apart, list[str]()
+        for i in left:
+            n = self.scope.nodes[i]
+            if n.op in IN_BLOCKS:
+                made = [m for m in units.before[i] if m in inside and n.inputs[0] in self.scope.nodes[m].outputs]
+                turned += n.inputs[:1] * bool(made) + n.outputs[:1] * any(r in inside for r in units.after[i])
+        whole = [Node("Transpose", (v,), (v,), name=f"turn {k}") for k, v in enumerate(turned)]
+        parts = [p for n in whole if (p := self._nodes([n])) is not None]
+        return summed(parts, self.points)
 
     def _tensor(self, at: int, name: str) -> Tensor:
         if name not in self._tensors[at]:
