@@ -48,7 +48,7 @@ class Options:
     input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
     strategy: str = _option("anchors", "how groups are chosen", choices=STRATEGIES)
     plan_budget: int = _option(
-        200, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
+        400, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
     )
     min_group: int = _option(2, "smallest number of operators worth a kernel (1 fuses single operators too)")
     enable: tuple[str, ...] = _option((), "switch a rewrite rule on", many=True, metavar="RULE")
