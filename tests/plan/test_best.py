@@ -200,3 +200,19 @@ def test_candidates_tell_who_proposed_them_and_why_they_lost() -> None:
     assert lost and all(c.by and c.reason is not None and c.reason.nodes == c.nodes for c in lost)
     costs = [c for c in lost if c.reason is not None and c.reason.code == "E-COST"]
     assert costs and all(c.seconds is not None and "without" in c.reason.reason for c in costs if c.reason is not None)
+
+
+def test_a_convolution_that_the_runtime_keeps_turns_what_kernels_give_it() -> None:
+    """Between two kernels it takes longer than alone, by two images."""
+    alone = "(float[1, 16, 20, 20] a, float[16, 16, 3, 3] w) => (float[1, 16, 18, 18] b) { b = Conv(a, w) }"
+    among = """(float[1, 16, 20, 20] x, float[16, 16, 3, 3] w) => (float[1, 16, 18, 18] y)
+    { a = Relu(x)\n b = Conv(a, w)\n y = Exp(b) }"""
+
+    def left(text: str, node: int) -> float:
+        prices = space_of(parsed(text)).prices
+        found = prices.left(node) if prices is not None else None
+        assert found is not None
+        return found[0]
+
+    assert left(among, 1) > left(alone, 0) > 0
+    assert left(among, 0) > 0 and left(among, 2) > 0
