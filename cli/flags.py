@@ -16,8 +16,8 @@ DEBUG = "onnxfuse.debug"  # in the context of a run: whether --debug was given
 SHORT = {"output": "-o", "inputs": "-i", "jobs": "-j", "verbose": "-v", "quiet": "-q"}
 # Fields of Options that decide what is fused: the verbs that only plan have these flags.
 PLANNING = (
-    "target", "arch", "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math",
-    "precision", "winograd", "custom_ops_library", "lock",
+    "target", "arch", "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node",
+    "fast_math", "precision", "winograd", "custom_ops_library", "lock",
 )  # fmt: skip
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}

@@ -18,7 +18,7 @@ from onnxfuse.load import Source, everywhere, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
-from onnxfuse.report.result import GroupResult, Refusal, Result
+from onnxfuse.report.result import CandidateResult, GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
 
 from . import show
@@ -34,13 +34,14 @@ def explain(model: str | bytes, node: str | None, options: Options, *, strict: b
     wanted = _pattern(node)
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
     refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
+    candidates = [c for c in result.candidates if wanted is None or any(map(wanted.search, c.nodes))]
     rules = _rules(model, wanted, options) if wanted is not None else []
     if wanted is not None and not (groups or refusals or rules):
         raise UsageError(f"explain: no node matches --node {node}", hint="onnxfuse explain without it lists them")
-    result = replace(result, groups=tuple(groups), refusals=tuple(refusals))
+    result = replace(result, groups=tuple(groups), refusals=tuple(refusals), candidates=tuple(candidates))
     made = result.to_json("explain", drawing=True)
     made["rules"] = [{"node": n, "rule": r, "reason": why} for n, r, why in rules]
-    return Answer(made, tuple(_explained(result, groups, refusals, rules)))
+    return Answer(made, tuple(_explained(result, groups, refusals, candidates, rules)))
 
 
 def _pattern(node: str | None) -> re.Pattern[str] | None:
@@ -60,7 +61,11 @@ def _rules(model: str | bytes, wanted: re.Pattern[str], options: Options) -> lis
 
 
 def _explained(
-    result: Result, groups: list[GroupResult], refusals: list[Refusal], rules: list[tuple[str, str, str]]
+    result: Result,
+    groups: list[GroupResult],
+    refusals: list[Refusal],
+    candidates: list[CandidateResult],
+    rules: list[tuple[str, str, str]],
 ) -> list[str]:
     name = result.model.path or "standard input"
     lines = [
@@ -81,6 +86,8 @@ def _explained(
         lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]
     if refusals:
         lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
+    if candidates:
+        lines += ["", "candidates", *_indented(table(list(_proposed(candidates)), right=(1, 2)))]
     if rules:
         lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
     return lines + [f"note: {note}" for note in result.notes]
@@ -102,6 +109,21 @@ def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]
         )
         count = f"{len(those)} x" if len(those) > 1 else ""
         yield code, count, " + ".join(nodes), reason + f" ({unlock})" * bool(unlock)
+
+
+def _proposed(candidates: Sequence[CandidateResult]) -> Iterator[tuple[str, ...]]:
+    """Groups that were proposed; those that differ in numbers alone, as those of layers do, as one."""
+    found: dict[tuple[str, ...], list[CandidateResult]] = {}
+    for c in candidates:
+        found.setdefault((*c.by, c.code, *map(_any_number, (c.reason, *c.nodes))), []).append(c)
+    for those in found.values():
+        first = those[0]
+        times = sorted(c.predicted_ms for c in those if c.predicted_ms is not None)
+        shown = _microseconds(times[0]) if times else "-"
+        shown += f" to {_microseconds(times[-1])}" if times and _microseconds(times[-1]) != shown else ""
+        count = f"{len(those)} x" if len(those) > 1 else ""
+        why = f"{first.code} {first.reason}" + f" ({first.unlock})" * bool(first.unlock) if first.code else "taken"
+        yield " ".join(first.by), count, shown, _names(first.nodes), why
 
 
 def _any_number(text: str) -> str:

@@ -23,24 +23,9 @@ def _option(
     return field(default=default, metadata=about)
 
 
-@dataclass(frozen=True, slots=True)
-class Strategy:
-    """How groups grow from their anchors: over what reads them (`any_reader`: not over elementwise operators alone),
-
-    over what they read, and over nodes beside them that read the same.
-    """
-
-    readers: bool = True
-    any_reader: bool = True
-    producers: bool = True
-    beside: bool = True
-
-
-STRATEGIES = {
-    "best": Strategy(),
-    "nnvm": Strategy(any_reader=False, producers=False, beside=False),  # complex-out-fusable, as published
-    "none": Strategy(readers=False, producers=False, beside=False),
-}
+# Each a function of `plan/strategies/`. All but the first three ask for prices.
+BEST = "best"  # the cheapest cover from what all others propose
+STRATEGIES = ("anchors", "none", "nnvm", "dnnfusion", "stitch", "astitch", "priority", BEST)
 PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 
@@ -66,7 +51,10 @@ class Options:
     toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
     dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
-    strategy: str = _option("best", "how groups are chosen", choices=tuple(STRATEGIES))
+    strategy: str = _option("anchors", "how groups are chosen", choices=STRATEGIES)
+    plan_budget: int = _option(
+        400, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
+    )
     min_group: int = _option(2, "smallest number of operators worth a kernel (1 fuses single operators too)")
     enable: tuple[str, ...] = _option((), "switch a rewrite rule on", many=True, metavar="RULE")
     disable: tuple[str, ...] = _option((), "switch a rewrite rule off", many=True, metavar="RULE")

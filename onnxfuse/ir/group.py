@@ -26,6 +26,19 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
+class Candidate:
+    """A group that strategies proposed, by the names of its nodes: what it is predicted to take, and why it lost.
+
+    There is no `reason` where it was taken.
+    """
+
+    nodes: tuple[str, ...]
+    by: tuple[str, ...]
+    seconds: float | None
+    reason: Decision | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Disjoint groups in topological order, the layouts of values that are not plain, and the decisions behind them.
 
@@ -37,6 +50,7 @@ class Plan:
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
     held: Mapping[str, DType] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()  # where prices decided
 
     def layout(self, value: str) -> Layout:
         """How a value lies in memory."""

@@ -28,7 +28,8 @@ from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
-from onnxfuse.report.result import GroupResult, Model, Output, Refusal, Result, Verified
+from onnxfuse.plan.price import Memory
+from onnxfuse.report.result import CandidateResult, GroupResult, Model, Output, Refusal, Result, Verified
 from onnxfuse.runtime.background import Background
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
@@ -119,7 +120,11 @@ def optimize(
         backend = calls.backends[options.target]
         targets = tuple(backend.legality.targets(options.arch))
         beside = stack.enter_context(Background())
-        context = Context(options, backend, targets, source, file, places, folder, meter, tell, beside, strict=strict)
+        memory_of_prices = Memory(options.plan_budget)
+        context = Context(
+            options, backend, targets, source, file, places, folder, meter, tell, beside, memory_of_prices,
+            strict=strict,
+        )  # fmt: skip
         if options.profile_guided:
             context = replace(context, measured=backend.measured(targets[0], finish.cache_of(context)))
         b = run(context, calls, last, _shower(options, show))
@@ -236,6 +241,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         groups=groups,
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
+        candidates=tuple(_candidates(b)),
         verify=_verified(context, b),
         loading=loading(b, b.loads or (b.verdict.loads if b.verdict is not None else ())),
         gain=b.gain,
@@ -259,6 +265,13 @@ def _decisions(b: Build) -> tuple[Decision, ...]:
     later = [d for each in b.everywhere() for d in each.refused]
     holders = {(each.node,) for each in b.everywhere()}
     return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*later, *planned)))
+
+
+def _candidates(b: Build) -> Iterator[CandidateResult]:
+    """The groups that were proposed, of all graphs."""
+    for c in (c for each in b.everywhere() if each.plan is not None for c in each.plan.candidates):
+        told = (c.reason.code, c.reason.reason, c.reason.unlock) if c.reason is not None else ("", "", "")
+        yield CandidateResult(c.nodes, c.by, round(c.seconds * 1e3, 6) if c.seconds is not None else None, *told)
 
 
 def _of_holder(d: Decision) -> Decision:

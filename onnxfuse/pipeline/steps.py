@@ -30,6 +30,7 @@ from onnxfuse.pipeline.groups import (
     refused,
 )
 from onnxfuse.pipeline.guided import apply_lock
+from onnxfuse.pipeline.pricing import costing
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
@@ -137,9 +138,8 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         given_up = Decision("E-NO-KERNEL", tuple(n.name for n in graph.nodes), reason, "report it")
         made = Plan(graph, (), {}, (given_up,))
     else:
-        found = attempted(
-            context, "plan", partial(calls.plan, graph, ROWS, context.options, b.forbidden, context.backend.legality)
-        )
+        settings = (context.options, b.forbidden, context.backend.legality, costing(context, calls))
+        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, *settings))
         if isinstance(found, Decision):
             found = Plan(graph, (), {}, (replace(found, nodes=tuple(n.name for n in graph.nodes)),))
         made = found

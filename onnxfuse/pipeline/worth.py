@@ -2,30 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from onnxfuse.cost import number, symbols_at, weight_bytes
+from onnxfuse.cost import symbols_at, weight_bytes
 from onnxfuse.cost.fusions import taken_in
 from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.runtime import Call, Tensor
-from onnxfuse.ir.extents import expanded
-from onnxfuse.ir.graph import Constant, Decision, Graph
-from onnxfuse.ir.index import Index, symbols_of
+from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, kind_of
+from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
 from onnxfuse.target import Target
 
 FACTOR = 5.0  # by which a kernel may be predicted slower; of both predictions one in ten is off by more than about 1.6,
 # and single ones by 4
 LEAST = 10e-6  # seconds that it may lose, whatever the factor
 SIZES = (1, 16, 128, 512)  # that symbols are given, all the same; once with those of batches at 1
-FEW = 8  # integers of a constant that say how a node works, such as axes
 ROUNDS = 4  # in which groups are refused: what is planned anew may fall behind in its turn
-
-Sizes = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,34 +151,16 @@ def _tensors(graph: Graph, part: Part, sizes: Sizes) -> dict[str, Tensor]:
     """The values of a group with symbols put in. Raises SymbolUnknown."""
     names = dict.fromkeys(v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
     names |= dict.fromkeys(p.value for p in have(part.kernel).inputs)
-    found = {}
-    for name in names:
-        t = have(graph.types.get(name))
-        known = graph.constants.get(name)
-        ints = _ints(known) if known is not None else ()
-        found[name] = Tensor(t.dtype, tuple(number(e, sizes) for e in t.shape), known is not None, ints)
-    return found
-
-
-def _ints(constant: Constant) -> tuple[int, ...]:
-    """What a constant of a few integers holds."""
-    few = constant.size <= FEW and not constant.dtype.floating
-    return tuple(int(x) for x in constant.load().reshape(-1)) if few else ()
+    return {name: tensor_of(graph, name, sizes) for name in names}
 
 
 def _sizes(graph: Graph, part: Part) -> list[dict[str, int]]:
     """Usual values of the symbols in a group."""
     values = (v for n in part.group.nodes for v in (*n.inputs, *n.outputs) if v)
-    types = [t for v in dict.fromkeys(values) if (t := graph.types.get(v)) is not None]
-    symbols = _names(e for t in types for e in t.shape)
+    symbols = symbols_in(graph.types.get(v) for v in dict.fromkeys(values))
     if not symbols:
         return [{}]
-    batches = _names(t.shape[0] for v in graph.inputs if (t := graph.types.get(v)) is not None and t.shape)
+    batches = batches_of(graph)
     alike = [dict.fromkeys(symbols, n) for n in SIZES]
     single = [{s: 1 if s in batches else n for s in symbols} for n in SIZES]
     return [dict(pairs) for pairs in dict.fromkeys(tuple(each.items()) for each in (*alike, *single))]
-
-
-def _names(extents: Iterable[Index]) -> list[str]:
-    """The names of the symbols that decide extents."""
-    return sorted({s.name for e in extents for s in symbols_of(expanded(e))})

@@ -10,7 +10,8 @@ from onnxfuse.ir.group import Group
 from onnxfuse.plan.alone import is_small_product, left_alone
 from onnxfuse.plan.kinds import Kind
 
-BEST = "--strategy best joins them"
+BUDGET = "a larger --plan-budget"
+ANCHORS = "--strategy anchors joins them"
 _MOST_BETWEEN = 3  # nodes that somebody could take out
 
 
@@ -59,3 +60,8 @@ def unnamed(nodes: Iterable[Node], decisions: Iterable[Decision]) -> list[Node]:
     """The nodes of which no decision says why they stay."""
     named = {name for d in decisions for name in d.nodes}
     return [n for n in nodes if named.isdisjoint((n.name, *n.origin))]
+
+
+def duration(seconds: float) -> str:
+    """Seconds as they are told."""
+    return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

@@ -18,8 +18,8 @@ from onnxfuse.report.document import SCHEMA_VERSION, parsed, version
 
 # Options that decide what is fused.
 DECIDING = (
-    "dim", "input_shape", "strategy", "min_group", "enable", "disable", "skip_node", "fast_math", "precision",
-    "winograd",
+    "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node", "fast_math",
+    "precision", "winograd",
 )  # fmt: skip
 
 

@@ -69,6 +69,21 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
+class CandidateResult:
+    """A group that strategies proposed: what it is predicted to take as a kernel, and why it is none.
+
+    `code` is empty where it is one.
+    """
+
+    nodes: tuple[str, ...]  # of the rewritten model
+    by: tuple[str, ...]  # strategies
+    predicted_ms: float | None
+    code: str
+    reason: str
+    unlock: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verified:
     """The verdict on the output: `ok` is None when the question could not be asked, `max_error` is relative (L2)."""
 
@@ -137,6 +152,7 @@ class Result:
     groups: tuple[GroupResult, ...]
     rewrites: tuple[tuple[str, int], ...]  # rule, count
     refusals: tuple[Refusal, ...]
+    candidates: tuple[CandidateResult, ...]  # of a strategy that chooses by prices
     verify: Verified | None
     loading: Mapping[str, Loading]  # of original, with_library and without_library, as far as there are files
     gain: Gain | None

@@ -53,7 +53,7 @@ ADDITIONS = {
     "A law": Addition("a = Ceil(x) y = Floor(a)", "rewrite", "'floor-of-ceil': 1"),
     "A structural rule": Addition("a = Abs(x) y = Mean(a, a, a)", "rewrite", "'mean-of-equals': 1"),
     "An instruction set": Addition("y = Abs(x)", "render", "for x86-64-v2", ("arch=x86-64-v2",)),
-    "A strategy": Addition("a = Exp(x) b = Softmax(a) y = Sin(b)", "plan", " 2 [1, 2] ", ("strategy=consumers",)),
+    "A strategy": Addition("a = Exp(x) b = Softmax(a) y = Sin(b)", "plan", " 2 [1, 2] ", ("strategy=pairs",)),
     "A backend": Addition("y = Abs(x)", "render", "for narrow", ("target=narrow",)),
 }
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
+from onnxfuse.config import STRATEGIES
 from tests.fuzz import nodes, products
 from tests.fuzz.graphs import BOOL, EXTENTS, LARGEST, OPSETS, REAL, SYMBOLS, WHOLE, Draw, Made, Maker, Value
 
@@ -60,7 +61,7 @@ def suits(step: Step, m: Maker) -> bool:
 def settings() -> st.SearchStrategy[dict[str, Any]]:
     """Options of `optimize`: how small a group may be, which strategy groups, which nodes stay with the runtime."""
     skipped = st.sampled_from(((), (), (), ("_[03]$",), ("Add|Transpose|Relu",), ("Reduce|Softmax|MatMul",)))
-    strategy = st.sampled_from(("best", "best", "best", "nnvm", "none"))
+    strategy = st.sampled_from(("anchors", "anchors", *STRATEGIES))
     return st.fixed_dictionaries(
         {"min_group": st.integers(1, 2), "strategy": strategy, "skip_node": skipped, "fast_math": st.booleans()}
     )

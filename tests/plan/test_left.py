@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from onnxfuse_cli.looking import explain
 
 from onnxfuse import Options, optimize
+from onnxfuse.config import STRATEGIES
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
@@ -53,7 +54,7 @@ def staying(graph: Graph, groups: Iterator[Any]) -> list[Any]:
 
 @pytest.mark.parametrize("text", [ALONE, SHAPE, APART, KEPT, SIZES])
 @pytest.mark.parametrize("least", [1, 2, 3])
-@pytest.mark.parametrize("strategy", ["best", "nnvm", "none"])
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_whatever_stays_is_named(text: str, least: int, strategy: str) -> None:
     graph = plans.graph_of(model(text))
     made = plan(graph, ROWS, Options(min_group=least, strategy=strategy))

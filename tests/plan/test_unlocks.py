@@ -104,7 +104,7 @@ class Locked:
 LOCKED = (
     Locked("E-CYCLE", ROUND, {"skip_node": ("Abs",)}, {"skip_node": ()}, says="leave out the --skip-node of"),
     Locked("E-CYCLE", SORTED, edit=take_out),
-    Locked("E-TYPE", SOFTMAX, {"strategy": "nnvm"}, {"strategy": "best"}, says="--strategy best"),
+    Locked("E-TYPE", SOFTMAX, {"strategy": "nnvm"}, {"strategy": "anchors"}, says="--strategy anchors"),
     Locked("E-SHAPE-UNKNOWN", GIVEN, edit=fixed("s", np.array([8, 4], np.int64))),
     Locked("E-SHAPE-UNKNOWN", PARTS, flags={"dim": ("N=4",)}, says="give --dim N=N"),
     Locked("E-SHAPE-UNKNOWN", FILTERS, flags={"dim": ("K=3",)}, says="give --dim K=N"),

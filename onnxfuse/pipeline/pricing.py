@@ -1,0 +1,64 @@
+"""What strategies are given to learn what groups cost: the steps behind `plan` on one group, and predictions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Group, Plan
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import attempted, half_for, predicting
+from onnxfuse.pipeline.state import Context
+from onnxfuse.plan.price import Costing
+
+MANY = 16  # cores of a machine that nobody knows beforehand
+
+
+def costing(context: Context, calls: Calls) -> Costing:
+    """Prices of a build for its best target."""
+    backend = context.backend
+    return Costing(
+        kernel=partial(_kernel, context, calls),
+        machines=(machines := _machines(context)),
+        shown=min(1, len(machines) - 1),
+        kernel_cost=backend.kernel_cost,
+        group_seconds=backend.group_seconds,
+        memory=context.memory,
+    )
+
+
+def _machines(context: Context) -> Sequence[Any]:
+    """One core of the target, as many as it has, and as many as other machines may have."""
+    target: Any = predicting(context)
+    points = context.backend.points(target)
+    return (*points, replace(target, cores=MANY)) if len(points) > 1 and target.cores < MANY else points
+
+
+def _kernel(context: Context, calls: Calls, group: Group, plan: Plan) -> Kernel | Decision:
+    """The kernel that a group becomes, or why there is none."""
+    lowered = attempted(context, "lower", partial(calls.lower, group, plan, ROWS))
+    if isinstance(lowered, Decision):
+        return lowered
+    constants = plan.graph.constants
+    half = half_for(context.options, [constants[v] for v in lowered.inputs if v in constants])
+    found: Kernel | Decision = attempted(
+        context,
+        "schedule",
+        partial(
+            context.backend.schedule,
+            lowered,
+            {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts},
+            constants,
+            context.targets[0],
+            half,
+            sum(c.bytes for c in constants.values()),
+            winograd=context.options.winograd is not False,
+            exchange=len(context.targets) == 1,
+        ),
+    )
+    return found

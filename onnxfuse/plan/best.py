@@ -1,0 +1,141 @@
+"""The best of all strategies: the cover of least price from everything that they propose.
+
+The graph is cut into regions, in each of which the cheapest cover is looked for (`select.py`); equal regions are solved
+once. Then neighbours are merged as long as that saves time, across regions too. Whatever comes out is compared with the
+covers of all strategies, so that none of them is predicted to be faster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Candidate
+from onnxfuse.plan.alone import USUAL_GROUP
+from onnxfuse.plan.legal import Set, members, set_of
+from onnxfuse.plan.price import Prices, Seconds
+from onnxfuse.plan.refusals import BUDGET, duration
+from onnxfuse.plan.region import regions_of
+from onnxfuse.plan.scope import Cover
+from onnxfuse.plan.select import Choice, Solved, cheapest
+from onnxfuse.plan.space import Space
+from onnxfuse.plan.strategies.priority import merged
+
+Proposals = Mapping[str, Cover]  # by the strategy's name, anchors among them
+
+
+def composed(space: Space, proposals: Proposals) -> Cover | None:
+    """The cover of least price from groups that strategies propose; None where there are no prices."""
+    prices = space.prices
+    unit = prices.plan(space.scope.finished(proposals["anchors"])[0]) if prices is not None else None
+    return _Choosing(space, proposals, prices, unit).run() if prices is not None and unit is not None else None
+
+
+class _Choosing:
+    """Chooses among proposals; a price is a part of what the plan of anchors takes, at the mean over all points."""
+
+    def __init__(self, space: Space, proposals: Proposals, prices: Prices, unit: Seconds) -> None:
+        self.space, self.prices, self.unit = space, prices, unit
+        self.proposals = proposals
+        self.known: dict[object, tuple[int, Solved | None]] = {}
+        self.by: dict[Set, list[str]] = {}
+        for name, cover in proposals.items():
+            for group in (set_of(g) for g in cover.groups):
+                self.by.setdefault(group, []).append(name)
+        for i in space.order:
+            self.by.setdefault(1 << i, [])
+
+    def run(self) -> Cover:
+        """The groups that are chosen, the nodes that are left, and all that was proposed."""
+        standing = [set_of(g) for g in self.proposals["anchors"].groups]
+        chosen: list[Choice] = []
+        found: list[Solved] = []
+        for region in regions_of(self.space.scope, standing):
+            solved = self._solved(region)
+            if solved is None:  # something has no price: as anchors has it
+                chosen += [Choice(g, 0.0) for g in standing if not g & ~region]
+            else:
+                found.append(solved)
+                chosen += solved.choices
+        groups = merged(self.space, [c.nodes for c in chosen if not c.alone])
+        left = tuple(d for c in chosen if c.alone and (d := self._left(c.nodes)) is not None)
+        told = tuple(self._told(found, set(groups)))
+        return Cover(tuple(map(members, groups)), decided=True, left=left, candidates=told)
+
+    def _solved(self, region: Set) -> Solved | None:
+        """The cheapest cover of a region; that of an equal one before it, moved to where this one is."""
+        choices = list(self._choices(region))
+        by = (region & -region).bit_length() - 1
+        wired = tuple((self.space.legal.before[i] & region) >> by for i in members(region))
+        key = (wired, tuple((c.nodes >> by, c.price, c.alone) for c in choices))
+        if key not in self.known:
+            self.known[key] = (by, cheapest(region, choices, self.space.legal))
+        first, found = self.known[key]
+        return _moved(found, by - first) if found is not None else None
+
+    def _choices(self, region: Set) -> Iterator[Choice]:
+        """What may be done with the nodes of a region."""
+        least = self.space.scope.options.min_group
+        free = region & self.space.legal.free
+        for group in sorted(g for g in self.by if not g & ~free):
+            seconds = self.space.seconds(group)
+            if seconds is not None and (least <= USUAL_GROUP or group.bit_count() >= least):
+                yield Choice(group, self._part(seconds))
+        for i in members(region):
+            left = self.prices.left(i)
+            if not free >> i & 1:
+                yield Choice(1 << i, 0.0, alone=True)
+            elif left is not None and (least > 1 or self.space.seconds(1 << i) is None):
+                yield Choice(1 << i, self._part(left), alone=True)
+
+    def _part(self, seconds: Seconds) -> float:
+        return sum(s / u for s, u in zip(seconds, self.unit, strict=True)) / len(self.unit)
+
+    def _left(self, node: Set) -> Decision | None:
+        """Why a node that could be fused stays with the runtime."""
+        (i,) = members(node)
+        if not self.space.is_free(i):
+            return None
+        n, kernel, runtime = self.space.scope.nodes[i], self.prices.told(node), self.prices.left(i)
+        if isinstance(kernel, Decision):
+            return replace(kernel, nodes=(n.name,))
+        at = self.prices.shown
+        if kernel is None or runtime is None:
+            return Decision("E-COST", (n.name,), f"nobody knows what {n.op} takes as a kernel", BUDGET)
+        said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} at most in the runtime"
+        return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
+
+    def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
+        """All that was proposed, with what it takes and why it lost."""
+        least = {c.nodes: (price, s.price) for s in solved for c, price in s.least.items() if not c.alone}
+        for group, by in self.by.items():
+            if by:
+                names = tuple(self.space.scope.nodes[i].name for i in members(group))
+                seconds = self.space.seconds(group)
+                shown = seconds[self.prices.shown] if seconds is not None else None
+                why = None if group in taken else replace(self._lost(group, seconds, least.get(group)), nodes=names)
+                yield Candidate(names, tuple(by), shown, why)
+
+    def _lost(self, group: Set, seconds: Seconds | None, region: tuple[float, float] | None) -> Decision:
+        """Why a group was not taken; `region` is what its region takes with it, and at least."""
+        refused = self.space.legal.refusal(group) or self.prices.told(group)
+        if isinstance(refused, Decision):
+            return refused
+        if seconds is None:
+            return Decision("E-COST", (), "it was not scheduled: as many candidates as allowed were", BUDGET)
+        if region is None:
+            return Decision("E-COST", (), "better ones were followed up instead")
+        unit = self.unit[self.prices.shown]
+        with_it, without = (duration(part * unit) for part in region)
+        return Decision("E-COST", (), f"with it, what is around takes {with_it}, without {without}, as predicted")
+
+
+def _moved(solved: Solved, by: int) -> Solved:
+    """What was found for a region, of an equal one `by` positions behind it."""
+
+    def moved(c: Choice) -> Choice:
+        return replace(c, nodes=c.nodes << by)
+
+    least = {moved(c): price for c, price in solved.least.items()}
+    return replace(solved, choices=tuple(map(moved, solved.choices)), least=least)

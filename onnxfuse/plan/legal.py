@@ -1,0 +1,138 @@
+"""Which sets of nodes may be one group: a set is an integer, with bit i for the node at position i.
+
+What is said here is law, whatever a group costs: it must not depend on itself through others, all of its nodes must be
+such as can be fused, and a backend's groups hold only so many. Whether a set can be lowered and scheduled, its price
+tells (`price.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.plan.refusals import cut
+from onnxfuse.plan.scope import Members, Scope
+
+Set = int
+
+
+def set_of(nodes: Iterable[int]) -> Set:
+    """The set of these positions."""
+    found = 0
+    for i in nodes:
+        found |= 1 << i
+    return found
+
+
+def members(nodes: Set) -> Members:
+    """The positions in a set, in order."""
+    return tuple(_bits(nodes))
+
+
+def _bits(nodes: Set) -> Iterator[int]:
+    while nodes:
+        low = nodes & -nodes
+        yield low.bit_length() - 1
+        nodes ^= low
+
+
+class Legal:
+    """The laws for groups of one scope."""
+
+    def __init__(self, scope: Scope) -> None:
+        self.scope = scope
+        self.before = [set_of(b) for b in scope.apart.before]
+        self.after = [set_of(a) for a in scope.apart.after]
+        self.free = set_of(scope.kinds)
+
+    @cached_property
+    def above(self) -> Sequence[Set]:
+        """All nodes that each node depends on."""
+        found: list[Set] = []
+        for i in range(len(self.before)):
+            found.append(self.before[i] | self._joined(found, self.before[i]))
+        return found
+
+    @cached_property
+    def below(self) -> Sequence[Set]:
+        """All nodes that depend on each node."""
+        found = [0] * len(self.after)
+        for i in reversed(range(len(self.after))):
+            found[i] = self.after[i] | self._joined(found, self.after[i])
+        return found
+
+    def _joined(self, sets: Sequence[Set], nodes: Set) -> Set:
+        found = 0
+        for i in _bits(nodes):
+            found |= sets[i]
+        return found
+
+    def between(self, nodes: Set) -> Set:
+        """Nodes outside of a set through which it depends on itself."""
+        return self._joined(self.above, nodes) & self._joined(self.below, nodes) & ~nodes
+
+    def readers(self, nodes: Set) -> Set:
+        """Nodes outside of a set that read from it."""
+        return self._joined(self.after, nodes) & ~nodes
+
+    def makers(self, nodes: Set) -> Set:
+        """Nodes outside of a set that it reads from."""
+        return self._joined(self.before, nodes) & ~nodes
+
+    def allows(self, nodes: Set) -> bool:
+        """Whether nothing forbids that these nodes are one group."""
+        fits = nodes.bit_count() <= self.scope.legality.most_nodes
+        return fits and not nodes & ~self.free and not self.between(nodes)
+
+    def refusal(self, nodes: Set) -> Decision | None:
+        """Why these nodes may not be one group."""
+        names = tuple(self.scope.nodes[i].name for i in members(nodes))
+        strange = [self.scope.nodes[i] for i in members(nodes & ~self.free)]
+        if strange:
+            return Decision("E-NO-KERNEL", names, f"there is no kernel of {strange[0].name}")
+        most, have = self.scope.legality.most_nodes, nodes.bit_count()
+        if have > most:
+            return Decision("E-RESOURCE", names, f"a group holds at most {most} operators, these are {have}")
+        through = [self.scope.nodes[i].name for i in members(self.between(nodes))]
+        if through:
+            said = "the group would depend on itself through nodes outside"
+            return Decision("E-CYCLE", names, said, cut(through, ()))
+        return None
+
+    def circular(self, whole: Set, own: Mapping[int, Set]) -> bool:
+        """Whether a set would depend on itself through groups that do not depend on each other in a circle.
+
+        `own` has the group of each node that is in one.
+        """
+        wanted = self.makers(whole)
+        seen, pending = whole, self.readers(whole)
+        while pending:
+            i = (pending & -pending).bit_length() - 1
+            group = own.get(i, 1 << i) & ~whole
+            if group & wanted:
+                return True
+            seen |= group
+            if group & -group < wanted:  # else all that it leads to comes later
+                pending |= self.readers(group)
+            pending &= ~seen
+        return False
+
+    def acyclic(self, groups: Iterable[Set]) -> bool:
+        """Whether disjoint groups depend on each other in one direction only, also over several of them."""
+        own = {i: g for g in groups for i in _bits(g)}
+        units = dict.fromkeys(own.get(i, 1 << i) for i in range(len(self.before)))
+        waiting = {u: {own.get(i, 1 << i) for i in _bits(self.makers(u))} for u in units}
+        ready = [u for u, needs in waiting.items() if not needs]
+        readers: dict[Set, list[Set]] = {}
+        for u, needs in waiting.items():
+            for n in needs:
+                readers.setdefault(n, []).append(u)
+        done = 0
+        while ready:
+            done += 1
+            for r in readers.get(at := ready.pop(), ()):
+                waiting[r].discard(at)
+                if not waiting[r]:
+                    ready.append(r)
+        return done == len(units)

@@ -1,0 +1,119 @@
+"""From strategies to plans: a strategy is asked again as long as its groups leave nodes to the runtime.
+
+A node that stays needs its shape inputs after all: then values that kernels would have worked out are read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+
+from onnxfuse.config import BEST, Options
+from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.group import Plan
+from onnxfuse.ops.spec import Table
+from onnxfuse.plan.best import composed
+from onnxfuse.plan.kinds import Kind
+from onnxfuse.plan.legal import set_of
+from onnxfuse.plan.legality import Legality
+from onnxfuse.plan.price import Costing, Seconds, mean_ratio
+from onnxfuse.plan.refusals import about
+from onnxfuse.plan.scope import Cover, Scope
+from onnxfuse.plan.space import Space
+from onnxfuse.plan.strategies import STRATEGIES
+
+Left = frozenset[str]  # names of nodes that stay with the runtime
+
+
+@dataclass(frozen=True, eq=False)
+class Planner:
+    """Plans a graph whose nodes, by position, are of these kinds. What was asked once is not asked again."""
+
+    graph: Graph
+    kinds: Mapping[int, Kind]
+    rows: Table
+    options: Options
+    legality: Legality
+    costing: Costing | None
+    _spaces: dict[Left, Space] = field(default_factory=dict)
+    _covers: dict[tuple[str, Left], Cover] = field(default_factory=dict)
+
+    def made(self, name: str) -> Plan:
+        """The plan of a strategy."""
+        return self._made(name)[0]
+
+    def best(self) -> Plan:
+        """The plan that is predicted to take least, of all strategies and of what is put together from them.
+
+        That of anchors where there are no prices.
+        """
+        anchors, space = self._made("anchors")
+        unit = _seconds(anchors, space)
+        if unit is None:
+            return anchors
+        plans = [anchors, self._made(BEST)[0]]
+        plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
+        made = min(plans, key=lambda p: self._ratio(p, unit))
+        groups = {tuple(n.name for n in g.nodes) for g in made.groups}
+        told = (replace(c, reason=None) if c.nodes in groups else c for c in plans[1].candidates)
+        return replace(made, candidates=tuple(told))
+
+    def _ratio(self, made: Plan, unit: Seconds) -> float:
+        """How many times as long as `unit` a plan takes; without end where that is not known."""
+        assert self.costing is not None
+        seconds = predicted(made, self.options, self.legality, self.costing)
+        return inf if seconds is None else mean_ratio(seconds, unit)
+
+    def _may_win(self, name: str, plans: Sequence[Plan], unit: Seconds) -> bool:
+        """Whether a strategy's groups, before anything more has to be left to the runtime for them, beat some plans."""
+        made, _ = self._space(frozenset()).scope.finished(self._cover(name, frozenset()))
+        return self._ratio(made, unit) < min(self._ratio(p, unit) for p in plans)
+
+    def _made(self, name: str) -> tuple[Plan, Space]:
+        decisions: list[Decision] = []
+        left: Left = frozenset()
+        while True:
+            made, dropped = self._space(left).scope.finished(self._cover(name, left))
+            again = {node for d in dropped for node in d.nodes}
+            if not again:
+                return replace(made, decisions=(*decisions, *made.decisions)), self._space(left)
+            decisions += [*dropped, *about(made.decisions, again)]
+            left |= again
+
+    def _space(self, left: Left) -> Space:
+        if left not in self._spaces:
+            free = {i: k for i, k in self.kinds.items() if self.graph.nodes[i].name not in left}
+            scope = Scope.of(self.graph, free, self.rows, self.options, self.legality)
+            self._spaces[left] = Space(scope, self.costing)
+        return self._spaces[left]
+
+    def _cover(self, name: str, left: Left) -> Cover:
+        if (name, left) not in self._covers:
+            self._covers[name, left] = self._composed(left) if name == BEST else STRATEGIES[name](self._space(left))
+        return self._covers[name, left]
+
+    def _composed(self, left: Left) -> Cover:
+        """The cover that is put together from those of strategies; that of anchors where there are no prices.
+
+        What they propose is priced at once: those that ask for most prices come last, if the budget lasts.
+        """
+        space, covers = self._space(left), dict[str, Cover]()
+        if space.prices is None:
+            return self._cover("anchors", left)
+        for name in STRATEGIES:
+            covers[name] = self._cover(name, left)
+            for group in covers[name].groups:
+                space.seconds(set_of(group))
+        return composed(space, covers) or covers["anchors"]
+
+
+def _seconds(made: Plan, space: Space) -> Seconds | None:
+    return space.prices.plan(made) if space.prices is not None else None
+
+
+def predicted(made: Plan, options: Options, legality: Legality, costing: Costing) -> Seconds | None:
+    """Seconds of a plan, nodes that stay with the runtime included, at each point; None where a kernel has no price."""
+    graph = made.graph
+    scope = Scope(graph, graph, {}, [n.reads for n in graph.nodes], options, legality)
+    return _seconds(made, Space(scope, costing))

@@ -1,0 +1,130 @@
+"""The cover of least price: of all groups that were proposed, those that together take least time.
+
+Nodes are taken group by group in an order in which no group comes before what it reads, so that a cover cannot depend
+on itself in a circle. Two orders of the same groups meet in one set of nodes, of which the cheapest way there is kept:
+dynamic programming over the sets that are closed above, exact as long as there are not too many; else the most
+promising of each size go on (a beam).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+from onnxfuse.plan.legal import Legal, Set, members
+
+WIDTH = 400  # sets of one size that go on; a region of 30 operators seldom has more
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A way to deal with some nodes, and its price; `alone`: a node that stays with the runtime."""
+
+    nodes: Set
+    price: float
+    alone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Solved:
+    """The cheapest cover of a region. `least` is what the region takes with a choice in it, as far as that was seen."""
+
+    choices: tuple[Choice, ...]
+    price: float
+    exact: bool
+    least: Mapping[Choice, float]
+
+
+@dataclass(slots=True)
+class _At:
+    """A set of nodes that are dealt with: the price so far, by what last step, and all steps that lead on."""
+
+    price: float
+    last: Choice | None = None
+    before: Set = 0
+    steps: list[Choice] = field(default_factory=list)
+
+
+def cheapest(region: Set, choices: Iterable[Choice], legal: Legal) -> Solved | None:
+    """The cover of a region of least price; None where some node cannot be dealt with."""
+    by_first: dict[int, list[Choice]] = {}
+    for c in choices:
+        by_first.setdefault((c.nodes & -c.nodes).bit_length() - 1, []).append(c)
+    bound = _bounds(region, [c for each in by_first.values() for c in each])
+    if any(bound[i] == inf for i in bound):
+        return None
+    seen: dict[Set, _At] = {0: _At(0.0)}
+    levels: list[list[Set]] = [[] for _ in range(region.bit_count() + 1)]
+    levels[0].append(0)
+    exact = True
+    for level in levels:
+        if len(level) > WIDTH:
+            level.sort(key=lambda s: (seen[s].price + _rest(region & ~s, bound), s))
+            exact = False
+            for dropped in level[WIDTH:]:
+                del seen[dropped]
+            del level[WIDTH:]
+        for done in level:
+            _step(done, region, by_first, legal, seen, levels)
+    return _solved(region, seen, levels, exact=exact) if region in seen else None
+
+
+def _step(
+    done: Set,
+    region: Set,
+    by_first: Mapping[int, Sequence[Choice]],
+    legal: Legal,
+    seen: dict[Set, _At],
+    levels: list[list[Set]],
+) -> None:
+    """All steps from a set of nodes that are dealt with."""
+    here = seen[done]
+    todo = region & ~done
+    for i in members(todo):
+        if legal.before[i] & todo:
+            continue
+        for c in by_first.get(i, ()):
+            if c.nodes & done or legal.makers(c.nodes) & todo:
+                continue
+            then, price = done | c.nodes, here.price + c.price
+            known = seen.get(then)
+            if known is None:
+                seen[then] = _At(price, c, done)
+                levels[then.bit_count()].append(then)
+            elif price < known.price:
+                known.price, known.last, known.before = price, c, done
+            here.steps.append(c)
+
+
+def _bounds(region: Set, choices: Iterable[Choice]) -> dict[int, float]:
+    """The least that each node can take: its part of the cheapest choice that has it."""
+    found = dict.fromkeys(members(region), inf)
+    for c in choices:
+        share = c.price / c.nodes.bit_count()
+        for i in members(c.nodes):
+            found[i] = min(found[i], share)
+    return found
+
+
+def _rest(nodes: Set, bound: Mapping[int, float]) -> float:
+    return sum(bound[i] for i in members(nodes))
+
+
+def _solved(region: Set, seen: Mapping[Set, _At], levels: Sequence[Sequence[Set]], *, exact: bool) -> Solved:
+    chosen: list[Choice] = []
+    at = region
+    while seen[at].last is not None:
+        here = seen[at]
+        chosen.append(here.last)  # type: ignore[arg-type]  # the loop ends where there is none
+        at = here.before
+    behind = {region: 0.0}  # the least from each set on
+    least: dict[Choice, float] = {}
+    for level in reversed(levels):
+        for done in level:
+            for c in seen[done].steps:
+                then = behind.get(done | c.nodes)
+                if then is not None:
+                    behind[done] = min(behind.get(done, inf), c.price + then)
+                    least[c] = min(least.get(c, inf), seen[done].price + c.price + then)
+    return Solved(tuple(reversed(chosen)), seen[region].price, exact, least)

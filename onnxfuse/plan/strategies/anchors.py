@@ -1,0 +1,300 @@
+"""Groups grown from anchors, the costliest operators first; what stopped a growth is kept as a decision.
+
+Anchors are taken in the order batched contractions (attention), contractions with weights, windows, reductions; each
+grows forward over the values it makes and backward over what only it reads (DNNFusion's seed growth, with the seed
+turned round). What is left grows from elementwise seeds, smallest result first, as published.
+"""
+
+from __future__ import annotations
+
+import re
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.index import Index, symbols_of
+from onnxfuse.ir.indexing import product
+from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW
+from onnxfuse.plan.layouts import channels_in
+from onnxfuse.plan.refusals import cut
+from onnxfuse.plan.scope import Cover, Scope
+from onnxfuse.plan.siblings import siblings
+from onnxfuse.plan.space import Space
+
+
+def anchors(space: Space) -> Cover:
+    """The groups of a space, grown."""
+    grower = _Grower(space.scope)
+    groups = grower.run()
+    members = grower.units.members
+    return Cover(tuple(tuple(members[g]) for g in groups), tuple(grower.decisions))
+
+
+class _Grower:
+    """Grows groups over units; what stopped a growth is kept as a decision."""
+
+    def __init__(self, scope: Scope) -> None:
+        options, legality, kinds = scope.options, scope.legality, scope.kinds
+        self.units = units = scope.units()
+        self.kinds = kinds
+        self.skip = [re.compile(r) for r in options.skip_node]
+        self.legality = legality
+        self.target = legality.targets(options.arch)[0]  # the best: others do as it does
+        self.single = options.precision == "fp32"
+        self.taken: set[int] = set()
+        self.made = {o for i in kinds for o in units.nodes[i].outputs}
+        self.decisions: list[Decision] = []
+        self.seen: set[tuple[str, str]] = set()
+
+    def run(self) -> list[int]:
+        """Positions of the groups' representatives."""
+        order = sorted(self.kinds)
+        groups: list[int] = []
+        for wanted in self.legality.anchors:
+            seeds = [i for i in order if self.kinds[i].name in wanted]
+            if wanted[0] == ELEMENTWISE:
+                seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
+            for i in seeds:
+                if i not in self.taken:
+                    groups.append(self._grow(i))
+        return groups
+
+    def _size(self, i: int) -> int:
+        t = self.units.graph.types.get(self.units.nodes[i].outputs[0])
+        return (product(t.shape).constant or 10**6) if t is not None else 0
+
+    def _grow(self, seed: int) -> int:
+        self.taken.add(seed)
+        changed = True
+        while changed:
+            changed = self._forward(seed) or self._backward(seed) or self._sideways(seed)
+        return seed
+
+    def _kinds(self, group: int) -> set[str]:
+        return {self.kinds[m].name for m in self.units.members[group]}
+
+    def _try(self, group: int, node: int, reason: tuple[str, ...] | None) -> bool:
+        names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
+        if reason is None and len(self.units.members[group]) >= self.legality.most_nodes:
+            reason = ("E-RESOURCE", f"a group holds at most {self.legality.most_nodes} operators")
+        if reason is None and self.units.closes_cycle(group, node):
+            between = [self.units.nodes[m].name for m in self.units.between(group, node)]
+            reason = ("E-CYCLE", "the group would depend on itself through nodes outside", cut(between, self.skip))
+        if reason is None:
+            self.units.join(group, node)
+            self.taken.add(node)
+            return True
+        if names not in self.seen:
+            self.seen.add(names)
+            self.decisions.append(Decision(reason[0], names, *reason[1:]))
+        return False
+
+    def _forward(self, group: int) -> bool:
+        grown = False
+        again = True
+        while again:
+            again = False
+            for node in self.units.consumers(group):
+                if node in self.taken or node not in self.kinds:
+                    continue
+                if self._try(group, node, self._forward_refusal(group, node)):
+                    grown = again = True
+                    break
+        return grown
+
+    def _forward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
+        mine, kind = self._kinds(group), self.kinds[node]
+        op = self.units.nodes[node].op
+        if kind.name == WEIGHTS:
+            members = [(self.units.nodes[m].outputs, self.kinds[m]) for m in self.units.members[group]]
+            return self.legality.chained(self.units.graph, members, op, kind, self.target, self.single)
+        if kind.name == BATCHED:
+            return (
+                None
+                if BATCHED in mine and REDUCTION in mine and self._batched(group) == kind.products == 1
+                else ("E-TYPE", f"{op} follows no softmax over the rows of a contraction")
+            )
+        if kind.name == WINDOW or (kind.spatial and kind.name == REDUCTION):
+            return ("E-TYPE", f"{op} reads windows across the group's tiles")
+        if kind.name == REDUCTION:
+            return self._reduction_refusal(group, node)
+        if kind.name == DECODING and not self._passes_through(group, node):
+            return ("E-COST", f"what reads the numbers that {op} makes reads its codes instead")
+        if kind.name == MOVEMENT:
+            return self._movement_refusal(group, node)
+        return self._numel_refusal(group, node)
+
+    def _sideways(self, group: int) -> bool:
+        free = [i for i in siblings(self.units, self.kinds, group) if i not in self.taken]
+        return any(self._try(group, i, None) for i in free)
+
+    def _passes_through(self, group: int, node: int) -> bool:
+        """Whether codes that a group makes are decoded for work of the group alone: elementwise, or of an attention."""
+        units, attention = self.units, BATCHED in self._kinds(group)
+        makers = [b for b in units.before[node] if units.group[b] == group]
+        decoders = {a for b in makers for a in units.after[b]}
+        kept = set(units.graph.outputs).intersection(units.nodes[node].inputs)
+        if kept or (len(decoders) > 1 and not attention):
+            return False
+        if any(self.kinds[d].name != DECODING if d in self.kinds else True for d in decoders):
+            return False
+        inside = (ELEMENTWISE, REDUCTION, BATCHED) if attention else (ELEMENTWISE,)
+        readers = [self.kinds.get(a) for d in decoders for a in units.after[d]]
+        return len(readers) > 0 and all(k is not None and k.name in inside for k in readers)
+
+    def _batched(self, group: int) -> int:
+        return sum(self.kinds[m].products for m in self.units.members[group])
+
+    def _reduction_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        """A reduction joins when it reads whole values of the group and there is no second contraction behind it."""
+        n = self.units.nodes[node]
+        if self._batched(group) > 1:
+            return ("E-TYPE", f"{n.op} would follow both contractions of an attention")
+        if WEIGHTS in self._kinds(group) and not self._channels_end(group, node):
+            return ("E-TYPE", f"{n.op} reads across the tiles of a convolution")
+        return None
+
+    def _channels_end(self, group: int, node: int) -> bool:
+        """Whether what a node reads of a group of a convolution ends with its channels, as its scratch lies then."""
+        members = self.units.members[group]
+        if not any(self.kinds[m].spatial for m in members):
+            return True
+        nodes = [self.units.nodes[m] for m in members]
+        channels = channels_in(nodes, {self.units.nodes[m].name: self.kinds[m] for m in members})
+        made = {o for n in nodes for o in n.outputs}
+        read = [(v, self.units.graph.types.get(v)) for v in self.units.nodes[node].reads if v in made]
+        return all(t is not None and channels.get(v) == len(t.shape) - 1 for v, t in read)
+
+    def _movement_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        """Movement joins its producer when it is its only reader; otherwise its readers may take it."""
+        n = self.units.nodes[node]
+        for b in self.units.before[node]:
+            again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
+            if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
+                return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
+        if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
+            return ("E-FANOUT", f"{n.op} has several results: whoever reads them takes it")
+        if any(self.kinds[a].name in (BATCHED,) for a in self.units.after[node] if a in self.kinds):
+            return ("E-FANOUT", f"the contraction behind {n.op} reads it in its own order")
+        if self.units.after[node] and self._hides_extents(node):
+            return ("E-COST", f"{n.op} hides extents that what reads it may need")
+        return self._numel_refusal(group, node)
+
+    def _hides_extents(self, node: int) -> bool:
+        """Whether a value's extents multiply symbols that are extents of their own in what the node reads."""
+        n = self.units.nodes[node]
+        have, want = (self.units.graph.types.get(v) for v in (n.inputs[0], n.outputs[0]))
+        if have is None or want is None:
+            return False
+        return any(len(symbols_of(Index(((m, 1),)))) > 1 for e in want.shape if e not in have.shape for m, _ in e.terms)
+
+    def _numel_refusal(self, group: int, node: int) -> tuple[str, str] | None:
+        """Elementwise work joins when it has as many elements as the value it reads: nothing is computed twice."""
+        graph, n = self.units.graph, self.units.nodes[node]
+        out = graph.types[n.outputs[0]]
+        made = {o for m in self.units.members[group] for o in self.units.nodes[m].outputs}
+        sizes = [product(t.shape) for i in n.inputs if i in made and (t := graph.types.get(i)) is not None]
+        assert out is not None
+        if self._kinds(group) & {WEIGHTS, BATCHED, WINDOW} and product(out.shape) not in sizes:
+            return ("E-NUMEL", f"{n.op} has another number of elements than the value it reads")
+        return None
+
+    def _backward(self, group: int) -> bool:
+        grown = False
+        again = True
+        while again:
+            again = False
+            for node in self.units.producers(group):
+                if node in self.taken or node not in self.kinds:
+                    continue
+                if self._try(group, node, self._backward_refusal(group, node)):
+                    grown = again = True
+                    break
+        return grown
+
+    def _backward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
+        kind, n = self.kinds[node], self.units.nodes[node]
+        if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
+            return ("E-TYPE", f"{n.op} is not elementwise")
+        if not self._stored_on_the_way(group, node):
+            if any(self.units.group[a] != group for a in self.units.after[node]):
+                return ("E-FANOUT", f"the result of {n.op} is also read elsewhere")
+            given = next((o for o in n.outputs if o in self.units.graph.outputs), None)
+            if given is not None:
+                said = f"the result of {n.op} is an output of the model"
+                return ("E-FANOUT", said, f"take {given} out of the outputs of the model")
+        if self._follows_contraction(node):
+            return ("E-COST", f"{n.op} belongs to the contraction before it")
+        if kind.name == ELEMENTWISE and self._multiplied(group, node):
+            return ("E-COST", f"{n.op} would be computed for every panel of weights")
+        if kind.name == ELEMENTWISE and self._kinds(group) & {WEIGHTS, WINDOW} and self._reads_plain(group, node):
+            return ("E-COST", f"the image that {n.op} reads would be read channel by channel")
+        if kind.keeps_order and self._shapes_image(group, node):
+            return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
+        if kind.joins and REDUCTION in self._kinds(group) and self._of_images(group, node):
+            return ("E-COST", f"the parts that {n.op} joins would be told apart at every place")
+        if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
+            return ("E-COST", f"{n.op} would be computed for every head")
+        return None
+
+    def _multiplied(self, group: int, node: int) -> bool:
+        """Whether what a node makes goes into a product or a window of a group, and not only to what follows those."""
+        pending, seen = [node], {node}
+        while pending:
+            inside = [a for a in self.units.after[pending.pop()] if self.units.group[a] == group and a not in seen]
+            if any(self.kinds[a].name in (WEIGHTS, WINDOW) for a in inside):
+                return True
+            seen.update(inside)
+            pending.extend(inside)
+        return False
+
+    def _reads_plain(self, group: int, node: int) -> bool:
+        """Whether a node would read for a group of images what no kernel lays out: inputs, what the runtime makes."""
+        graph, n = self.units.graph, self.units.nodes[node]
+        if not any(self.kinds[m].spatial for m in self.units.members[group]):
+            return False
+        others = [v for v in n.inputs if v and v not in graph.constants and v not in self.made]
+        return any((t := graph.types.get(v)) is None or len(t.shape) > 2 for v in others)
+
+    def _follows_contraction(self, node: int) -> bool:
+        """Whether a contraction that has no group yet made what a node reads, or what elementwise work made that of.
+
+        Movement of what others read too, the contraction does not take: it is left to who reads it.
+        """
+        between = (ELEMENTWISE, DECODING) if self.kinds[node].name == ELEMENTWISE else ()
+        shared = self.kinds[node].name == MOVEMENT and not self.kinds[node].keeps_order
+        seen, pending = set[int](), [node]
+        while pending:
+            free = [b for b in self.units.before[pending.pop()] if b in self.kinds and b not in self.taken]
+            free = [b for b in free if not shared or len(self.units.after[b]) == 1]
+            if any(self.kinds[b].name in (WEIGHTS, WINDOW, BATCHED) for b in free):
+                return True
+            pending.extend(b for b in free if self.kinds[b].name in between and b not in seen)
+            seen.update(free)
+        return False
+
+    def _stored_on_the_way(self, group: int, node: int) -> bool:
+        """Whether rows that are reduced may store a value of theirs that others read too: nothing is computed twice."""
+        rows = REDUCTION in self._kinds(group) and not self._kinds(group) & {WEIGHTS, BATCHED, WINDOW}
+        return rows and self.kinds[node].name == ELEMENTWISE and self._size(node) == self._largest(group)
+
+    def _largest(self, group: int) -> int:
+        """Elements of the largest value of a group."""
+        return max(self._size(m) for m in self.units.members[group])
+
+    def _shapes_image(self, group: int, node: int) -> bool:
+        """Whether a node makes an image for a group of a result that was reduced in another shape."""
+        reduced = any(
+            self.kinds[b].name == REDUCTION and b not in self.taken for b in self.units.before[node] if b in self.kinds
+        )
+        return reduced and any(self.kinds[m].spatial for m in self.units.members[group])
+
+    def _of_images(self, group: int, node: int) -> bool:
+        """Whether a group reads the image that a node makes, and is no contraction and no window."""
+        made = self.units.graph.types[self.units.nodes[node].outputs[0]]
+        return made is not None and len(made.shape) > 3 and not self._kinds(group) - {REDUCTION, ELEMENTWISE, MOVEMENT}
+
+    def _shared_mask(self, group: int, node: int) -> bool:
+        """Whether a producer is much smaller than the group's largest value: then it is cheaper made once."""
+        graph, largest = self.units.graph, self._largest(group)
+        t = graph.types[self.units.nodes[node].outputs[0]]
+        size = product(t.shape).constant if t is not None else None
+        return size is not None and size * 4 <= largest

@@ -1,0 +1,48 @@
+"""Fusion as NNVM-Fusion does it (2016): chains of elementwise operators, each read once.
+
+From the outputs to the inputs, a producer is merged into its consumer where both are elementwise over one shape, or
+read a single element, and the producer has one result that is used once. Nothing else joins: no reduction, no movement,
+no value that is read twice.
+"""
+
+from __future__ import annotations
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.indexing import product
+from onnxfuse.plan.kinds import ELEMENTWISE
+from onnxfuse.plan.refusals import ANCHORS
+from onnxfuse.plan.scope import Cover
+from onnxfuse.plan.space import Space
+
+
+def nnvm(space: Space) -> Cover:
+    """Chains of elementwise operators."""
+    group = {i: 1 << i for i in space.order}
+    refused: list[Decision] = []
+    for i in reversed(space.order):
+        if not _elementwise(space, i):
+            continue
+        readers = [r for r in space.readers(i) if space.is_free(r)]
+        refused += [_strange(space, i, r) for r in readers if not _elementwise(space, r)]
+        if space.is_given(i) or len(space.readers(i)) != 1 or not all(_elementwise(space, r) for r in readers):
+            continue
+        joined = group[i] | sum(group[r] for r in readers)
+        if space.legal.allows(joined):
+            group |= {at: joined for at in space.order if joined >> at & 1}
+    cover = space.cover(list(dict.fromkeys(group.values())))
+    return Cover(cover.groups, tuple(refused))
+
+
+def _strange(space: Space, node: int, reader: int) -> Decision:
+    first, second = space.scope.nodes[node], space.scope.nodes[reader]
+    return Decision("E-TYPE", (first.name, second.name), f"{second.op} is not elementwise", ANCHORS)
+
+
+def _elementwise(space: Space, node: int) -> bool:
+    """Whether a node has one result, of whose shape all that it reads is, if it is no single element."""
+    n, types = space.scope.nodes[node], space.graph.types
+    if space.kind(node).name != ELEMENTWISE or len([o for o in n.outputs if o]) != 1:
+        return False
+    made = types[n.outputs[0]]
+    read = [types[v] for v in n.reads]
+    return made is not None and all(t is not None and (t.shape == made.shape or product(t.shape) == 1) for t in read)

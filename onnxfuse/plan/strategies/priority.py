@@ -1,0 +1,105 @@
+"""Fusion by priority, as XLA's GPU compiler does it: a queue of merges by the time that each saves.
+
+Every operator begins alone. Of all pairs of groups of which one reads the other, and of all groups with everything that
+reads them, the merge that saves most time is made, and what is near is priced anew, until none saves anything. Then
+groups that read the same value are merged in the same way (sibling fusion). A merged group may have several results.
+As there, contractions are not merged with each other (but those of an attention), and what saves no more than the error
+of prices is a tie, which is not worth a larger kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from heapq import heapify, heappop, heappush
+
+from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW
+from onnxfuse.plan.legal import Set, members, set_of
+from onnxfuse.plan.price import Seconds, mean_ratio, summed
+from onnxfuse.plan.scope import Cover
+from onnxfuse.plan.space import Space
+
+TIE = 0.03  # part of their time that groups have to save together: predictions of equal plans differ by less
+
+
+def priority(space: Space) -> Cover:
+    """Groups merged in the order of what they save; every operator alone where there are no prices."""
+    return space.cover(merged(space, [1 << i for i in space.order]))
+
+
+def merged(space: Space, groups: list[Set]) -> list[Set]:
+    """Groups, some of which are merged as long as that saves time."""
+    for neighbours in (_joined, _beside):
+        groups = _Merging(space, groups, neighbours).run()
+    return groups
+
+
+class _Merging:
+    """Disjoint groups, and a queue of merges among them."""
+
+    def __init__(self, space: Space, groups: list[Set], neighbours: Neighbours) -> None:
+        self.space, self.neighbours = space, neighbours
+        self.groups = set(groups)
+        self.own = {i: g for g in groups for i in members(g)}
+
+    def run(self) -> list[Set]:
+        """The groups when nothing saves time any more."""
+        queue = [merge for g in sorted(self.groups) for merge in self._merges(g)]
+        heapify(queue)
+        while queue:
+            _, parts = heappop(queue)
+            if not self.groups.issuperset(parts):
+                continue
+            whole = sum(parts)
+            if self.space.legal.circular(whole, self.own):
+                continue
+            self.groups = self.groups.difference(parts) | {whole}
+            self.own.update(dict.fromkeys(members(whole), whole))
+            for merge in self._merges(whole, around=True):
+                heappush(queue, merge)
+        return sorted(self.groups, key=lambda g: g & -g)
+
+    def _merges(self, group: Set, *, around: bool = False) -> Iterator[tuple[float, tuple[Set, ...]]]:
+        """Merges of a group that save time, those that save most first; with `around`, those of its makers too."""
+        makers = {self.own[i] for i in members(self.space.legal.makers(group)) if i in self.own} if around else set()
+        for one in (group, *sorted(makers)):
+            for parts in self.neighbours(self, one):
+                saved = self._saved(parts)
+                if saved is not None:
+                    yield (-saved, parts)
+
+    def _saved(self, parts: tuple[Set, ...]) -> float | None:
+        """What groups save together, by the mean over all points; None where that is nothing, or not known."""
+        space = self.space
+        heavy = [k for i in members(sum(parts)) if (k := space.kind(i).name) in (WEIGHTS, BATCHED, WINDOW)]
+        if len(heavy) > 1 and set(heavy) != {BATCHED}:
+            return None
+        together = space.seconds(sum(parts))
+        apart = [space.seconds(p) for p in parts]
+        if together is None or any(a is None for a in apart):
+            return None
+        alone: Seconds = summed([a for a in apart if a is not None], len(together))
+        ratio = mean_ratio(together, alone)
+        return (1 - ratio) * max(alone) if ratio < 1 - TIE else None
+
+    def around(self, nodes: Set) -> list[Set]:
+        """The groups of some nodes, in order."""
+        return sorted({self.own[i] for i in members(nodes) if i in self.own}, key=lambda g: g & -g)
+
+
+Neighbours = Callable[[_Merging, Set], Iterator[tuple[Set, ...]]]
+
+
+def _joined(m: _Merging, group: Set) -> Iterator[tuple[Set, ...]]:
+    """A group with each group that reads it, and with all of them."""
+    readers = m.around(m.space.legal.readers(group))
+    yield from ((group, r) for r in readers)
+    if len(readers) > 1:
+        yield (group, *readers)
+
+
+def _beside(m: _Merging, group: Set) -> Iterator[tuple[Set, ...]]:
+    """A group with each later one that reads a value which it reads."""
+    scope = m.space.scope
+    values = {v for i in members(group) for v in scope.reads[i] if v not in scope.graph.constants}
+    readers = set_of(i for v in values for i in scope.apart.readers.get(v, ()))
+    yield from ((group, g) for g in m.around(readers & ~group) if g > group)

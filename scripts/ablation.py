@@ -1,0 +1,182 @@
+"""What each strategy makes of a network, with and without rewriting: kernels, phases, predicted and measured time.
+
+    python scripts/ablation.py [MODEL.onnx | NAME ...] [--strategies a,b] [--budget N] [--measure] [--write]
+
+Names are those of `python -m models --list`; without any, small networks are taken. Everything is planned and scheduled
+here, in one process. `--measure` builds the models with rewriting too, and runs the builds of all strategies in turns;
+`--write` writes docs/ablation.md, in which other networks stay as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))  # for the rooms that are not installed
+
+from benchmarks.tables import table  # noqa: E402
+from models.networks import network  # noqa: E402
+from onnxfuse.config import BEST, STRATEGIES, Options  # noqa: E402
+from onnxfuse.ir.graph import Graph  # noqa: E402
+from onnxfuse.ir.group import Plan  # noqa: E402
+from onnxfuse.measure.profile import profile_models  # noqa: E402
+from onnxfuse.pipeline import optimize  # noqa: E402
+from onnxfuse.pipeline.calls import Calls  # noqa: E402
+from onnxfuse.plan import plan  # noqa: E402
+from onnxfuse.plan.legality import Legality  # noqa: E402
+from onnxfuse.plan.planner import predicted  # noqa: E402
+from onnxfuse.plan.price import Costing, Memory, Seconds  # noqa: E402
+from onnxfuse.report.result import Result  # noqa: E402
+
+SMALL = ("tiny-bert", "tiny-gpt2", "tiny-mobilenet", "tiny-resnet", "tiny-vit", "tiny-swin", "tiny-convnext")
+# Layers of DNNFusion's table 5 (PLDI 2021): operators of its graph, kernels that it makes of them.
+PUBLISHED = {
+    "efficientnet-b0": (309, 97), "vgg-16": (51, 17), "mobilenet-v1-ssd": (202, 71), "yolo-v4": (398, 135),
+    "c3d": (27, 16), "s3d": (272, 98), "u-net": (292, 82), "faster-r-cnn": (3640, 942), "mask-r-cnn": (3999, 981),
+    "tinybert": (366, 74), "distilbert": (457, 109), "albert": (936, 225), "bert-base": (976, 216),
+    "mobilebert": (2387, 510), "gpt2": (2533, 254),
+}  # fmt: skip
+OUT = ROOT / "docs" / "ablation.md"
+HEAD = """# Ablation
+
+Written by `python scripts/ablation.py --write`. A row is a strategy (`--strategy`), with and without rewriting. *left*
+are nodes that stay with ONNX Runtime: published strategies leave contractions alone, and groups of one operator are no
+kernels by default. *predicted* is the time of kernels and of these nodes, at most, on the cores of the target; *worst*
+is the largest ratio to the plan of `anchors` at any number of cores and size that prices are made of. *search* is the
+time of planning alone, in which so many candidates were *scheduled*. Only rows of equal rewriting are compared.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A plan and what is known of it; seconds at each number of cores and size that prices are made of."""
+
+    strategy: str
+    rewritten: bool
+    result: Result
+    seconds: Seconds | None
+    scheduled: int
+    shown: int
+
+
+class _Watch:
+    """Plans as a build does, and keeps the last plan, of the main graph of a model, and what it was priced by."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[Plan, Options, Legality, Costing] | None = None
+
+    def __call__(
+        self, graph: Graph, rows: Any, options: Options, out: frozenset[str], legality: Legality, costing: Costing
+    ) -> Plan:
+        made = plan(graph, rows, options, out, legality, costing)
+        self.asked = (made, options, legality, costing)
+        return made
+
+
+def row(model: bytes, strategy: str, budget: int, *, rewritten: bool) -> Row:
+    """The plan of one strategy."""
+    watch = _Watch()
+    calls = replace(Calls(), plan=watch)
+    if not rewritten:
+        calls = replace(calls, rewrite=lambda graph, options, bugs: (graph, ()))
+    result = optimize(model, calls=calls, strategy=strategy, plan_budget=budget, stop_after="schedule")
+    assert watch.asked is not None
+    made, options, legality, costing = watch.asked
+    seconds = predicted(made, options, legality, replace(costing, memory=Memory(sys.maxsize)))
+    points = len(costing.machines)
+    shown = costing.shown + (len(seconds) // points // 2 * points if seconds is not None else 0)
+    return Row(strategy, rewritten, result, seconds, costing.memory.scheduled, shown)
+
+
+HEADS = ("strategy", "rewriting", "kernels", "left", "phases", "predicted", "worst", "search", "scheduled")
+
+
+def shown(rows: Sequence[Row], measured: dict[str, float]) -> str:
+    """The rows of one network as a table."""
+    anchors = {r.rewritten: r.seconds for r in rows if r.strategy == "anchors"}
+    lines = [_cells(r, anchors.get(r.rewritten)) for r in rows]
+    if not measured:
+        return table(HEADS, lines)
+    times = [f"{measured[r.strategy]:.4g} ms" if r.rewritten else "-" for r in rows]
+    return table((*HEADS, "measured"), [(*line, ms) for line, ms in zip(lines, times, strict=True)])
+
+
+def _cells(r: Row, unit: Seconds | None) -> tuple[object, ...]:
+    """A row, held against the seconds of the plan of `anchors`."""
+    kernels = (r.result.kernels, r.result.nodes_left, r.result.phases)
+    took = (f"{r.result.seconds['plan']:.2f} s", r.scheduled)
+    name = (r.strategy, "on" if r.rewritten else "off")
+    if r.seconds is None or unit is None:
+        return (*name, *kernels, "-", "-", *took)
+    worst = max(a / b for a, b in zip(r.seconds, unit, strict=True))
+    return (*name, *kernels, f"{r.seconds[r.shown] * 1e3:.4g} ms", f"{worst:.3f}", *took)
+
+
+def measure(model: Path, strategies: Sequence[str], budget: int, threads: int) -> dict[str, float]:
+    """Least milliseconds of the builds of these strategies, run in turns; the original is `original`."""
+    with tempfile.TemporaryDirectory() as folder:
+        made = {}
+        for name in strategies:
+            out = Path(folder, f"{name}.onnx")
+            result = optimize(model, out, strategy=name, plan_budget=budget, gain=False)
+            made[name] = (out, result.output.library)
+        paths = [model, *(path for path, _ in made.values())]
+        libraries = [None, *(library for _, library in made.values())]
+        found = profile_models(paths, libraries=libraries, threads=threads, a_a=False)
+    return dict(zip(("original", *made), (m.latency_ms.min for m in found.models), strict=True))
+
+
+def section(name: str, path: Path, arguments: argparse.Namespace) -> str:
+    """All that is said of one network."""
+    model = path.read_bytes()
+    strategies = arguments.strategies.split(",")
+    rows = []
+    for rewritten in (True, False):
+        for strategy in strategies:
+            rows.append(row(model, strategy, arguments.budget, rewritten=rewritten))
+            print(name, *_cells(rows[-1], rows[-1].seconds), file=sys.stderr, flush=True)
+    measured = measure(path, strategies, arguments.budget, arguments.threads) if arguments.measure else {}
+    before = rows[0].result.nodes_before
+    published = PUBLISHED.get(name.removesuffix(".decomposed"))
+    beside = f"; DNNFusion: {published[0]} operators, {published[1]} kernels" if published is not None else ""
+    first = f"; the original takes {measured['original']:.4g} ms" if measured else ""
+    return f"\n## {name}\n\n{before} operators{beside}{first}.\n\n{shown(rows, measured)}\n"
+
+
+def written() -> dict[str, str]:
+    """What the page says of each network already."""
+    text = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
+    return {part.split("\n", maxsplit=1)[0]: f"\n## {part}" for part in text.split("\n## ")[1:]}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
+    parser.add_argument("models", nargs="*", default=SMALL, help="files, or names of networks")
+    parser.add_argument("--strategies", default=",".join((*(s for s in STRATEGIES if s != BEST), BEST)))
+    parser.add_argument("--budget", type=int, default=Options().plan_budget, help="candidates that may be scheduled")
+    parser.add_argument("--measure", action="store_true", help="build, and run in turns")
+    parser.add_argument("--threads", type=int, default=1, help="of measured runs")
+    parser.add_argument("--write", action="store_true", help=f"write {OUT.relative_to(ROOT)}")
+    arguments = parser.parse_args()
+    parts: dict[str, str] = written() if arguments.write else {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in arguments.models:
+            path = Path(name)
+            if path.suffix != ".onnx":
+                path = Path(folder, f"{name}.onnx")
+                path.write_bytes(network(name).build().SerializeToString())
+            parts[path.stem] = section(path.stem, path, arguments)
+            print(parts[path.stem], flush=True)
+            if arguments.write:
+                OUT.write_text(HEAD + "".join(parts.values()), encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

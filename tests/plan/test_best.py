@@ -1,0 +1,218 @@
+"""What is put together from all proposals is predicted no slower than any of them, and near what is possible."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+from onnx import helper, numpy_helper
+
+from onnxfuse.config import BEST, STRATEGIES, Options
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.legal import Legal, members, set_of
+from onnxfuse.plan.planner import Planner
+from onnxfuse.plan.price import mean_ratio
+from onnxfuse.plan.refusals import unnamed
+from onnxfuse.plan.region import regions_of
+from onnxfuse.plan.scope import Cover, Scope
+from onnxfuse.plan.select import Choice, cheapest
+from onnxfuse.plan.space import Space
+from onnxfuse.plan.strategies.exhaustive import exhaustive
+from tests.plan.priced import LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
+
+NETWORKS = ("tiny-bert", "tiny-mobilenet")
+OTHERS = (
+    "tiny-convnext",
+    "tiny-gpt2",
+    "tiny-vit",
+    "tiny-swin",
+    "tiny-segformer",
+    "tiny-mobilebert",
+    "tiny-bert.dynamic",
+)
+SHAPE = (48, 64)
+UNARY, BINARY = ("Neg", "Exp", "Relu", "Sqrt", "Tanh"), ("Add", "Mul", "Max")
+
+
+def drawn(seed: int, count: int = 9) -> Graph:
+    """A graph of so many operators, each of which reads what the others made: elementwise, reductions, products."""
+    draw = random.Random(seed)
+    nodes, full, rows = [], ["x", "z"], []
+    for k in range(count):
+        step, name = draw.randrange(10), f"v{k}"
+        if step < 4:
+            nodes.append(helper.make_node(draw.choice(UNARY), [draw.choice(full)], [name]))
+        elif step < 7:
+            nodes.append(helper.make_node(draw.choice(BINARY), [draw.choice(full), draw.choice(full + rows)], [name]))
+        elif step < 9:
+            nodes.append(helper.make_node("ReduceMean", [draw.choice(full)], [name], axes=[1], keepdims=1))
+            rows.append(name)
+            continue
+        else:
+            nodes.append(helper.make_node("MatMul", [draw.choice(full), "w"], [name]))
+        full.append(name)
+    read = {v for n in nodes for v in n.input}
+    outputs = [n.output[0] for n in nodes if n.output[0] not in read]
+    shapes = {v: (SHAPE[0], 1) if v in rows else SHAPE for v in outputs}
+    weights = numpy_helper.from_array(np.full((SHAPE[1], SHAPE[1]), 0.01, np.float32), "w")
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(v, 1, SHAPE) for v in ("x", "z")],
+        [helper.make_tensor_value_info(v, 1, shapes[v]) for v in outputs],
+        [weights],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return graph_of(helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString())
+
+
+def no_worse_than_any(graph: Graph, least: int) -> None:
+    prices = costing()
+    best = seconds(planned(graph, BEST, prices, least=least), prices)
+    for name in STRATEGIES:
+        ratio = mean_ratio(best, seconds(planned(graph, name, prices, least=least), prices))
+        assert ratio <= 1 + 1e-9, (name, ratio)
+
+
+@pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)])
+def test_no_strategy_is_predicted_faster_on_networks(name: str) -> None:
+    no_worse_than_any(network_graph(name), 2)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_strategy_is_predicted_faster_on_random_graphs(seed: int) -> None:
+    no_worse_than_any(drawn(seed), 1 + seed % 2)
+
+
+def space_of(graph: Graph) -> Space:
+    """What strategies are given of a graph all of whose nodes may be fused."""
+    caught: list[Space] = []
+
+    class Spying(Planner):
+        def _cover(self, name: str, left: frozenset[str]) -> Cover:
+            caught.append(self._space(left))
+            return super()._cover(name, left)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("onnxfuse.plan.Planner", Spying)
+        plan(graph, ROWS, Options(min_group=1), legality=LEGALITY, costing=costing())
+    return caught[0]
+
+
+def test_the_gap_to_trying_everything() -> None:
+    """Over small random graphs: by how much more time is predicted than for the best of all covers."""
+    gaps = []
+    for seed in range(6):
+        graph = drawn(seed, 6)
+        space = space_of(graph)
+        assert space.prices is not None
+        unit = space.prices.plan(planned(graph, "anchors", space.costing))
+        assert unit is not None
+        sets = [(s, space.seconds(s)) for s in exhaustive(space)]
+        part = {s: sum(a / b for a, b in zip(p, unit, strict=True)) / len(unit) for s, p in sets if p is not None}
+        every = cheapest(set_of(space.order), [Choice(s, p) for s, p in part.items()], space.legal)
+        made = seconds(planned(graph, BEST, space.costing), space.costing)
+        assert every is not None and every.exact
+        gaps.append(sum(a / b for a, b in zip(made, unit, strict=True)) / len(unit) / every.price)
+    assert min(gaps) > 1 - 1e-9, gaps  # nothing is better than the best of all
+    assert max(gaps) < 1.1 and sum(gaps) / len(gaps) < 1.02, gaps
+
+
+CIRCLE = """(float[8, 8] x) => (float[8, 8] c, float[8, 8] d)
+{ a = Neg(x)\n b = Exp(x)\n c = Add(a, b)\n d = Mul(a, b) }"""
+
+
+def legal_of(text: str) -> Legal:
+    return space_of(parsed(text)).legal
+
+
+def test_groups_that_depend_on_each_other_are_no_cover() -> None:
+    """Each of two groups is legal, and reads the other: {a, d} reads b, {b, c} reads a."""
+    legal = legal_of(CIRCLE)
+    one, two = set_of((0, 3)), set_of((1, 2))
+    assert legal.allows(one) and legal.allows(two)
+    assert not legal.acyclic([one, two]) and legal.acyclic([one]) and legal.acyclic([two])
+    alone = [Choice(1 << i, 3.0) for i in range(4)]
+    found = cheapest(15, [*alone, Choice(one, 1.0), Choice(two, 1.0)], legal)
+    assert found is not None and found.exact and found.price == 7.0
+    assert legal.acyclic([c.nodes for c in found.choices])
+    assert found.least[Choice(one, 1.0)] == found.least[Choice(two, 1.0)] == 7.0
+
+
+def test_a_set_around_another_node_is_refused() -> None:
+    legal = legal_of("(float[8, 8] x) => (float[8, 8] c) { a = Neg(x)\n b = Exp(a)\n c = Add(a, b) }")
+    refused = legal.refusal(set_of((0, 2)))
+    assert refused is not None and refused.code == "E-CYCLE" and legal.refusal(7) is None
+
+
+def test_equal_layers_are_priced_once() -> None:
+    """Twice as many layers need no more candidates."""
+
+    def layers(count: int) -> str:
+        steps = "\n".join(
+            f"a{k} = Exp(y{k})\n m{k} = ReduceMean<axes = [1], keepdims = 1>(a{k})\n y{k + 1} = Sub(y{k}, m{k})"
+            for k in range(count)
+        )
+        return f"(float[64, 64] y0) => (float[64, 64] y{count}) {{ {steps} }}"
+
+    def scheduled(count: int) -> int:
+        prices = costing()
+        planned(parsed(layers(count)), "dnnfusion", prices)
+        planned(parsed(layers(count)), "stitch", prices)
+        return prices.memory.scheduled
+
+    assert 0 < scheduled(12) == scheduled(6)
+
+
+def test_regions_are_cut_where_little_crosses() -> None:
+    graph = network_graph("tiny-bert")
+    space = space_of(graph)
+    standing = [set_of(scope_members(space.scope, g.nodes)) for g in planned(graph, "anchors").groups]
+    regions = regions_of(space.scope, standing)
+    assert len(regions) > 1 and sum(regions) == (1 << len(space.scope.nodes)) - 1
+    assert all(not g & r or not g & ~r for g in standing for r in regions)
+    assert all(members(r) == tuple(range(members(r)[0], members(r)[-1] + 1)) for r in regions)
+
+
+def scope_members(scope: Scope, nodes: tuple[object, ...]) -> list[int]:
+    at = {n.outputs: i for i, n in enumerate(scope.nodes)}
+    return [at[n.outputs] for n in nodes]  # type: ignore[attr-defined]  # nodes of the graph
+
+
+@pytest.mark.parametrize("budget", [0, 1, 7, 40])
+def test_a_budget_is_kept_and_no_node_is_forgotten(budget: int) -> None:
+    graph, prices = network_graph("tiny-mobilenet"), costing(budget)
+    made = planned(graph, BEST, prices, least=2)
+    assert prices.memory.scheduled <= budget
+    inside = {n.outputs for g in made.groups for n in g.nodes}
+    assert not unnamed([n for n in made.graph.nodes if n.outputs not in inside], made.decisions)
+    if budget == 0:
+        assert made.groups == planned(graph, "anchors", least=2).groups and not made.candidates
+
+
+def test_candidates_tell_who_proposed_them_and_why_they_lost() -> None:
+    made = planned(parsed(CIRCLE), BEST)
+    assert any(c.reason is None and "anchors" in c.by for c in made.candidates)
+    lost = [c for c in made.candidates if c.reason is not None]
+    assert lost and all(c.by and c.reason is not None and c.reason.nodes == c.nodes for c in lost)
+    costs = [c for c in lost if c.reason is not None and c.reason.code == "E-COST"]
+    assert costs and all(c.seconds is not None and "without" in c.reason.reason for c in costs if c.reason is not None)
+
+
+def test_a_convolution_that_the_runtime_keeps_turns_what_kernels_give_it() -> None:
+    """Between two kernels it takes longer than alone, by two images."""
+    alone = "(float[1, 16, 20, 20] a, float[16, 16, 3, 3] w) => (float[1, 16, 18, 18] b) { b = Conv(a, w) }"
+    among = """(float[1, 16, 20, 20] x, float[16, 16, 3, 3] w) => (float[1, 16, 18, 18] y)
+    { a = Relu(x)\n b = Conv(a, w)\n y = Exp(b) }"""
+
+    def left(text: str, node: int) -> float:
+        prices = space_of(parsed(text)).prices
+        found = prices.left(node) if prices is not None else None
+        assert found is not None
+        return found[0]
+
+    assert left(among, 1) > left(alone, 0) > 0
+    assert left(among, 0) > 0 and left(among, 2) > 0
