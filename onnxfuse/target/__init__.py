@@ -10,12 +10,25 @@ from dataclasses import replace
 from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
 from onnxfuse.target.cpu import AMX_FEATURES, CPUS, EXTRAS, Cpu
+from onnxfuse.target.gpu import GPUS, PORTABLE, Gpu, gpus_of
 from onnxfuse.target.processors import cpu_facts, processor_of
 
-__all__ = ("AMX_FEATURES", "ARCHS", "CPUS", "ISA", "Cpu", "Target", "targets_of")
+__all__ = (
+    "AMX_FEATURES",
+    "ARCHS",
+    "CPUS",
+    "GPUS",
+    "ISA",
+    "PORTABLE",
+    "Cpu",
+    "Gpu",
+    "Target",
+    "gpus_of",
+    "targets_of",
+)
 
 ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
-ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine))
+ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine), *reversed(GPUS))
 _WIDEST = max(t.lanes for t in CPUS.values())
 
 _ARCH_PRCTL = 158  # of Linux for x86-64
@@ -60,7 +73,7 @@ def machine() -> str:
 
 def runs_here(target: Target) -> bool:
     """Whether this machine can run every kernel that may be made for a target."""
-    return target.machine in ("", machine()) and has_features((*target.features, *target.extras))
+    return target.on_host and target.machine in ("", machine()) and has_features((*target.features, *target.extras))
 
 
 def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:

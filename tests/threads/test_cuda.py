@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.render.cuda import device_text
 from tests.kernels.compiled import check, expected, fed
 from tests.kernels.pool_host import compiler
-from tests.threads.cuda import HEADER, render
 from tests.threads.emulator import run
-from tests.threads.nvrtc import compiled, libraries
 from tests.threads.written import WRITTEN
 
 # What a kernel needs to be in its PTX for what was written in the IR.
@@ -22,7 +22,7 @@ INSTRUCTIONS = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_statements_of_threads_are_spelled(name: str) -> None:
-    text = render(WRITTEN[name].kernel, name).removeprefix(HEADER.read_text(encoding="utf-8"))
+    text = device_text(WRITTEN[name].kernel, name)
     assert f"{name}_0(" in text
     assert ("__syncthreads();" in text) == (name != "product")
     assert ("sum_of_warp(" in text) == (name in ("softmax", "layer_norm"))
@@ -32,8 +32,8 @@ def test_statements_of_threads_are_spelled(name: str) -> None:
 @pytest.mark.parametrize("architecture", ["80", "90"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_text_compiles(name: str, architecture: str) -> None:
-    made = compiled(render(WRITTEN[name].kernel, name), architecture)
-    assert [i for i in INSTRUCTIONS[name] if i not in made] == []
+    made = compiled(device_text(WRITTEN[name].kernel, name), [f"--gpu-architecture=compute_{architecture}"])
+    assert [i for i in INSTRUCTIONS[name] if i not in made.code.decode()] == []
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")

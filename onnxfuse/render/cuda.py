@@ -1,35 +1,55 @@
-"""A small spelling of kernels of threads as CUDA: what differs from C++, and the headers that it needs."""
+"""Kernels of threads as CUDA: what differs from C++, for the headers in `support/`.
+
+A translation unit has two parts. The compiler of the device sees the functions of the phases; that of the host sees
+what launches them (`render/cuda_launch.py`).
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import F64, DType
-from onnxfuse.ir.index import ONE, Axis, Index
-from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Accumulate, Buffer, Call, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, Threaded
+from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms
+from onnxfuse.ir.indexing import coefficient, product, substitute
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Buffer,
+    Call,
+    Kernel,
+    Let,
+    Loop,
+    Phase,
+    ReduceLoop,
+    Stmt,
+    Store,
+    Threaded,
+    tables,
+)
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, identifier, index, stored
-from onnxfuse.schedule.passes.legalize import legalize
 
-HEADER = Path(__file__).with_name("cuda.h")
+NARROW = 1 << 30  # elements of a buffer up to which indices have 32 bits, with room for a step beyond the end
 
 
-def render(kernel: Kernel, name: str) -> str:
-    """One translation unit: a function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
-    lines: list[str] = []
-    for number, phase in enumerate(legalize(kernel).phases):
-        lines += ["", *_function(kernel, phase, f"{name}_{number}")]
-    return HEADER.read_text(encoding="utf-8") + "\n".join(lines) + "\n"
+def device_text(kernel: Kernel, name: str) -> str:
+    """A function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
+    lines = ['#include "cuda.h"', "", *map(_table, tables(kernel))]
+    for number, phase in enumerate(kernel.phases):
+        lines += ["", *_function(kernel, phase, function_name(name, number))]
+    return "\n".join(lines) + "\n"
+
+
+def function_name(name: str, phase: int) -> str:
+    """The name of the function of a phase."""
+    return f"{name}_{phase}"
 
 
 def parameters(kernel: Kernel) -> list[tuple[str, str]]:
@@ -40,20 +60,44 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
     return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
 
 
+def _table(t: Table) -> str:
+    """A constant table, in 32 bits where they suffice."""
+    narrow = all(-(2**31) < v < 2**31 for v in t.values)
+    return f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
+
+
 def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     assert phase.launch is not None
     given = ", ".join(f"{t} {name}" for t, name in parameters(kernel))
     yield f'extern "C" __global__ void __launch_bounds__({phase.launch.block.constant}) {name}({given}) {{'
     buffers = (*kernel.inputs, *kernel.outputs, *kernel.scratch, *phase.locals)
-    printer = Printer({b.name: b.dtype for b in buffers}, phase=phase)
+    printer = Printer({b.name: b.dtype for b in buffers}, phase=phase, integer=_integer(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
+    if _looks_up(phase.body):
+        yield "  const Run run{};"
     for b in phase.locals:
         yield f"  {_buffer(b)}"
     printer.depth = 0
     printer.body(phase.body)
     yield from printer.lines
     yield "}"
+
+
+def _integer(kernel: Kernel) -> str:
+    """The type of indices: 32 bits are several times as fast."""
+    sizes = [product(list(p.storage)).constant for p in (*kernel.inputs, *kernel.outputs)]
+    sizes += [b.size.constant for b in kernel.scratch]
+    return "int" if all(n is not None and n <= NARROW for n in sizes) else "i64"
+
+
+def _looks_up(x: object) -> bool:
+    """Whether statements use elements as indices."""
+    if isinstance(x, Index):
+        return any(isinstance(a, Loaded) for a in atoms(x))
+    if isinstance(x, tuple):
+        return any(map(_looks_up, x))
+    return hasattr(x, "__dataclass_fields__") and any(_looks_up(getattr(x, f.name)) for f in fields(x))  # type: ignore[arg-type]  # asked for
 
 
 def _buffer(b: Buffer) -> str:
@@ -72,7 +116,9 @@ class Expressions(Scalars):
         if not t.floating or isfinite(value):
             return Scalars.literal(self, value, t)
         bits = np.array(value, np.float64 if t == F64 else np.float32)
-        return f"__longlong_as_double({bits.view(np.int64)})" if t == F64 else f"__int_as_float({bits.view(np.int32)})"
+        if t == F64:
+            return f"bits_as_double({bits.view(np.uint64)}ull)"
+        return f"bits_as_float({bits.view(np.uint32)}u)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +129,7 @@ class Lane(Expressions):
 
     def load(self, x: Load) -> str:
         """An element that was loaded with its neighbours, or one by itself."""
-        whole = self.found.get((x.source, x.index[0]))
+        whole = self.found.get((x.source, x.index[0])) if not x.guards else None
         return f"get({whole})" if whole is not None else Scalars.load(self, x)
 
 
@@ -115,13 +161,29 @@ class Printer(c_family.Printer):
             self.vector(s)
         elif s.kind in divided:
             first, stride = divided[s.kind]
-            head = f"for (i64 {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
+            if s.kind != "block" and self.single(s, stride):
+                self.once(s, name, first, stride)
+                return
+            head = f"for ({self.integer} {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
             self.block(head, s.body)
         elif s.kind == "unroll":
             self.put("#pragma unroll")
             self.block(f"for (int {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
         else:
             c_family.Printer.loop(self, s)
+
+    def single(self, s: Loop, stride: str) -> bool:
+        """Whether each of those that a loop is divided among has one iteration at most."""
+        last = s.end.constant
+        return s.begin.constant == 0 and last is not None and last <= int(stride)
+
+    def once(self, s: Loop, name: str, first: str, stride: str) -> None:
+        """The iteration of each, where it has one."""
+        self.put(f"if (const int {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
+        if s.end.constant == int(stride):
+            self.put(f"  const int {name} = {first};")
+        self.body(s.body)
+        self.put("}")
 
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A reduction of each thread, and of a warp by exchanging what its lanes have."""
@@ -138,7 +200,8 @@ class Printer(c_family.Printer):
         found: dict[tuple[str, Index], str] = {}
         self.put("{")
         self.depth += 1
-        for load in {(x.source, x.index[0]): x for x in _loads(s.body) if self.together(x.source, x.index[0], s.axis)}:
+        loads = dict.fromkeys((x.source, x.index[0]) for x in _loads(s.body) if not x.guards)
+        for load in (at for at in loads if self.together(*at, s.axis)):
             found |= self.names(load[0], load[1], s.axis, width, "load")
         stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, s.axis)]
         places = {(x.buffer, x.offset): self.names(x.buffer, x.offset, s.axis, width, "keep") for x in stores}
@@ -205,7 +268,7 @@ def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:
 
 
 def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
-    """A statement for one value of the axis of a wide access."""
+    """A statement, and all that it holds, for one value of the axis of a wide access."""
     values = {axis: Index.of(lane)}
 
     def go(x: Any) -> Any:
@@ -213,6 +276,8 @@ def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
             return substitute(x, values)
         if isinstance(x, Scalar):
             return substitute_axes(x, values)
-        return tuple(map(go, x)) if isinstance(x, tuple) else x
+        if isinstance(x, tuple):
+            return tuple(map(go, x))
+        return replace(x, **{f.name: go(getattr(x, f.name)) for f in fields(x)}) if isinstance(x, (Stmt, Guard)) else x
 
     return replace(s, **{f.name: go(getattr(s, f.name)) for f in fields(s)})
