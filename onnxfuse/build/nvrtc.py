@@ -10,26 +10,16 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from onnxfuse.build import SUPPORT
+from onnxfuse.build.resources import Resources
 from onnxfuse.errors import ToolchainError
 
-SUPPORT = Path(__file__).resolve().parents[1] / "render" / "support"
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
 _INSTALL = "pip install 'onnxfuse[cuda]' installs it"
 _ABOUT = re.compile(r"Compiling entry function '(\w+)'")
 _STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
 _USED = re.compile(r"Used (\d+) registers")
 _SHARED = re.compile(r"(\d+) bytes smem")
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What a function of the device uses in each thread, and of the shared memory of a block; spills in bytes."""
-
-    function: str
-    registers: int
-    spills: int
-    stack: int
-    shared: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from onnxfuse.build.nvrtc import SUPPORT
+from onnxfuse.build import SUPPORT
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.values import Places
 from onnxfuse.ir.kernel import Kernel

@@ -54,6 +54,7 @@ constexpr Slot<99, void(ShapeInfo*)> ReleaseShapeInfo{};
 constexpr Slot<101, void(Domain*)> ReleaseCustomOpDomain{};
 constexpr Slot<130, Status*(SessionOptions*, const char* key, const char* value)> AddSessionConfigEntry{};  // copies both
 constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
+constexpr Slot<193, Status*(const KernelContext*, void** out)> GetGPUComputeStream{};  // null on the CPU
 constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
 constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};
 constexpr Slot<274, Status*(const KernelContext*, Task, size_t total, size_t batches, void* user)> ParallelFor{};
