@@ -104,8 +104,8 @@ def build_library(
     """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
 
     Each source brings the flags of its target; the glue has none, since it runs on any machine to find out what that
-    can do. `out` is replaced in one step. `links` are flags behind the objects. `sanitize` builds for AddressSanitizer and UBSan, to be loaded with
-    `sanitizer_env`.
+    can do. `out` is replaced in one step. `links` are flags behind the objects. `sanitize` builds for AddressSanitizer
+    and UBSan, to be loaded with `sanitizer_env`.
 
     Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
     """

@@ -63,9 +63,7 @@ def architecture(source: Source) -> str:
     return next(f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE))
 
 
-def _images(
-    sources: Sequence[Source], cache: Cache | None, jobs: int, until: float | None
-) -> tuple[list[Image], int]:
+def _images(sources: Sequence[Source], cache: Cache | None, jobs: int, until: float | None) -> tuple[list[Image], int]:
     """The code of all sources in their order, and how many had to be compiled."""
     common = key_of("cuda", identity(), *OPTIONS, *(t for pair in headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]

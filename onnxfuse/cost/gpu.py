@@ -54,7 +54,9 @@ def cost_of(
     """The predicted cost of one run of a kernel; None where it depends on a symbol that has no value."""
     known = dict(symbols or {})
     try:
-        sizes = {p.name: number(product(list(p.storage)), known) * p.dtype.bytes for p in (*kernel.inputs, *kernel.outputs)}
+        sizes = {
+            p.name: number(product(list(p.storage)), known) * p.dtype.bytes for p in (*kernel.inputs, *kernel.outputs)
+        }
         sizes |= {b.name: number(b.size, known) * b.dtype.bytes for b in kernel.scratch}
         return Cost(tuple(_phase(p, sizes, target, known) for p in kernel.phases), 0.0)
     except SymbolUnknown:
@@ -70,7 +72,9 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     inside = moved <= target.l2_bytes * HELD
     moving = _moving(moved, target)
     grid = number(launch.grid, symbols)
-    waits = sum(isinstance(s, Sync) or (isinstance(s, ReduceLoop) and s.scope != "serial") for s in statements(phase.body))
+    waits = sum(
+        isinstance(s, Sync) or (isinstance(s, ReduceLoop) and s.scope != "serial") for s in statements(phase.body)
+    )
     resident = max(target.threads // number(launch.block, symbols), 1) * target.sms
     waves = -(-grid // resident)
     waiting = target.boundary_us * 1e-6 + waves * (1 + 0.1 * waits) * target.latency_us * 1e-6

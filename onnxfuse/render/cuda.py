@@ -70,8 +70,9 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     assert phase.launch is not None
     given = ", ".join(f"{t} {name}" for t, name in parameters(kernel))
     yield f'extern "C" __global__ void __launch_bounds__({phase.launch.block.constant}) {name}({given}) {{'
-    buffers = (*kernel.inputs, *kernel.outputs, *kernel.scratch, *phase.locals)
-    printer = Printer({b.name: b.dtype for b in buffers}, phase=phase, integer=_integer(kernel))
+    types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
+    types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
+    printer = Printer(types, phase=phase, integer=_integer(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
     if _looks_up(phase.body):
@@ -164,7 +165,9 @@ class Printer(c_family.Printer):
             if s.kind != "block" and self.single(s, stride):
                 self.once(s, name, first, stride)
                 return
-            head = f"for ({self.integer} {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
+            head = (
+                f"for ({self.integer} {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
+            )
             self.block(head, s.body)
         elif s.kind == "unroll":
             self.put("#pragma unroll")

@@ -86,7 +86,8 @@ onnxfuse::ort::Domain* domains[{variant_count}];
 
 extern "C" __attribute__((visibility("default"))) onnxfuse::ort::Status* RegisterCustomOps(
     onnxfuse::ort::SessionOptions* options, const onnxfuse::ort::Base* base) {{
-  return onnxfuse::register_kernels(options, base, {{"{domain}", variants, {variant_count}, {size}, ops, domains, {provider}}});
+  return onnxfuse::register_kernels(
+      options, base, {{"{domain}", variants, {variant_count}, {size}, ops, domains, {provider}}});
 }}
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
@@ -14,32 +15,38 @@ from onnxfuse.build import SUPPORT
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.values import Places
 from onnxfuse.ir.kernel import Kernel
-from onnxfuse.render.cuda import device_text, function_name, parameters
+from onnxfuse.render.cuda import device_text, function_name
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library
 
 HERE = Path(__file__).parent
-FLAGS = ("-std=c++20", "-DEMULATED", "-O1", f"-I{HERE}", f"-I{SUPPORT}")
+FLAGS = ("-std=c++20", "-DEMULATED", "-D__CUDACC_RTC__", "-O1", f"-I{HERE}", f"-I{SUPPORT}")
+_FUNCTION = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+)\) (\w+)\((.*)\) \{')
 
 
-def entries(kernel: Kernel, name: str) -> Iterator[str]:
-    """A function `run_NAME` for each phase: of pointers to arguments as a launch has them, blocks and a seed."""
-    for number, phase in enumerate(kernel.phases):
-        assert phase.launch is not None
-        given = ", ".join(f"*({t.replace(' __restrict__', '')}*)p[{k}]" for k, (t, _) in enumerate(parameters(kernel)))
-        yield f'extern "C" void run_{function_name(name, number)}(void** p, unsigned grid, unsigned seed) {{\n'
-        call = f"[&] {{ {function_name(name, number)}({given}); }}"
-        yield f"  emulated::launch(grid, {phase.launch.block!r}, {phase.launch.shared!r}, seed, {call});\n}}\n"
+def entries(text: str) -> Iterator[str]:
+    """For each function of the device `run_NAME`, which takes what a launch does, and its arguments and threads."""
+    for threads, name, given in _FUNCTION.findall(text):
+        types = [p.rpartition(" ")[0].replace(" __restrict__", "") for p in given.split(", ") if p]
+        values = ", ".join(f"*({t}*)p[{k}]" for k, t in enumerate(types))
+        yield f'extern "C" const int arguments_{name}[] = {{{len(types)}, {threads}}};\n'
+        yield f'extern "C" void run_{name}(void** p, unsigned grid, unsigned block, size_t shared, unsigned seed) {{\n'
+        yield f"  emulated::launch(grid, block, shared, seed, [&] {{ {name}({values}); }});\n}}\n"
 
 
-def compiled(texts: Mapping[str, Kernel]) -> Path:
-    """A library of kernels by their names."""
-    text = "".join(device_text(kernel, name) + "".join(entries(kernel, name)) for name, kernel in texts.items())
+def library_of(text: str, name: str) -> Path:
+    """A library of the device's part of translation units."""
+    whole = text + "".join(entries(text))
     folder = CACHE / "threads"
     folder.mkdir(parents=True, exist_ok=True)
-    source = folder / f"{next(iter(texts))}_{sha256(text.encode()).hexdigest()[:16]}.cpp"
-    source.write_text(text, encoding="utf-8")
+    source = folder / f"{name}_{sha256(whole.encode()).hexdigest()[:16]}.cpp"
+    source.write_text(whole, encoding="utf-8")
     return compile_library([source], folder, FLAGS)
+
+
+def compiled(kernels: Mapping[str, Kernel]) -> Path:
+    """A library of kernels by their names."""
+    return library_of("".join(device_text(kernel, name) for name, kernel in kernels.items()), next(iter(kernels)))
 
 
 @cache
@@ -62,13 +69,13 @@ def run(
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     for number, phase in enumerate(kernel.phases):
         assert phase.launch is not None
-        grid = ctypes.c_uint(int(here.index(phase.launch.grid)))
-        library[f"run_{function_name(name, number)}"](pointers, grid, ctypes.c_uint(seed))
+        grid, block, shared = (int(here.index(e)) for e in (phase.launch.grid, phase.launch.block, phase.launch.shared))
+        launched = library[f"run_{function_name(name, number)}"]
+        launched(pointers, ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_size_t(shared), ctypes.c_uint(seed))
     return tuple(outputs)
 
 
 def _poisoned(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
     """Memory that nothing was stored in: floats that are no number."""
-    made = np.empty(shape, dtype)
-    made.view(np.uint8 if made.ndim else dtype).fill(0xFF) if made.ndim else None
-    return made
+    made = np.frombuffer(b"\xff" * (int(np.prod(shape, dtype=np.int64)) * dtype.itemsize), dtype).copy()
+    return made.reshape(shape)

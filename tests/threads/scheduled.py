@@ -44,10 +44,22 @@ def name_of(case: Case) -> str:
     return f"gpu_{case.name}"
 
 
+SOME = 9  # one of so many kernels is compiled every time, and all of rows
+OTHERS = [case for table, cases in TABLES.items() if table != "rows" for case in cases]
+USUAL = (*TABLES["rows"], *OTHERS[::SOME])
+SELDOM = tuple(case for at, case in enumerate(OTHERS) if at % SOME)
+
+
 @cache
-def library_of(table: str, unit: int) -> ctypes.CDLL:
-    """The kernels of some cases that stand together in a table, compiled for the host."""
-    cases = TABLES[table][unit * PER_UNIT : (unit + 1) * PER_UNIT]
+def library_of(case: Case) -> ctypes.CDLL:
+    """The kernels of a case and those that are compiled with it, for the host."""
+    table = USUAL if case in USUAL else SELDOM
+    at = table.index(case) // PER_UNIT * PER_UNIT
+    return _unit(table[at : at + PER_UNIT])
+
+
+@cache
+def _unit(cases: tuple[Case, ...]) -> ctypes.CDLL:
     made = {name_of(case): kernel for case in cases if isinstance(kernel := scheduled(case), Kernel)}
-    with alone(CACHE / f"threads-{table}-{unit}.lock"):
+    with alone(CACHE / f"threads-{cases[0].name}.lock"):
         return ctypes.CDLL(str(compiled(made)))

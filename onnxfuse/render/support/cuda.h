@@ -224,6 +224,7 @@ __device__ inline float fma_(float a, float b, float c) { return fmaf(a, b, c); 
 __device__ inline double fma_(double a, double b, double c) { return fma(a, b, c); }
 __device__ inline float pow_(float a, float b) { return powf(a, b); }
 __device__ inline double pow_(double a, double b) { return pow(a, b); }
+template <class T> __device__ inline T pow_(T a, T b) { return (T)pow((double)a, (double)b); }
 // The nearest integer from low up to high, which are integers themselves: low for NaN.
 template <class T> __device__ inline T snap_(T x, T low, T high) { return min_(high, max_(round_(x), low)); }
 

@@ -52,6 +52,8 @@ constexpr Slot<91, Status*(KernelContext*, size_t index, const int64_t* dims, si
 constexpr Slot<93, void(Status*)> ReleaseStatus{};
 constexpr Slot<99, void(ShapeInfo*)> ReleaseShapeInfo{};
 constexpr Slot<101, void(Domain*)> ReleaseCustomOpDomain{};
+constexpr Slot<125, Status*(char*** names, int* count)> GetAvailableProviders{};  // release with slot 126
+constexpr Slot<126, Status*(char** names, int count)> ReleaseAvailableProviders{};
 constexpr Slot<130, Status*(SessionOptions*, const char* key, const char* value)> AddSessionConfigEntry{};  // copies both
 constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
 constexpr Slot<193, Status*(const KernelContext*, void** out)> GetGPUComputeStream{};  // null on the CPU

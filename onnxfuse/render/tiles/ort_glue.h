@@ -424,14 +424,34 @@ inline void say_why(const Registration& r, Words* words) {
   else *words << "the environment variable " << agreed::ISA << " allows " << only << " alone";
 }
 
+// Whether the runtime was built with a provider; null is the CPU's, which it always has.
+inline bool has_provider(ort::Api api, const char* provider) {
+  if (!provider) return true;
+  char** all = nullptr;
+  int count = 0;
+  bool there = false;
+  if (ort::Status* failed = ort::GetAvailableProviders(api)(&all, &count)) {
+    ort::ReleaseStatus(api)(failed);
+    return false;
+  }
+  for (int i = 0; i < count; ++i) there = there || strcmp(all[i], provider) == 0;
+  if (ort::Status* failed = ort::ReleaseAvailableProviders(api)(all, count)) ort::ReleaseStatus(api)(failed);
+  return there;
+}
+
 // Success without a registration is an answer too: the runtime then runs the function bodies.
 inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
   ort::Api api = base->get_api(ort::kAbiVersion);
   const char* without = api ? switched_off(api, options) : "";
   if (!api || strcmp(without, "1") == 0) return nullptr;
-  const int variant = best_variant(r);
   Words words;
+  if (!has_provider(api, r.provider)) {
+    words << "function bodies run instead of the kernels: this runtime has no " << r.provider;
+    tell(api, options, r.domain, words.text, true);
+    return nullptr;
+  }
+  const int variant = best_variant(r);
   if (variant < 0) {
     words << "function bodies run instead of the kernels: ";
     say_why(r, &words);

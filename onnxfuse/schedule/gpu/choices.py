@@ -7,7 +7,7 @@ from dataclasses import fields
 
 from onnxfuse.ir.compose import loads, walk
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, Axis, Index, axes_of, divides
+from onnxfuse.ir.index import ONE, Index, axes_of, divides
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.kernel import Loop, Phase, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MOST_THREADS
@@ -119,4 +119,3 @@ def _loads(x: object) -> Iterator[Load]:
     elif isinstance(x, tuple):
         for each in x:
             yield from _loads(each)
-

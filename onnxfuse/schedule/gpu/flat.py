@@ -22,9 +22,7 @@ def flat_phase(t: Together, width: int, places: Mapping[str, Place], target: Gpu
     """Jobs that run over the same axes, `width` elements of the last one at a time; None where that is no multiple."""
     last = t.jobs[-1]
     order = tuple(order_of(t.shared, _offset(last, places)))
-    goals = [
-        Goal(j.nest.name, _offset(j, places) if j.nest.name in places else ZERO, _flat(j, places)) for j in t.jobs
-    ]
+    goals = [Goal(j.nest.name, _offset(j, places) if j.nest.name in places else ZERO, _flat(j, places)) for j in t.jobs]
     axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
     v = Axis("v", Index.of(width))
     extents = tuple(a.extent for a in axes)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import loads, rebuild
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ONE, Axis, Index, axes_of
 from onnxfuse.ir.indexing import product, substitute, unflatten
-from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Space, Store
+from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Store
 from onnxfuse.ir.launch import ALIGNED, Scope, Sync
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place, dense
@@ -37,9 +37,7 @@ class Phased:
     scratch: tuple[Buffer, ...]
 
 
-def row_phase(
-    t: Together, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu
-) -> Phased | None:
+def row_phase(t: Together, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
     """The phase in a division; None where registers do not suffice for it."""
     row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
@@ -101,15 +99,16 @@ class _Held:
         if self.division.team == "block" and size is not None and at + size * dtype.bytes <= SHARED:
             self.shared.append(Buffer(f"{name} of a row", dtype, across.total, "shared", at))
             self.bytes = at + size * dtype.bytes
-            self.places[name] = Place(self.shared[-1].name, dtype, lambda index: made.position(Load(name, index, dtype)))
+            self.places[name] = Place(
+                self.shared[-1].name, dtype, lambda index: made.position(Load(name, index, dtype))
+            )
             return
         self.scratch.append(Buffer(name, dtype, product(made.nest.shape), "global"))
         self.places[name] = dense(name, dtype, made.nest.shape)
 
     def register_buffer(self, across: Columns, dtype: DType) -> Buffer:
         """A new buffer for what a thread has of the elements of a row."""
-        space: Space = "register"
-        return Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), space)
+        return Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), "register")
 
     def load_once(self, steps: Sequence[Step], values: Mapping[str, Made]) -> None:
         """Registers for what several steps load at the same place in a row."""
@@ -119,8 +118,9 @@ class _Held:
             if across is None or across.register is None:
                 continue
             mine = frozenset(level.axis for level in across.loops)
-            read = {load for x in step.scalars for load in loads(x) if load.source not in values and not load.guards}
-            found.update((load, across) for load in read if any(axes_of(e) & mine for e in load.index))
+            read = dict.fromkeys(load for x in step.scalars for load in loads(x))
+            outside = [load for load in read if load.source not in values and not load.guards]
+            found.update((load, across) for load in outside if any(axes_of(e) & mine for e in load.index))
         for (load, across), count in found.items():
             if count > 1:
                 self.by_load[load] = self.register_buffer(across, load.dtype)

@@ -106,9 +106,7 @@ def _kept(part: Together, later: Sequence[Job], places: dict[str, Place], scratc
     return kept
 
 
-def _phase(
-    part: Together, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu
-) -> Phased:
+def _phase(part: Together, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
         for width in WIDTHS:
