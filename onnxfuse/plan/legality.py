@@ -23,7 +23,8 @@ class Legality:
     `targets` are those of `--arch` values, best first. `chained` says why a contraction with weights does not join a
     group that holds one: it is given the graph, the group's members, operator and kind of the node, a target, and
     whether weights are held in 32 bits. `stores` says whether a target keeps values between kernels in a type.
-    `refused` says why a node of a kind has no kernel, where it has none yet or the runtime's own is better.
+    `refused` says why a node of a kind has no kernel, where it has none yet or the runtime's own is better. `made_again`
+    says whether what several nodes move is made for each of them, as a kernel more costs more than that.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, the first ones first
@@ -32,6 +33,7 @@ class Legality:
     chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
     stores: Callable[[DType, Any], bool]
     refused: Callable[[Node, Kind], Decision | None] = lambda node, kind: None
+    made_again: bool = False
 
 
 def products_refused(node: Node, kind: Kind) -> Decision | None:
@@ -56,4 +58,5 @@ CUDA = Legality(
     chained=lambda *_: ("E-TYPE", "products are left to the runtime"),
     stores=lambda dtype, target: False,
     refused=products_refused,
+    made_again=True,
 )

@@ -71,7 +71,7 @@ def _side_by_side(t: Together, places: Mapping[str, Place]) -> bool:
     inner = within = 0
     for job in t.jobs:
         mine = set(t.shared)
-        for offset in _offsets(job, places):
+        for offset in (e for e in _offsets(job, places) if axes_of(e) - mine):
             runs = [a for a in axes_of(offset) if coefficient(offset, a) == ONE and (a.extent.constant or 2) > 1]
             inner += any(a in mine for a in runs)
             within += any(a not in mine for a in runs)

@@ -176,6 +176,7 @@ class _Body:
             if register is not None:
                 assert across.register is not None
                 self.writer.store(Store(register.name, across.register, made))
+                made = Load(register.name, (across.register,), self.values[step.name].nest.dtype)
             if step.name in self.held.places:
                 self.writer.store(self.stored(step, made))
 

@@ -21,6 +21,7 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
+from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import partition, reduces
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
@@ -82,7 +83,8 @@ def _kernel(c: Canonical, target: Gpu) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
     outputs = {p.name for p in c.outputs}
-    jobs = [Job(replace(nest_of(d, places), output=d.name in outputs)) for d in c.definitions]
+    nests = split_as_read([replace(nest_of(d, places), output=d.name in outputs) for d in c.definitions])
+    jobs = list(map(Job, nests))
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(jobs)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
