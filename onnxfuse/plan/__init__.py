@@ -321,7 +321,8 @@ class _Grower:
             return ("E-COST", f"the image that {n.op} reads would be read channel by channel")
         if kind.keeps_order and self._shapes_image(group, node):
             return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
-        if kind.joins and REDUCTION in self._kinds(group) and self._of_images(group, node):
+        told_apart = kind.joins and not self.legality.made_again
+        if told_apart and REDUCTION in self._kinds(group) and self._of_images(group, node):
             return ("E-COST", f"the parts that {n.op} joins would be told apart at every place")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be computed for every head")

@@ -18,7 +18,7 @@ from onnxfuse.lower.scans import scan_of
 from onnxfuse.schedule.analysis.binds import binds_of
 from onnxfuse.schedule.analysis.bounds import conditions
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
-from onnxfuse.schedule.analysis.memory import Place, dense, nest_of
+from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
@@ -83,8 +83,10 @@ def _kernel(c: Canonical, target: Gpu) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
     outputs = {p.name for p in c.outputs}
-    nests = split_as_read([replace(nest_of(d, places), output=d.name in outputs) for d in c.definitions])
-    jobs = list(map(Job, nests))
+    nests: dict[str, Nest] = {}
+    for d in c.definitions:
+        nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
+    jobs = list(map(Job, split_as_read(list(nests.values()))))
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(jobs)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
