@@ -6,6 +6,7 @@ import pytest
 
 from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.render.cuda import device_text
+from onnxfuse.schedule.passes.legalize import legalize
 from tests.kernels.compiled import check, expected, fed
 from tests.kernels.pool_host import compiler
 from tests.threads.emulator import run
@@ -22,7 +23,7 @@ INSTRUCTIONS = {
 
 @pytest.mark.parametrize("name", WRITTEN)
 def test_statements_of_threads_are_spelled(name: str) -> None:
-    text = device_text(WRITTEN[name].kernel, name)
+    text = device_text(legalize(WRITTEN[name].kernel), name)
     assert f"{name}_0(" in text
     assert ("__syncthreads();" in text) == (name != "product")
     assert ("sum_of_warp(" in text) == (name in ("softmax", "layer_norm"))
@@ -32,7 +33,7 @@ def test_statements_of_threads_are_spelled(name: str) -> None:
 @pytest.mark.parametrize("architecture", ["80", "90"])
 @pytest.mark.parametrize("name", WRITTEN)
 def test_the_text_compiles(name: str, architecture: str) -> None:
-    made = compiled(device_text(WRITTEN[name].kernel, name), [f"--gpu-architecture=compute_{architecture}"])
+    made = compiled(device_text(legalize(WRITTEN[name].kernel), name), [f"--gpu-architecture=compute_{architecture}"])
     assert [i for i in INSTRUCTIONS[name] if i not in made.code.decode()] == []
 
 
@@ -41,6 +42,6 @@ def test_the_text_compiles(name: str, architecture: str) -> None:
 def test_the_text_computes_what_its_graph_means(name: str) -> None:
     written = WRITTEN[name]
     for number in range(len(written.case.sizes)):
-        (got,) = run(written.kernel, name, fed(written.kernel, written.case, number))
+        (got,) = run(legalize(written.kernel), name, fed(written.kernel, written.case, number))
         (out,) = written.kernel.outputs
         check(got, out.dtype, *expected(written.case, number)[out.value])

@@ -29,9 +29,13 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
+from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import Gpu
 
-PASSES: tuple[Pass[Gpu], ...] = (Pass("block reductions", block_reductions),)
+PASSES: tuple[Pass[Gpu], ...] = (
+    Pass("block reductions", block_reductions),
+    Pass("legalize", legalize),
+)
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
