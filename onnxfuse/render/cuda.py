@@ -6,7 +6,7 @@ what launches them (`render/cuda_launch.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
 from typing import Any
@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import F64, DType
-from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms
+from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import (
     Accumulate,
@@ -34,7 +34,7 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.render import c_family
-from onnxfuse.render.c_family import Scalars, identifier, index, stored
+from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
 NARROW = 1 << 30  # elements of a buffer up to which indices have 32 bits, with room for a step beyond the end
 
@@ -122,16 +122,19 @@ class Expressions(Scalars):
         return f"bits_as_float({bits.view(np.uint32)}u)"
 
 
+Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and under which guards it is read
+
+
 @dataclass(frozen=True, slots=True)
 class Lane(Expressions):
     """Expressions of one element of a wide access: `found` are those that were loaded together."""
 
-    found: dict[tuple[str, Index], str]
+    found: Mapping[Place, str]
 
     def load(self, x: Load) -> str:
         """An element that was loaded with its neighbours, or one by itself."""
-        whole = self.found.get((x.source, x.index[0])) if not x.guards else None
-        return f"get({whole})" if whole is not None else Scalars.load(self, x)
+        whole = self.found.get((x.source, x.index[0], x.guards))
+        return self.guarded(x.guards, f"get({whole})", x) if whole is not None else Scalars.load(self, x)
 
 
 @dataclass(slots=True)
@@ -200,48 +203,54 @@ class Printer(c_family.Printer):
         """What lies side by side is loaded and stored at once; what is done with it, element by element."""
         width = s.end.constant
         assert width is not None
-        found: dict[tuple[str, Index], str] = {}
+        found: dict[Place, str] = {}
         self.put("{")
         self.depth += 1
-        loads = dict.fromkeys((x.source, x.index[0]) for x in _loads(s.body) if not x.guards)
-        for load in (at for at in loads if self.together(*at, s.axis)):
-            found |= self.names(load[0], load[1], s.axis, width, "load")
-        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, s.axis)]
-        places = {(x.buffer, x.offset): self.names(x.buffer, x.offset, s.axis, width, "keep") for x in stores}
+        for place in dict.fromkeys((x.source, x.index[0], x.guards) for x in _loads(s.body)):
+            if self.together(*place, s.axis):
+                found |= self.loaded(place, s.axis, width)
+        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, (), s.axis)]
+        kept = {(x.buffer, x.offset): self.wide_variable(x.buffer, width) for x in stores}
         for lane in range(width):
             self.put("{")
             outer, self.scalars = self.scalars, Lane(found)
             self.depth += 1
             for x in s.body:
                 made = _in_lane(x, s.axis, lane)
-                kept = places.get((x.buffer, x.offset)) if isinstance(x, Store) else None
-                if kept is not None and isinstance(made, Store):
-                    self.put(f"put({kept[made.buffer, made.offset]}, {self.scalars.text(made.value)});")
+                whole = kept.get((x.buffer, x.offset)) if isinstance(x, Store) else None
+                if whole is not None and isinstance(made, Store):
+                    self.put(f"put({whole}.at + {lane}, {self.scalars.text(made.value)});")
                 else:
                     self.statement(made)
             self.depth -= 1
             self.scalars = outer
             self.put("}")
-        for (buffer, offset), names in places.items():
+        for (buffer, offset), whole in kept.items():
             first = substitute(offset, {s.axis: Index.of(0)})
-            whole = names[buffer, first].partition(".")[0]
             self.put(f"store_wide({identifier(buffer)} + {index(first, 1)}, {whole});")
         self.depth -= 1
         self.put("}")
 
-    def together(self, name: str, offset: Index, axis: Axis) -> bool:
-        """Whether elements of a buffer are accessed at once."""
+    def together(self, name: str, offset: Index, guards: tuple[Guard, ...], axis: Axis) -> bool:
+        """Whether elements of a buffer are accessed at once: side by side, and all of them or none."""
         registers = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
-        return name not in registers and coefficient(offset, axis) == ONE
+        apart = any(axis in axes_of(e) for g in guards for e in (g.index, g.extent))
+        return name not in registers and coefficient(offset, axis) == ONE and not apart
 
-    def names(self, buffer: str, offset: Index, axis: Axis, width: int, doing: str) -> dict[tuple[str, Index], str]:
-        """A wide variable, loaded or to be stored, and the places of its elements."""
-        whole, t = f"wide{self.wide}", stored(self.buffers[buffer])
+    def wide_variable(self, buffer: str, width: int) -> str:
+        """A new variable for elements of a buffer that are accessed at once."""
         self.wide += 1
+        self.put(f"wide<{stored(self.buffers[buffer])}, {width}> wide{self.wide};")
+        return f"wide{self.wide}"
+
+    def loaded(self, place: Place, axis: Axis, width: int) -> dict[Place, str]:
+        """What is loaded at once, where guards let it, and the places of its elements."""
+        buffer, offset, guards = place
         at = [substitute(offset, {axis: Index.of(lane)}) for lane in range(width)]
-        loaded = f" = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)})" if doing == "load" else ""
-        self.put(f"wide<{t}, {width}> {whole}{loaded};")
-        return {(buffer, e): f"{whole}.at + {lane}" for lane, e in enumerate(at)}
+        whole = self.wide_variable(buffer, width)
+        test = f"if ({condition(guards)}) " if guards else ""
+        self.put(f"{test}{whole} = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)});")
+        return {(buffer, e, guards): f"{whole}.at + {lane}" for lane, e in enumerate(at)}
 
     def call(self, s: Call | Threaded) -> None:
         """A statement of threads that work together."""

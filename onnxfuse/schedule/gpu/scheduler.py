@@ -30,10 +30,12 @@ from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
 from onnxfuse.schedule.passes.driver import Check, Pass, through, verified
 from onnxfuse.schedule.passes.legalize import legalize
+from onnxfuse.schedule.passes.whole_guards import whole_guards
 from onnxfuse.target import Gpu
 
 PASSES: tuple[Pass[Gpu], ...] = (
     Pass("block reductions", block_reductions),
+    Pass("whole guards", whole_guards),
     Pass("legalize", legalize),
 )
 """What a kernel goes through once its phases are divided among threads, in this order."""
