@@ -23,8 +23,8 @@ class Legality:
     `targets` are those of `--arch` values, best first. `chained` says why a contraction with weights does not join a
     group that holds one: it is given the graph, the group's members, operator and kind of the node, a target, and
     whether weights are held in 32 bits. `stores` says whether a target keeps values between kernels in a type.
-    `refused` says why a node of a kind has no kernel, where it has none yet or the runtime's own is better. `made_again`
-    says whether what several nodes move is made for each of them, as a kernel more costs more than that.
+    `refused` says why a node of a kind has no kernel, where it has none yet or the runtime's own is better.
+    `made_again` says whether what several nodes move is made for each of them, as one more kernel costs more than that.
     """
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, the first ones first

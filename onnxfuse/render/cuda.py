@@ -197,7 +197,7 @@ class Printer(c_family.Printer):
         c_family.Printer.reduce_loop(self, s)
         if s.scope == "warp":
             for t in s.targets:
-                self.put(f"{identifier(t)} = {s.combine}_of_warp({identifier(t)});")
+                self.put(f"{identifier(t)} = {s.combine}_of_warp<{self.launch.lanes}>({identifier(t)});")
 
     def vector(self, s: Loop) -> None:
         """What lies side by side is loaded and stored at once; what is done with it, element by element."""
@@ -256,7 +256,7 @@ class Printer(c_family.Printer):
         """A statement of threads that work together."""
         match s:
             case Sync():
-                self.put({"warp": "__syncwarp();", "block": "__syncthreads();"}[s.scope])
+                self.put({"warp": f"sync_warp<{self.launch.lanes}>();", "block": "__syncthreads();"}[s.scope])
             case CopyAsync():
                 to, source = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((s.target, s.to), (s.source, s.at)))
                 self.put(f"copy_async<{s.count}>({to}, {source});")

@@ -10,6 +10,7 @@ from dataclasses import replace
 from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
 from onnxfuse.target.cpu import AMX_FEATURES, CPUS, EXTRAS, Cpu
+from onnxfuse.target.device import cuda_driver
 from onnxfuse.target.gpu import GPUS, PORTABLE, Gpu, gpus_of
 from onnxfuse.target.processors import cpu_facts, processor_of
 
@@ -23,6 +24,7 @@ __all__ = (
     "Cpu",
     "Gpu",
     "Target",
+    "cuda_driver",
     "gpus_of",
     "targets_of",
 )
@@ -82,6 +84,9 @@ def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
     A name may be followed by features that the kernels need besides, a + before each.
     """
     others = [name for name in names if not _able(targets, *name.split("+"))]
+    gpus = [name for name in others if name in targets and not targets[name].on_host]
+    if gpus and gpus == others:
+        return f"kernels for {' and '.join(gpus)} are not run here"
     return f"this machine cannot run kernels for {' and '.join(others)}" if others else ""
 
 

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
+from onnxfuse.target.device import cuda_driver
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,7 @@ class Gpu(Target):
     gflops: float  # of fp32, all multiprocessors together
     tensor_gflops: float  # of products of 16-bit floating matrices
     threads: int = 2048  # that a multiprocessor holds at a time
-    boundary_us: float = 2.0  # between two kernels of a stream
+    boundary_us: float = 4.1  # from one kernel of a stream to the next; in a graph about 1.4
     latency_us: float = 1.0  # of one dependent read of memory, with what is around it
     warp: int = 32
     portable: bool = False
@@ -46,7 +47,8 @@ def _gpu(name: str, capability: int, **numbers: float) -> Gpu:
     return Gpu(name, "", (f"--gpu-architecture={name}",), (), capability=capability, **numbers)  # type: ignore[arg-type]  # the fields' own types
 
 
-# In the order of preference: T4, A100, A10, L40, H100, B200 and RTX 5090 from the end on.
+# In the order of preference: T4, A100, A10, L40, H100, B200 and RTX 5090 from the end on. Of an H100 bandwidths and
+# boundary are measured (benchmarks/gpu); the others have those of their data sheets.
 GPUS: dict[str, Gpu] = {
     row.name: row
     for row in (
@@ -59,7 +61,7 @@ GPUS: dict[str, Gpu] = {
             gflops=75e3, tensor_gflops=2250e3,
         ),
         _gpu(
-            "sm_90", 90, sms=132, shared_bytes=227 * _K, l2_bytes=50 * _M, bandwidth=3350, l2_gbps=7000,
+            "sm_90", 90, sms=132, shared_bytes=227 * _K, l2_bytes=50 * _M, bandwidth=2980, l2_gbps=5000,
             gflops=67e3, tensor_gflops=990e3,
         ),
         _gpu(
@@ -80,6 +82,7 @@ GPUS: dict[str, Gpu] = {
         ),
     )
 }  # fmt: skip
+NATIVE = "native"
 USUAL = ("sm_80", "sm_90", "sm_100")  # where no architecture is named
 
 
@@ -93,12 +96,23 @@ PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.value
 
 
 def gpus_of(archs: Sequence[str]) -> tuple[Gpu, ...]:
-    """The GPUs of `--arch` values, best first, and the first of them all as PTX for what comes later.
+    """The GPUs of `--arch` values, best first, and the oldest of them as PTX for what comes later.
 
-    Raises UsageError for what is no GPU.
+    `native` is what code for the devices of this machine is made for. Raises UsageError for what is no GPU.
     """
-    named = tuple(archs) or USUAL
+    named = tuple(_native() if name == NATIVE else name for name in archs) or USUAL
     if foreign := [name for name in named if name not in GPUS]:
         raise UsageError(f"options: {foreign[0]} is no GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
     found = [row for name, row in GPUS.items() if name in named]
     return (*found, portable(found[-1]))
+
+
+def _native() -> str:
+    """The best row whose code the oldest device of this machine runs."""
+    driver = cuda_driver()
+    here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
+    fits = (n for n, row in GPUS.items() if row.capability <= here and row.capability // 10 == here // 10)
+    name = next(fits, None)
+    if name is None:
+        raise UsageError("options: this machine has no GPU that --arch native could be", hint="name one, such as sm_90")
+    return name

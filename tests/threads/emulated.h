@@ -86,7 +86,7 @@ struct Thread {
   Number number;
   State state;
   uint64_t exchanged[2];
-  unsigned turn;
+  unsigned turn, mask;  // of what it exchanges, and with whom
   std::vector<std::vector<Copy>> copies;  // groups, the last one of which is not committed yet
 };
 struct Warp {
@@ -134,10 +134,18 @@ inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::
       b.running = &t;
       go(b.scheduler, t.place);
     }
-    size_t waiting = 0;
-    for (unsigned lane : order) waiting += b.threads[first + lane].state == IN_WARP;
-    if (waiting != order.size()) return any;
-    for (unsigned lane : order) b.threads[first + lane].state = RUNNING;
+    unsigned waiting = 0, met = 0;
+    for (unsigned lane : order) waiting |= unsigned(b.threads[first + lane].state == IN_WARP) << lane;
+    for (unsigned lane : order) {
+      const unsigned mask = b.threads[first + lane].mask;
+      if (!(waiting >> lane & 1) || (waiting & mask) != mask) continue;
+      bool all = true;  // wait for each other, and not for others
+      for (unsigned i = 0; i < 32; i++) all = all && (!(mask >> i & 1) || b.threads[first + i].mask == mask);
+      if (all) met |= 1u << lane;
+    }
+    if (!met) return any;
+    for (unsigned lane : order)
+      if (met >> lane & 1) b.threads[first + lane].state = RUNNING;
   }
 }
 
@@ -190,14 +198,15 @@ inline void launch(unsigned grid, unsigned threads, size_t shared, unsigned seed
   free(b.arena);
 }
 
-// What another lane of the warp gives; all lanes have to come.
+// What another lane of the warp gives; all lanes of the mask have to come.
 template <class T>
-__attribute__((noinline)) T exchange(T x, unsigned lane) {
+__attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
   static_assert(sizeof(T) <= 8, "lanes exchange 64 bits");
   Thread* t = now->running;
   const unsigned turn = t->turn;
   t->turn ^= 1;
   memcpy(&t->exchanged[turn], &x, sizeof x);
+  t->mask = mask;
   leave(IN_WARP);
   t = now->running;
   memcpy(&x, &now->threads[t->number.x / 32 * 32 + lane].exchanged[turn], sizeof x);
@@ -210,10 +219,13 @@ __attribute__((noinline)) T exchange(T x, unsigned lane) {
 #define blockIdx (emulated::now->number)
 #define gridDim (emulated::now->grid)
 __attribute__((noinline)) inline void __syncthreads() { emulated::leave(emulated::AT_BARRIER); }
-__attribute__((noinline)) inline void __syncwarp() { emulated::leave(emulated::IN_WARP); }
+__attribute__((noinline)) inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  emulated::now->running->mask = mask;
+  emulated::leave(emulated::IN_WARP);
+}
 template <class T>
-T __shfl_xor_sync(unsigned, T x, int other) {
-  return emulated::exchange(x, threadIdx.x % 32 ^ (unsigned)other);
+T __shfl_xor_sync(unsigned mask, T x, int other) {
+  return emulated::exchange(mask, x, threadIdx.x % 32 ^ (unsigned)other);
 }
 
 template <class To, class From>

@@ -26,7 +26,7 @@ def test_statements_of_threads_are_spelled(name: str) -> None:
     text = device_text(legalize(WRITTEN[name].kernel), name)
     assert f"{name}_0(" in text
     assert ("__syncthreads();" in text) == (name != "product")
-    assert ("sum_of_warp(" in text) == (name in ("softmax", "layer_norm"))
+    assert ("sum_of_warp<32>(" in text) == (name in ("softmax", "layer_norm"))
 
 
 @pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")

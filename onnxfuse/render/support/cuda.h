@@ -243,15 +243,24 @@ template <class To, class V> __device__ inline auto snapped(V x, V low, V high) 
 
 // ---- warps ----
 
+// The lanes of a warp, or of one of its parts of so many lanes, which is a warp in its own right.
+template <int LANES>
+__device__ inline unsigned mask_of_warp() {
+  if constexpr (LANES == 32) return 0xffffffffu;
+  else return ((1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
+}
+template <int LANES>
+__device__ inline void sync_warp() { __syncwarp(mask_of_warp<LANES>()); }
+
 // What all lanes of a warp have, combined, in each of them.
-#define OF_WARP(NAME, COMBINED)                                      \
-  template <class T>                                                 \
-  __device__ inline T NAME##_of_warp(T a) {                          \
-    for (int other = 16; other; other /= 2) {                        \
-      const T b = (T)__shfl_xor_sync(0xffffffffu, a, other);         \
-      a = (T)(COMBINED);                                             \
-    }                                                                \
-    return a;                                                        \
+#define OF_WARP(NAME, COMBINED)                                                  \
+  template <int LANES, class T>                                                  \
+  __device__ inline T NAME##_of_warp(T a) {                                      \
+    for (int other = LANES / 2; other; other /= 2) {                             \
+      const T b = (T)__shfl_xor_sync(mask_of_warp<LANES>(), a, other);           \
+      a = (T)(COMBINED);                                                         \
+    }                                                                            \
+    return a;                                                                    \
   }
 OF_WARP(sum, a + b)
 OF_WARP(prod, a * b)

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
 from onnxfuse.ir.indexing import unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Stmt, When
@@ -17,8 +18,7 @@ from onnxfuse.target import Gpu
 Team = Literal["thread", "warp", "block"]  # who is at a row
 
 BLOCK = 256  # threads of a block in which each thread has rows of its own
-WARPS = 4  # of a block in which each warp has rows of its own
-UNROLLED = 16  # turns of a loop that are spelled out at most
+SEVERAL = 128  # threads of a block in which each warp, or part of one, has rows of its own
 SERIAL = 8  # elements of a row that one thread goes through, and keeps in registers
 
 
@@ -26,7 +26,8 @@ SERIAL = 8  # elements of a row that one thread goes through, and keeps in regis
 class Division:
     """Who is at a row (`threads` of them), how many rows a block is at, and how many elements lie side by side.
 
-    Elements are `kept` in registers, where rows are not too long for that.
+    A part of a warp, a power of two of its lanes, is a warp in its own right. Elements are `kept` in registers, where
+    rows are not too long for that.
     """
 
     team: Team
@@ -34,6 +35,11 @@ class Division:
     rows: int
     width: int
     kept: bool = True
+
+    @property
+    def lanes(self) -> int:
+        """Threads of a warp."""
+        return self.threads if self.team == "warp" else WARP
 
     @property
     def block(self) -> int:
@@ -100,7 +106,7 @@ def over_rows(d: Division, rows: Index, target: Gpu) -> tuple[Axis, Launch]:
     """The axis of all rows, which `around` opens, and the launch that goes through them."""
     blocks = floor_div(rows + (d.rows - 1), Index.of(d.rows))
     grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
-    return Axis("row", rows), Launch(grid, Index.of(d.block))
+    return Axis("row", rows), Launch(grid, Index.of(d.block), lanes=d.lanes)
 
 
 def around(d: Division, row: Axis, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:

@@ -123,7 +123,7 @@ def _phase(part: Together, places: dict[str, Place], kept: set[str], types: Mapp
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):
                 return Phased(phase, ())
-    for d in divisions(part, places, target):
+    for d in divisions(part, places):
         made = row_phase(part, d, places, kept, target)
         own = {b.name: b.dtype for b in made.scratch} if made is not None else {}
         if made is not None and (d.width == 1 or aligned(made.phase, {**types, **own})):
