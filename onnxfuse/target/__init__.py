@@ -101,6 +101,8 @@ def targets_of(archs: Sequence[str]) -> tuple[Cpu, ...]:
     that is known, the numbers of its processor. Raises UsageError for what no library can hold together.
     """
     wanted = archs or ("native",)
+    if foreign := [name for name in wanted if name in GPUS]:
+        raise UsageError(f"options: {foreign[0]} is a GPU", hint="--target cuda makes kernels for it")
     native = next(target for target in CPUS.values() if runs_here(target))
     besides = tuple(name for name in EXTRAS if native.lanes == _WIDEST and has_features([name]))
     native = replace(native, extras=native.extras or besides)
