@@ -1,7 +1,8 @@
 """Kernels that a GPU would run for a network: as ONNX Runtime does it, and as built with `--target cuda`.
 
-`python -m benchmarks.gpu.boundaries MODEL.onnx ...` prints a table. Nothing runs on a device: the runtime's graph is
-what its extended optimizations leave, written by a session of the CPU provider, and each node counts what BOUNDARIES says. Of a build every phase of a kernel is one boundary, and every node that is left counts as the runtime's own.
+`python -m benchmarks.gpu.boundaries MODEL.onnx ...` prints a table; nothing runs on a device. The runtime's graph is
+what its extended optimizations leave, written by a session of the CPU provider; each node counts what BOUNDARIES says.
+Of a build every phase of a kernel is one boundary, and every node that is left counts as the runtime's own.
 """
 
 from __future__ import annotations
