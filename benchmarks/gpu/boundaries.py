@@ -97,9 +97,7 @@ def _taken_in(n: Node, graph: Graph) -> bool:
 def main(paths: Sequence[str]) -> None:
     """The table."""
     out = sys.stdout
-    out.write(
-        "| network | runtime | of them products | built | products | kernels of the library | others, built / runtime |\n"
-    )
+    out.write("| network | runtime | products | built | products | kernels | others, built / runtime |\n")
     out.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
     for path in map(Path, paths):
         theirs, (made, ours) = of_runtime(path), of_build(path)
