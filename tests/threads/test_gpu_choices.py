@@ -1,4 +1,4 @@
-"""What neighbourhoods become on a GPU: one phase each, what is read loaded once, in accesses that are as wide as can be."""
+"""What neighbourhoods become on a GPU: one phase each, all that is read loaded once, in accesses of 16 bytes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel, Let, Loop, Stmt, Store, all_statements, statements
 from onnxfuse.ir.scalar import Load
-from tests.kernels.compiled import Case
+from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.row_cases import norm_chain, one, softmax_chain
 from tests.rules.build import Build
 from tests.threads.scheduled import scheduled
@@ -67,6 +68,27 @@ def test_rows_that_are_rearranged_are_one_phase() -> None:
     assert len(kernel.phases) == 1
     assert not kernel.scratch
     assert loaded(kernel)["in0"] == 1
+
+
+def rolled() -> Graph:
+    """Windows of an image put back, rolled by three rows and columns, added to what was there, and normalized."""
+    b = Build(17)
+    x = b.node("Reshape", b.input("x", 4, 49, 32), b.ints(1, 2, 2, 7, 7, 32))
+    x = b.node("Reshape", b.node("Transpose", x, perm=(0, 1, 3, 2, 4, 5)), b.ints(1, 14, 14, 32))
+    for axis in (1, 2):
+        parts = [b.node("Slice", x, b.ints(begin), b.ints(end), b.ints(axis)) for begin, end in ((11, 14), (0, 11))]
+        x = b.node("Concat", *parts, axis=axis)
+    y = b.node("Add", b.node("Reshape", x, b.ints(1, 196, 32)), b.input("r", 1, 196, 32))
+    weights = [b.constant(np.ones(32, np.float32)) for _ in range(2)]
+    return b.graph(y, b.node("LayerNormalization", y, *weights, axis=-1))
+
+
+def test_rows_that_are_rolled_are_one_phase() -> None:
+    case = Case("rolled", rolled())
+    kernel = kernel_of(case.name, case.graph)
+    assert len(kernel.phases) == 1
+    for p, got in zip(kernel.outputs, interpret(kernel, fed(kernel, case, 0), 1), strict=True):
+        check(got, p.dtype, *expected(case, 0)[p.value])
 
 
 def heads() -> Graph:

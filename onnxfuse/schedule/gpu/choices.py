@@ -28,8 +28,8 @@ MANY = 16  # accesses to rows that are too long for that, and still are kept in 
 LONG_BLOCK = 512  # threads at a long row that is not kept
 
 
-def divisions(t: Together, places: Mapping[str, Place]) -> Iterator[Division]:
-    """Divisions of the rows of a phase; the last one fits everything."""
+def divisions(t: Together, places: Mapping[str, Place], least: int) -> Iterator[Division]:
+    """Divisions of the rows of a phase, whose elements have `least` bytes or more; the last one fits everything."""
     totals = [product([a.extent for a in j.nest.axes if a not in t.shared]) for j in t.jobs]
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     totals += [product([r.extent for r in n.ranges]) for n in reduces]
@@ -41,7 +41,8 @@ def divisions(t: Together, places: Mapping[str, Place]) -> Iterator[Division]:
         yield alone
         yield Division("thread", 1, BLOCK, 1, kept=False)
         return
-    widths = [w for w in WIDTHS if all(divides(Index.of(w), n) is not None for n in totals if n != ONE)]
+    whole = [w for w in WIDTHS if w * least <= ALIGNED]
+    widths = [w for w in whole if all(divides(Index.of(w), n) is not None for n in totals if n != ONE)]
     if not unknown:
         for width in widths:
             for threads in _teams(longest, width):

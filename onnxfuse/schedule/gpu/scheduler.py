@@ -11,6 +11,7 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Buffer, Kernel, Phase
+from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
@@ -119,13 +120,16 @@ def _kept(part: Together, later: Sequence[Job], places: dict[str, Place], scratc
 def _phase(part: Together, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
-        for width in WIDTHS:
+        for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):
                 return Phased(phase, ())
-    for d in divisions(part, places):
-        made = row_phase(part, d, places, kept, target)
-        own = {b.name: b.dtype for b in made.scratch} if made is not None else {}
-        if made is not None and (d.width == 1 or aligned(made.phase, {**types, **own})):
+    unaligned: set[int] = set()
+    for d in divisions(part, places, min(t.bytes for t in types.values())):
+        made = row_phase(part, d, places, kept, target) if d.width not in unaligned else None
+        if made is None:
+            continue
+        if d.width == 1 or aligned(made.phase, {**types, **{b.name: b.dtype for b in made.scratch}}):
             return made
+        unaligned.add(d.width)
     raise AssertionError("schedule: no division fits a phase")
