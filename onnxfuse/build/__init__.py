@@ -131,7 +131,7 @@ def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *
     env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     if toolchain.family == "zig" and cache is not None and "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
         env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
-    found = sorted((*TILES.glob("*.h"), *SUPPORT.glob("*.h")))
+    found = (*sorted(TILES.glob("*.h")), *sorted(SUPPORT.glob("*.h")))
     headers = key_of(*(text for path in found for text in (path.name, path.read_bytes())))
     return _Recipe(toolchain, sanitize, (before, (*links, *after)), env, key_of("1", toolchain.identity, headers))
 
