@@ -44,7 +44,7 @@ def name_of(case: Case) -> str:
     return f"gpu_{case.name}"
 
 
-SOME = 9  # one of so many kernels is compiled every time, and all of rows
+SOME = 16  # one of so many kernels is compiled every time, and all of rows
 OTHERS = [case for table, cases in TABLES.items() if table != "rows" for case in cases]
 USUAL = (*TABLES["rows"], *OTHERS[::SOME])
 SELDOM = tuple(case for at, case in enumerate(OTHERS) if at % SOME)

@@ -1,6 +1,6 @@
 """Kernels as they are made for GPUs: verified, interpreted, run as host code, and compiled for every architecture.
 
-A run interprets all of them, and compiles those of rows and every ninth of the others; the rest is under `slow`.
+A run interprets all of them, and compiles those of rows and every sixteenth of the others; the rest is under `slow`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tests.threads.scheduled import OTHERS, TABLES, USUAL, library_of, name_of, 
 EVERY = (*TABLES["rows"], *OTHERS)
 HERE = [pytest.param(c, id=c.name, marks=[] if c in USUAL else [pytest.mark.slow]) for c in EVERY]
 DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
-SHORT = 12  # one of so many kernels is compiled for all devices
+SHORT = 24  # one of so many kernels is compiled for all devices
 COMPILED = [
     pytest.param(c, t, id=f"{c.name}-{t.name}", marks=[] if c in USUAL and n % SHORT == 0 else [pytest.mark.slow])
     for n, c in enumerate(EVERY)
