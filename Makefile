@@ -19,7 +19,7 @@ export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
 export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/.cache/zig
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help setup toolchain demo test check lint type layers test-fast slow fuzz sanitize runtimes golden replay docs \
+.PHONY: help setup toolchain nvrtc demo test check lint type layers test-fast slow fuzz sanitize runtimes golden replay docs \
   bench models corpus fresh clean
 
 help: ## Show this list
@@ -83,7 +83,7 @@ corpus: $(VENV)/.cpu toolchain ## Optimize and compare every model below CORPUS=
 fresh: ## Both commands of the README in an empty home, without a compiler (15 min, downloads everything)
 	@scripts/fresh.sh
 
-setup: $(VENV)/.cpu $(VENV)/.test toolchain ## The environment alone (the other targets do this themselves)
+setup: $(VENV)/.cpu $(VENV)/.test toolchain nvrtc ## The environment alone (the other targets do this themselves)
 
 clean: ## Remove the environment, the caches and what was built
 	rm -rf $(VENV) .cache build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis models/build
@@ -103,3 +103,7 @@ $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
 # The product's own search decides whether there is a compiler; without one the [zig] extra brings it.
 toolchain: $(VENV)/.cpu
 	@$(PY) -c 'from onnxfuse.build import find_toolchain; find_toolchain("auto")' 2>/dev/null || $(MAKE) --no-print-directory $(VENV)/.zig
+
+# The compiler for GPUs is large, and not there for every machine: without it its tests are skipped.
+nvrtc: $(VENV)/bin/python
+	@$(MAKE) --no-print-directory $(VENV)/.cuda || echo "setup: no compiler for GPUs, their tests are skipped"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from onnxfuse.build import nvrtc
 from onnxfuse.build.cache import Cache, Info, default_cache_dir
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.config import option_fields
@@ -19,7 +20,7 @@ from onnxfuse.measure import machine as calibration
 from onnxfuse.measure.machine import Machine
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.report.document import host
-from onnxfuse.target import ARCHS, CPUS, ISA, has_amx, runs_here, targets_of, tiles_granted
+from onnxfuse.target import ARCHS, CPUS, ISA, cuda_driver, has_amx, runs_here, targets_of, tiles_granted
 
 from .flags import name_of
 from .results import Answer, document
@@ -43,7 +44,7 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
             "features": target.features,
         },
         "archs": runs,
-        "gpu": Path("/dev/nvidia0").exists(),
+        "gpu": _gpu(),
         "cache": {"path": root, "entries": kept.entries, "bytes": kept.bytes},
     }
     measured = calibration.calibrate(target, find_toolchain(), Cache(root)) if calibrate else None
@@ -60,11 +61,29 @@ def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
         *((("allowed", f"{os.environ[ISA]} alone, by ${ISA}"),) if os.environ.get(ISA) else ()),
         *((f"compiler {name}", found["version"] or f"none: {found['reason']}") for name, found in compilers.items()),
         ("onnxruntime", facts["onnxruntime"] or "not installed: results are not verified (pip install onnxruntime)"),
-        ("gpu", "an NVIDIA device; kernels run on the CPU" if facts["gpu"] else "none"),
+        ("gpu", _about(**facts["gpu"])),
+        ("compiler nvrtc", facts["gpu"]["compiler"] or "none: --target cuda needs it (pip install 'onnxfuse[cuda]')"),
         ("cache", f"{root}: {kept.entries} entries, {bytes_text(kept.bytes)}"),
     ]
     rows += _measured(known)
     return Answer(document("doctor", **facts), tuple(table(rows)))
+
+
+def _gpu() -> dict[str, Any]:
+    """The CUDA driver and its devices, and the compiler for them, which needs neither."""
+    driver = cuda_driver()
+    devices = [asdict(each) for each in driver.devices] if driver is not None else []
+    compiler = nvrtc.version() if nvrtc.libraries() else None
+    return {"driver": driver.version if driver is not None else None, "devices": devices, "compiler": compiler}
+
+
+def _about(driver: int | None, devices: Sequence[Mapping[str, Any]], compiler: str | None) -> str:
+    """What GPUs there are, for a person."""
+    if driver is None:
+        return "no CUDA driver: libraries for GPUs are built all the same, and their function bodies run here"
+    said = f"driver for CUDA {driver // 1000}.{driver % 1000 // 10}"
+    names = ", ".join(f"{d['name']} (sm_{d['capability']})" for d in devices)
+    return f"{names or 'no device'}, {said}"
 
 
 def _amx(*, here: bool, granted: bool) -> str:

@@ -45,7 +45,8 @@ class Options:
     dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
     target: str = _option("cpu", "what the kernels run on", choices=BACKENDS)
     arch: tuple[str, ...] = _option(
-        (), "instruction set of the kernels (default: native); of several the best that a machine has is used",
+        (), "instruction set of the kernels, or GPU (default: native; sm_80, sm_90 and sm_100); of several the best "
+        "that a machine has is used",
         many=True, choices=ARCHS,
     )  # fmt: skip
     toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))

@@ -22,6 +22,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from onnxfuse.build.cache import Cache, file_digest, key_of
+from onnxfuse.build.resources import Resources
 from onnxfuse.build.toolchain import PRECOMPILING, Toolchain, compile_flags, link_flags
 from onnxfuse.errors import BudgetError, OutputError, ToolchainError
 from onnxfuse.render.source import Source
@@ -29,6 +30,7 @@ from onnxfuse.runtime import process
 from onnxfuse.runtime.folders import work_folder
 
 TILES = Path(__file__).resolve().parents[1] / "render" / "tiles"
+SUPPORT = TILES.with_name("support")
 EXPORTED = "RegisterCustomOps"
 
 _PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; to read what it includes takes as long as the rest
@@ -61,6 +63,7 @@ class Library:
     cached: int
     seconds: float
     compiler: str
+    functions: tuple[Resources, ...] = ()  # of GPUs, for each architecture
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,12 +99,13 @@ def build_library(
     time_limit: float | None = None,
     *,
     sanitize: bool = False,
+    links: tuple[str, ...] = (),
 ) -> Library:
     """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
 
     Each source brings the flags of its target; the glue has none, since it runs on any machine to find out what that
-    can do. `out` is replaced in one step. `sanitize` builds for AddressSanitizer and UBSan, to be loaded with
-    `sanitizer_env`.
+    can do. `out` is replaced in one step. `links` are flags behind the objects. `sanitize` builds for AddressSanitizer
+    and UBSan, to be loaded with `sanitizer_env`.
 
     Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
     """
@@ -110,7 +114,7 @@ def build_library(
     names = [unit.symbol for unit in units]
     if len(set(names)) != len(names) or not all(name.isidentifier() and name.isascii() for name in names):
         raise ValueError(f"source symbols must be distinct C identifiers: {names}")
-    recipe = _recipe(toolchain, cache, sanitize)
+    recipe = _recipe(toolchain, cache, links, sanitize=sanitize)
     with work_folder() as folder:
         site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
         compiled = _compile_all(site, units, jobs or len(os.sched_getaffinity(0)))
@@ -120,15 +124,16 @@ def build_library(
     return Library(out, digest, compiled, len(units) - compiled, time.monotonic() - start, str(toolchain))
 
 
-def _recipe(toolchain: Toolchain, cache: Cache | None, sanitize: bool) -> _Recipe:
+def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *, sanitize: bool) -> _Recipe:
     if sanitize and toolchain.family != "gcc":
         raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
-    link = link_flags(toolchain, _EXPORTS, sanitize=sanitize)
+    before, after = link_flags(toolchain, _EXPORTS, sanitize=sanitize)
     env = {"LC_ALL": "C", "SOURCE_DATE_EPOCH": "0"}
     if toolchain.family == "zig" and cache is not None and "ZIG_GLOBAL_CACHE_DIR" not in os.environ:
         env["ZIG_GLOBAL_CACHE_DIR"] = str(cache.root.absolute() / "zig")
-    headers = key_of(*(text for path in sorted(TILES.glob("*.h")) for text in (path.name, path.read_bytes())))
-    return _Recipe(toolchain, sanitize, link, env, key_of("1", toolchain.identity, headers))
+    found = (*sorted(TILES.glob("*.h")), *sorted(SUPPORT.glob("*.h")))
+    headers = key_of(*(text for path in found for text in (path.name, path.read_bytes())))
+    return _Recipe(toolchain, sanitize, (before, (*links, *after)), env, key_of("1", toolchain.identity, headers))
 
 
 def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
@@ -202,7 +207,8 @@ def _flags(site: _Site, flags: Sequence[str], seed: str) -> tuple[str, ...]:
     math.h is not found by <math.h>.
     """
     own = compile_flags(site.recipe.toolchain, flags, sanitize=site.recipe.sanitize)
-    return (*own, f"-iquote{TILES}", f"-ffile-prefix-map={TILES}=tiles", f"-frandom-seed={seed}")
+    folders = [flag for f in (TILES, SUPPORT) for flag in (f"-iquote{f}", f"-ffile-prefix-map={f}={f.name}")]
+    return (*own, *folders, f"-frandom-seed={seed}")
 
 
 def _object(site: _Site, unit: Source, prelude: Future[str] | None = None) -> None:

@@ -172,6 +172,8 @@ def write_manifest(context: Context, b: Build) -> None:
     how: dict[str, Any] = {"target": targets[0]["name"], "features": targets[0]["features"], "targets": targets}
     how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy}
     how["precision"] = context.options.precision
+    if library is not None and library.functions:
+        how["functions"] = [asdict(each) for each in library.functions]
     if b.verdict is not None and context.options.precision != "fp32":
         how["max_error"] = b.verdict.max_error
     text = manifest(

@@ -36,7 +36,7 @@ def plan(
     Strategies that ask for prices get those of `costing`.
     """
     graph = with_own_decoders(graph, rows)
-    kinds, decisions = _kinds(graph, rows, options, forbidden)
+    kinds, decisions = _kinds(graph, rows, options, forbidden, legality)
     theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
     decisions.extend(theirs.values())
     kinds = {i: k for i, k in kinds.items() if i not in theirs}
@@ -48,7 +48,7 @@ def plan(
 
 
 def _kinds(
-    graph: Graph, rows: Table, options: Options, forbidden: frozenset[str]
+    graph: Graph, rows: Table, options: Options, forbidden: frozenset[str], legality: Legality
 ) -> tuple[dict[int, Kind], list[Decision]]:
     """The kind of each node that may be fused, and why the others may not."""
     skip = [re.compile(r) for r in options.skip_node]
@@ -59,6 +59,8 @@ def _kinds(
         if n.name in forbidden:
             continue
         kind: Kind | Decision = kind_of(graph, n, rows, weights)
+        if isinstance(kind, Kind):
+            kind = legality.refused(n, kind) or kind
         if any(r.search(n.name) for r in skip):
             kind = Decision("E-KEEP", (n.name,), f"{n.name} matches --skip-node", "leave out that --skip-node")
         if isinstance(kind, Decision):

@@ -256,6 +256,7 @@ class Printer(ABC):
     scalars: Scalars = field(default_factory=Scalars)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
+    integer: str = "i64"  # the type of indices
 
     @abstractmethod
     def call(self, s: Call | Threaded) -> None:
@@ -287,7 +288,7 @@ class Printer(ABC):
                 value = index(s.value)
                 value = value if s.most is None else f"least({value}, {index(s.most)})"
                 value = f"{condition(s.guards)} ? {value} : 0" if s.guards else value
-                self.put(f"const i64 {identifier(s.axis.name)} = {value};")
+                self.put(f"const {self.integer} {identifier(s.axis.name)} = {value};")
             case Loop():
                 self.loop(s)
             case ReduceLoop():
@@ -310,7 +311,7 @@ class Printer(ABC):
         name = identifier(s.axis.name)
         if s.kind == "unroll":
             self.put(f"#pragma GCC unroll {s.axis.extent.constant}")
-        self.block(f"for (i64 {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
+        self.block(f"for ({self.integer} {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
 
     def reduce_loop(self, s: ReduceLoop) -> None:
         """Variables with their start values, then the loops that accumulate into them, in the same block."""

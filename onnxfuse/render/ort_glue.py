@@ -21,6 +21,16 @@ class Variant:
     name: str
     symbols: tuple[str, ...]
     features: tuple[str, ...]  # keys of FEATURES
+    capability: int = 0  # of GPUs: their compute capability, 10 times the major number and the minor one
+    portable: bool = False  # whether later ones run it too
+
+
+@dataclass(frozen=True, slots=True)
+class Provider:
+    """Of whose kernels a library has: what its registration includes, and says of the provider and of the machine."""
+
+    include: str
+    arguments: str
 
 
 # XCR0 bits that the operating system must have set: SSE and AVX; the three of AVX-512; the two of AMX.
@@ -62,7 +72,7 @@ FEATURES: dict[str, tuple[int, int, int, int, int]] = {
 _TEXT = """\
 // The entry point: {count} of domain {domain}, for machines with {needs}.
 #include "ort_glue.h"
-
+{includes}
 {externs}
 
 namespace {{
@@ -76,7 +86,8 @@ onnxfuse::ort::Domain* domains[{variant_count}];
 
 extern "C" __attribute__((visibility("default"))) onnxfuse::ort::Status* RegisterCustomOps(
     onnxfuse::ort::SessionOptions* options, const onnxfuse::ort::Base* base) {{
-  return onnxfuse::register_kernels(options, base, {{"{domain}", variants, {variant_count}, {size}, ops, domains}});
+  return onnxfuse::register_kernels(
+      options, base, {{"{domain}", variants, {variant_count}, {size}, ops, domains, {provider}}});
 }}
 """
 
@@ -97,10 +108,14 @@ def _rows(at: int, variant: Variant) -> str:
 
 def _variant(at: int, variant: Variant) -> str:
     features = f"features{at}" if variant.features else "nullptr"
-    return f'    {{"{variant.name}", kernels{at}, {features}, {len(variant.features)}}},'
+    gpu = f"{variant.capability}, {str(variant.portable).lower()}"
+    return f'    {{"{variant.name}", kernels{at}, {features}, {len(variant.features)}, {gpu}}},'
 
 
-def registration(domain: str, variants: Sequence[Variant]) -> Source:
+HOST = Provider("", "nullptr, nullptr")
+
+
+def registration(domain: str, variants: Sequence[Variant], provider: Provider = HOST) -> Source:
     """The source that registers under `domain` the kernels of the first of `variants` that the CPU can run.
 
     All have the same kernels, in the same order. It takes no target flags: it must run on any machine of the
@@ -127,5 +142,7 @@ def registration(domain: str, variants: Sequence[Variant]) -> Source:
         op_count=len(symbols),
         variant_count=len(variants),
         size=size,
+        includes=provider.include,
+        provider=provider.arguments,
     )
     return Source("registration", text)

@@ -10,12 +10,27 @@ from dataclasses import replace
 from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
 from onnxfuse.target.cpu import AMX_FEATURES, CPUS, EXTRAS, Cpu
+from onnxfuse.target.device import cuda_driver
+from onnxfuse.target.gpu import GPUS, PORTABLE, Gpu, gpus_of
 from onnxfuse.target.processors import cpu_facts, processor_of
 
-__all__ = ("AMX_FEATURES", "ARCHS", "CPUS", "ISA", "Cpu", "Target", "targets_of")
+__all__ = (
+    "AMX_FEATURES",
+    "ARCHS",
+    "CPUS",
+    "GPUS",
+    "ISA",
+    "PORTABLE",
+    "Cpu",
+    "Gpu",
+    "Target",
+    "cuda_driver",
+    "gpus_of",
+    "targets_of",
+)
 
 ISA = "ONNXFUSE_ISA"  # the environment variable that allows a library one instruction set only
-ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine))
+ARCHS = ("native", *(row.name for row in CPUS.values() if row.machine), *reversed(GPUS))
 _WIDEST = max(t.lanes for t in CPUS.values())
 
 _ARCH_PRCTL = 158  # of Linux for x86-64
@@ -60,7 +75,7 @@ def machine() -> str:
 
 def runs_here(target: Target) -> bool:
     """Whether this machine can run every kernel that may be made for a target."""
-    return target.machine in ("", machine()) and has_features((*target.features, *target.extras))
+    return target.on_host and target.machine in ("", machine()) and has_features((*target.features, *target.extras))
 
 
 def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
@@ -69,6 +84,9 @@ def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
     A name may be followed by features that the kernels need besides, a + before each.
     """
     others = [name for name in names if not _able(targets, *name.split("+"))]
+    gpus = [name for name in others if name in targets and not targets[name].on_host]
+    if gpus and gpus == others:
+        return f"kernels for {' and '.join(gpus)} are not run here"
     return f"this machine cannot run kernels for {' and '.join(others)}" if others else ""
 
 
@@ -83,6 +101,8 @@ def targets_of(archs: Sequence[str]) -> tuple[Cpu, ...]:
     that is known, the numbers of its processor. Raises UsageError for what no library can hold together.
     """
     wanted = archs or ("native",)
+    if foreign := [name for name in wanted if name in GPUS]:
+        raise UsageError(f"options: {foreign[0]} is a GPU", hint="--target cuda makes kernels for it")
     native = next(target for target in CPUS.values() if runs_here(target))
     besides = tuple(name for name in EXTRAS if native.lanes == _WIDEST and has_features([name]))
     native = replace(native, extras=native.extras or besides)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 
 @dataclass(frozen=True, slots=True)
@@ -11,6 +12,9 @@ class Target:
 
     What its scheduler may count on is said by a class for each backend, which is a file of `backends/`.
     """
+
+    on_host: ClassVar[bool] = True
+    """Whether kernels run in the provider of the host, in which builds are verified and measured."""
 
     name: str
     machine: str  # the architecture of the host, as `uname -m` spells it; empty: any

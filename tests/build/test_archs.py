@@ -22,7 +22,7 @@ from onnxfuse.render.cpp import render
 from onnxfuse.render.ort_glue import FEATURES, Variant, registration
 from onnxfuse.render.source import Source
 from onnxfuse.runtime import process
-from onnxfuse.target import ARCHS, CPUS, Target, targets_of, unable
+from onnxfuse.target import ARCHS, CPUS, GPUS, Target, targets_of, unable
 from tests.kernels.compiled import kernel_of
 from tests.kernels.contraction_cases import CASES
 
@@ -91,7 +91,7 @@ def test_no_library_is_for_two_architectures():
 
 
 def test_every_name_has_a_row_and_every_feature_too():
-    assert set(ARCHS) - {"native"} <= set(CPUS)
+    assert set(ARCHS) - {"native"} <= {*CPUS, *GPUS}
     assert {name for target in CPUS.values() for name in target.features} <= set(FEATURES)
 
 

@@ -23,7 +23,7 @@ LAYERS = (
     {"lower"},
     {"schedule.analysis"},
     {"schedule.nests", "schedule.passes"},
-    {"schedule.cpu"},
+    {"schedule.cpu", "schedule.gpu"},
     {"schedule", "render"},
     {"build"},
     {"emit"},

@@ -54,7 +54,7 @@ def test_every_pin_is_exact_and_every_tested_requirement_is_pinned():
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = [
         *PROJECT["project"]["dependencies"],
-        *(each for name in ("cpu", "test", "models", "zig") for each in extras[name]),
+        *(each for name in ("cpu", "cuda", "test", "models", "zig") for each in extras[name]),
     ]
     assert {distribution(each) for each in wanted} <= {distribution(pin) for pin in pins}
 
@@ -64,7 +64,7 @@ def test_the_makefile_has_the_verbs_and_explains_each():
     explained = dict(re.findall(r"^([a-z-]+):.*?## (.+)$", text, re.MULTILINE))
     phony = re.search(r"^\.PHONY: ((?:.*\\\n)*.*)$", text, re.MULTILINE)
     assert phony
-    assert set(explained) == set(phony[1].replace("\\\n", " ").split()) - {"toolchain"}
+    assert set(explained) == set(phony[1].replace("\\\n", " ").split()) - {"toolchain", "nvrtc"}
     wanted = "help setup demo test check lint type layers bench fuzz runtimes golden replay docs corpus clean"
     assert set(wanted.split()) <= set(explained)
 

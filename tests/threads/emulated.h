@@ -1,31 +1,76 @@
-// CUDA on the host: a thread of the system for each thread of a block, blocks one after the other.
-#include <barrier>
+// CUDA on the host: each thread of a block is a fiber of its own, and blocks come one after the other.
+// Warps and lanes run in an order that a seed shuffles. A barrier, or an exchange between lanes, waits for all that take
+// part; where some never come, the block is stuck, and says so.
+#include <sys/mman.h>
+
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
-#include <memory>
-#include <thread>
+#include <functional>
+#include <random>
 #include <vector>
+#if !defined(__x86_64__)
+#include <ucontext.h>
+#endif
 
 #define __global__
 #define __device__
 #define __restrict__ __restrict
-#define __launch_bounds__(threads)
-#define SHARED(name) unsigned char* const name = block->arena.data()
+#define __launch_bounds__(...)
+#define SHARED(name) unsigned char* const name = emulated::now->arena
 
-struct Warp {
-  std::barrier<> meet{32};
-  u64 exchanged[32];
-  float left[16][16], right[16][8];
-};
+namespace emulated {
 
-struct Block {
-  std::barrier<> meet;
-  std::vector<std::unique_ptr<Warp>> warps;
-  std::vector<unsigned char> arena;
-  Block(int threads, size_t bytes) : meet(threads), arena(bytes, 0xff) {  // floats that are no number
-    for (int at = 0; at < threads; at += 32) warps.push_back(std::make_unique<Warp>());
-  }
+#if defined(__x86_64__)
+struct Place {
+  void* stack = nullptr;
 };
+extern "C" void emulated_switch(void** from, void* to);
+asm(R"(
+.text
+.weak emulated_switch
+.type emulated_switch,@function
+emulated_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp,(%rdi)
+  movq %rsi,%rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+)");
+inline void go(Place& from, Place& to) { emulated_switch(&from.stack, to.stack); }
+inline void begin(Place& p, char* stack, size_t bytes, void (*entry)()) {
+  void** top = reinterpret_cast<void**>(stack + bytes);
+  *--top = nullptr;
+  *--top = reinterpret_cast<void*>(entry);
+  for (int i = 0; i < 6; i++) *--top = nullptr;
+  p.stack = top;
+}
+#else
+struct Place {
+  ucontext_t context;
+};
+inline void go(Place& from, Place& to) { swapcontext(&from.context, &to.context); }
+inline void begin(Place& p, char* stack, size_t bytes, void (*entry)()) {
+  getcontext(&p.context);
+  p.context.uc_stack.ss_sp = stack;
+  p.context.uc_stack.ss_size = bytes;
+  p.context.uc_link = nullptr;
+  makecontext(&p.context, entry, 0);
+}
+#endif
 
 struct Number {
   unsigned x;
@@ -35,85 +80,161 @@ struct Copy {
   const void* from;
   size_t bytes;
 };
-thread_local Number threadIdx, blockIdx, gridDim;
-thread_local Block* block;
-thread_local std::vector<std::vector<Copy>> copies;  // groups, the last one of which is not committed yet
+enum State { RUNNING, AT_BARRIER, IN_WARP, DONE };
+struct Thread {
+  Place place;
+  Number number;
+  State state;
+  uint64_t exchanged[2];
+  unsigned turn, mask;  // of what it exchanges, and with whom
+  std::vector<std::vector<Copy>> copies;  // groups, the last one of which is not committed yet
+};
+struct Warp {
+  float left[16][16], right[16][8];
+};
+struct Block {
+  std::vector<Thread> threads;
+  std::vector<Warp> warps;
+  unsigned char* arena;
+  Number number, grid;
+  Thread* running;
+  Place scheduler;
+  const std::function<void()>* body;
+};
+inline thread_local Block* now = nullptr;
+const size_t STACK = 64 << 10;
 
-inline Warp& warp() { return *block->warps[threadIdx.x / 32]; }
-inline void __syncthreads() { block->meet.arrive_and_wait(); }
-inline void __syncwarp() { warp().meet.arrive_and_wait(); }
+inline void leave(State s) {
+  Thread* t = now->running;
+  t->state = s;
+  go(t->place, now->scheduler);
+}
+inline void entry() {
+  (*now->body)();
+  leave(DONE);
+}
+[[noreturn]] inline void stuck(const Block& b) {
+  for (const Thread& t : b.threads)
+    if (t.state != DONE)
+      fprintf(stderr, "emulated: block %u is stuck, thread %u %s\n", b.number.x, t.number.x,
+              t.state == IN_WARP ? "waits for its warp" : "is at a barrier"),
+          abort();
+  abort();
+}
 
+// Runs the lanes of a warp as far as they come; whether any did.
+inline bool run_warp(Block& b, size_t first, std::vector<unsigned>& order, std::mt19937& random) {
+  bool any = false;
+  for (;;) {
+    std::shuffle(order.begin(), order.end(), random);
+    for (unsigned lane : order) {
+      Thread& t = b.threads[first + lane];
+      if (t.state != RUNNING) continue;
+      any = true;
+      b.running = &t;
+      go(b.scheduler, t.place);
+    }
+    unsigned waiting = 0, met = 0;
+    for (unsigned lane : order) waiting |= unsigned(b.threads[first + lane].state == IN_WARP) << lane;
+    for (unsigned lane : order) {
+      const unsigned mask = b.threads[first + lane].mask;
+      if (!(waiting >> lane & 1) || (waiting & mask) != mask) continue;
+      bool all = true;  // wait for each other, and not for others
+      for (unsigned i = 0; i < 32; i++) all = all && (!(mask >> i & 1) || b.threads[first + i].mask == mask);
+      if (all) met |= 1u << lane;
+    }
+    if (!met) return any;
+    for (unsigned lane : order)
+      if (met >> lane & 1) b.threads[first + lane].state = RUNNING;
+  }
+}
+
+inline void run_block(Block& b, char* stacks, std::mt19937& random) {
+  for (size_t i = 0; i < b.threads.size(); i++) {
+    Thread& t = b.threads[i];
+    t.number = {(unsigned)i};
+    t.state = RUNNING;
+    t.turn = 0;
+    t.copies.assign(1, {});
+    begin(t.place, stacks + i * STACK, STACK - i % 16 * 64, entry);
+  }
+  std::vector<unsigned> lanes(32), warps(b.threads.size() / 32);
+  for (unsigned i = 0; i < 32; i++) lanes[i] = i;
+  for (unsigned i = 0; i < warps.size(); i++) warps[i] = i;
+  for (;;) {
+    bool any = false;
+    std::shuffle(warps.begin(), warps.end(), random);
+    for (unsigned w : warps) any |= run_warp(b, w * 32, lanes, random);
+    size_t done = 0, waiting = 0;
+    for (const Thread& t : b.threads) done += t.state == DONE, waiting += t.state == AT_BARRIER;
+    if (done == b.threads.size()) return;
+    if (waiting == b.threads.size())
+      for (Thread& t : b.threads) t.state = RUNNING;
+    else if (!any)
+      stuck(b);
+  }
+}
+
+// All blocks of a launch; the memory of each begins as floats that are no number.
+inline void launch(unsigned grid, unsigned threads, size_t shared, unsigned seed, const std::function<void()>& body) {
+  Block b;
+  b.threads.resize(threads);
+  b.warps.resize(threads / 32);
+  b.grid = {grid};
+  b.body = &body;
+  b.arena = static_cast<unsigned char*>(aligned_alloc(64, (shared + 127) / 64 * 64));
+  char* stacks = static_cast<char*>(mmap(nullptr, threads * STACK, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0));
+  std::mt19937 random(seed);
+  Block* outer = now;
+  now = &b;
+  for (unsigned number = 0; number < grid; number++) {
+    b.number = {number};
+    memset(b.arena, 0xff, shared + 64);
+    run_block(b, stacks, random);
+  }
+  now = outer;
+  munmap(stacks, threads * STACK);
+  free(b.arena);
+}
+
+// What another lane of the warp gives; all lanes of the mask have to come.
 template <class T>
-T __shfl_xor_sync(unsigned, T x, int other) {
-  Warp& w = warp();
-  const unsigned lane = threadIdx.x % 32;
-  std::memcpy(&w.exchanged[lane], &x, sizeof x);
-  w.meet.arrive_and_wait();
-  std::memcpy(&x, &w.exchanged[lane ^ other], sizeof x);
-  w.meet.arrive_and_wait();
+__attribute__((noinline)) T exchange(unsigned mask, T x, unsigned lane) {
+  static_assert(sizeof(T) <= 8, "lanes exchange 64 bits");
+  Thread* t = now->running;
+  const unsigned turn = t->turn;
+  t->turn ^= 1;
+  memcpy(&t->exchanged[turn], &x, sizeof x);
+  t->mask = mask;
+  leave(IN_WARP);
+  t = now->running;
+  memcpy(&x, &now->threads[t->number.x / 32 * 32 + lane].exchanged[turn], sizeof x);
   return x;
 }
 
-inline float __int_as_float(int bits) {
-  float made;
-  std::memcpy(&made, &bits, sizeof made);
+}  // namespace emulated
+
+#define threadIdx (emulated::now->running->number)
+#define blockIdx (emulated::now->number)
+#define gridDim (emulated::now->grid)
+__attribute__((noinline)) inline void __syncthreads() { emulated::leave(emulated::AT_BARRIER); }
+__attribute__((noinline)) inline void __syncwarp(unsigned mask = 0xffffffffu) {
+  emulated::now->running->mask = mask;
+  emulated::leave(emulated::IN_WARP);
+}
+template <class T>
+T __shfl_xor_sync(unsigned mask, T x, int other) {
+  return emulated::exchange(mask, x, threadIdx.x % 32 ^ (unsigned)other);
+}
+
+template <class To, class From>
+To emulated_bits(From x) {
+  To made;
+  static_assert(sizeof made == sizeof x, "bits of one size");
+  memcpy(&made, &x, sizeof made);
   return made;
 }
-inline float to_float(f16 x) {
-  _Float16 made;
-  std::memcpy(&made, &x, sizeof made);
-  return (float)made;
-}
-inline f16 to_half(float x) {
-  const _Float16 rounded = (_Float16)x;
-  f16 made;
-  std::memcpy(&made, &rounded, sizeof made);
-  return made;
-}
-
-// A copy arrives when it is waited for, and not before.
-template <int BYTES>
-void copy_bytes(void* to, const void* from) {
-  copies.back().push_back({to, from, BYTES});
-}
-inline void commit_copies() { copies.emplace_back(); }
-template <int PENDING>
-void wait_copies() {
-  while (copies.size() > PENDING + 1) {
-    for (const Copy& c : copies.front()) std::memcpy(c.to, c.from, c.bytes);
-    copies.erase(copies.begin());
-  }
-}
-
-// Elements of fragments by the rows and columns of the PTX manual (mma.m16n8k16).
-inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) {
-  Warp& w = warp();
-  const int group = threadIdx.x % 32 / 4, within = threadIdx.x % 4;
-  for (int i = 0; i < 8; i++) {
-    const bool below = (i >= 2 && i < 4) || i >= 6;
-    w.left[group + (below ? 8 : 0)][within * 2 + (i & 1) + (i >= 4 ? 8 : 0)] = to_float(a[i]);
-  }
-  for (int i = 0; i < 4; i++) w.right[within * 2 + (i & 1) + (i >= 2 ? 8 : 0)][group] = to_float(b[i]);
-  w.meet.arrive_and_wait();
-  for (int i = 0; i < 4; i++)
-    for (int k = 0; k < 16; k++) c[i] += w.left[group + (i >= 2 ? 8 : 0)][k] * w.right[k][within * 2 + (i & 1)];
-  w.meet.arrive_and_wait();
-}
-
-template <class Body>
-void launch(unsigned grid, unsigned threads, size_t shared, Body body) {
-  for (unsigned number = 0; number < grid; number++) {
-    Block here((int)threads, shared);
-    std::vector<std::thread> running;
-    for (unsigned at = 0; at < threads; at++)
-      running.emplace_back([&, at] {
-        threadIdx.x = at;
-        blockIdx.x = number;
-        gridDim.x = grid;
-        block = &here;
-        copies.assign(1, {});
-        body();
-      });
-    for (std::thread& each : running) each.join();
-  }
-}
+inline float bits_as_float(uint32_t x) { return emulated_bits<float>(x); }
+inline uint32_t float_as_bits(float x) { return emulated_bits<uint32_t>(x); }
+inline double bits_as_double(uint64_t x) { return emulated_bits<double>(x); }

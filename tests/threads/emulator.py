@@ -3,57 +3,79 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 
+from onnxfuse.build import SUPPORT
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.values import Places
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cuda import device_text, function_name
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library
-from tests.threads.cuda import parameters, render
 
 HERE = Path(__file__).parent
-FLAGS = ("-std=c++20", "-DEMULATED", "-O1", f"-I{HERE}")
+FLAGS = ("-std=c++20", "-DEMULATED", "-D__CUDACC_RTC__", "-O1", f"-I{HERE}", f"-I{SUPPORT}")
+_FUNCTION = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+)\) (\w+)\((.*)\) \{')
+
+
+def entries(text: str) -> Iterator[str]:
+    """For each function of the device `run_NAME`, which takes what a launch does, and its arguments and threads."""
+    for threads, name, given in _FUNCTION.findall(text):
+        types = [p.rpartition(" ")[0].replace(" __restrict__", "") for p in given.split(", ") if p]
+        values = ", ".join(f"*({t}*)p[{k}]" for k, t in enumerate(types))
+        yield f'extern "C" const int arguments_{name}[] = {{{len(types)}, {threads}}};\n'
+        yield f'extern "C" void run_{name}(void** p, unsigned grid, unsigned block, size_t shared, unsigned seed) {{\n'
+        yield f"  emulated::launch(grid, block, shared, seed, [&] {{ {name}({values}); }});\n}}\n"
+
+
+def library_of(text: str, name: str) -> Path:
+    """A library of the device's part of translation units."""
+    whole = text + "".join(entries(text))
+    folder = CACHE / "threads"
+    folder.mkdir(parents=True, exist_ok=True)
+    source = folder / f"{name}_{sha256(whole.encode()).hexdigest()[:16]}.cpp"
+    source.write_text(whole, encoding="utf-8")
+    return compile_library([source], folder, FLAGS)
+
+
+def compiled(kernels: Mapping[str, Kernel]) -> Path:
+    """A library of kernels by their names."""
+    return library_of("".join(device_text(kernel, name) for name, kernel in kernels.items()), next(iter(kernels)))
 
 
 @cache
-def library(kernel: Kernel, name: str) -> ctypes.CDLL:
-    """A function `run_0`, `run_1`, ... for each phase: of pointers, symbols, and blocks."""
-    text = render(kernel, name)
-    pointers = [t for t, _ in parameters(kernel) if t != "i64"]
-    given = [f"({t})pointers[{k}]" for k, t in enumerate(pointers)] + [
-        f"symbols[{k}]" for k in range(len(kernel.binds))
-    ]
-    for number, phase in enumerate(kernel.phases):
-        assert phase.launch is not None
-        call = f"[&] {{ {name}_{number}({', '.join(given)}); }}"
-        text += (
-            f'extern "C" void run_{number}(void** pointers, i64* symbols, unsigned grid) {{\n'
-            f"  launch(grid, {phase.launch.block!r}, {phase.launch.shared!r}, {call});\n}}\n"
-        )
-    folder = CACHE / "threads"
-    folder.mkdir(parents=True, exist_ok=True)
-    source = folder / f"{name}_{sha256(text.encode()).hexdigest()[:16]}.cpp"
-    source.write_text(text, encoding="utf-8")
-    return ctypes.CDLL(str(compile_library([source], folder, FLAGS)))
+def alone(kernel: Kernel, name: str) -> ctypes.CDLL:
+    """The library of one kernel."""
+    return ctypes.CDLL(str(compiled({name: kernel})))
 
 
-def run(kernel: Kernel, name: str, inputs: Sequence[Array]) -> tuple[Array, ...]:
+def run(
+    kernel: Kernel, name: str, inputs: Sequence[Array], library: ctypes.CDLL | None = None, seed: int = 1
+) -> tuple[Array, ...]:
     """The outputs of a kernel for inputs in storage order."""
+    library = library or alone(kernel, name)
     symbols = bound(kernel, [a.shape for a in inputs])
     here = Places((), np.zeros(1, np.int64), symbols, {})
-    outputs = [np.zeros([int(here.index(e)) for e in p.storage], p.dtype.numpy) for p in kernel.outputs]
-    scratch = [np.zeros(int(here.index(b.size)), b.dtype.numpy) for b in kernel.scratch]
+    outputs = [_poisoned([int(here.index(e)) for e in p.storage], p.dtype.numpy) for p in kernel.outputs]
+    scratch = [_poisoned([int(here.index(b.size))], b.dtype.numpy) for b in kernel.scratch]
     arrays = [np.ascontiguousarray(a) for a in inputs] + outputs + scratch
-    pointers = (ctypes.c_void_p * len(arrays))(*(a.ctypes.data for a in arrays))
-    numbers = (ctypes.c_longlong * max(len(symbols), 1))(*symbols.values())
+    values = [ctypes.c_void_p(a.ctypes.data) for a in arrays] + [ctypes.c_int64(n) for n in symbols.values()]
+    pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     for number, phase in enumerate(kernel.phases):
         assert phase.launch is not None
-        grid = ctypes.c_uint(int(here.index(phase.launch.grid)))
-        getattr(library(kernel, name), f"run_{number}")(pointers, numbers, grid)
+        grid, block, shared = (int(here.index(e)) for e in (phase.launch.grid, phase.launch.block, phase.launch.shared))
+        launched = library[f"run_{function_name(name, number)}"]
+        launched(pointers, ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_size_t(shared), ctypes.c_uint(seed))
     return tuple(outputs)
+
+
+def _poisoned(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:
+    """Memory that nothing was stored in: floats that are no number."""
+    made = np.frombuffer(b"\xff" * (int(np.prod(shape, dtype=np.int64)) * dtype.itemsize), dtype).copy()
+    return made.reshape(shape)

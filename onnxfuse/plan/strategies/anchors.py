@@ -168,6 +168,7 @@ class _Grower:
         n = self.units.nodes[node]
         for b in self.units.before[node]:
             again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
+            again = again or (self.legality.made_again and b in self.kinds and self.kinds[b].name == ELEMENTWISE)
             if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
@@ -229,7 +230,8 @@ class _Grower:
             return ("E-COST", f"the image that {n.op} reads would be read channel by channel")
         if kind.keeps_order and self._shapes_image(group, node):
             return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
-        if kind.joins and REDUCTION in self._kinds(group) and self._of_images(group, node):
+        told_apart = kind.joins and not self.legality.made_again
+        if told_apart and REDUCTION in self._kinds(group) and self._of_images(group, node):
             return ("E-COST", f"the parts that {n.op} joins would be told apart at every place")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be computed for every head")

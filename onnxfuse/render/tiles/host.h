@@ -23,6 +23,9 @@ struct Host {
   // fn(user, 0..tasks-1), on as many threads as the host has; returns when all are done.
   void (*parallel)(Host*, size_t tasks, void (*fn)(void* user, size_t task), void* user);
   int cores;  // an upper guess of the threads behind `parallel`, at least 1
+  // For kernels of a GPU: the stream that they are launched on, and whether they have to be waited for.
+  void* (*stream)(Host*);
+  bool waits;
 };
 
 // One run of a kernel. Null: good. Otherwise a message for the user, in static storage.
@@ -34,6 +37,7 @@ struct Kernel {
   const int* input_types;   // ONNX TensorProto numbers
   const int* output_types;
   Run run;
+  const char* (*prepare)();  // before the first run, and again for each node; null where there is nothing to prepare
 };
 
 }  // namespace onnxfuse

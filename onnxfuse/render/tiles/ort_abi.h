@@ -52,8 +52,11 @@ constexpr Slot<91, Status*(KernelContext*, size_t index, const int64_t* dims, si
 constexpr Slot<93, void(Status*)> ReleaseStatus{};
 constexpr Slot<99, void(ShapeInfo*)> ReleaseShapeInfo{};
 constexpr Slot<101, void(Domain*)> ReleaseCustomOpDomain{};
+constexpr Slot<125, Status*(char*** names, int* count)> GetAvailableProviders{};  // release with slot 126
+constexpr Slot<126, Status*(char** names, int count)> ReleaseAvailableProviders{};
 constexpr Slot<130, Status*(SessionOptions*, const char* key, const char* value)> AddSessionConfigEntry{};  // copies both
 constexpr Slot<132, void(Allocator*)> ReleaseAllocator{};
+constexpr Slot<193, Status*(const KernelContext*, void** out)> GetGPUComputeStream{};  // null on the CPU
 constexpr Slot<237, Status*(const SessionOptions*, const char* key, int* out)> HasSessionConfigEntry{};
 constexpr Slot<238, Status*(const SessionOptions*, const char* key, char* out, size_t* size)> GetSessionConfigEntry{};
 constexpr Slot<274, Status*(const KernelContext*, Task, size_t total, size_t batches, void* user)> ParallelFor{};

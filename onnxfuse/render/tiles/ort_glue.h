@@ -119,11 +119,13 @@ inline void* some(void* data) { return data ? data : nothing; }
 struct Op {
   ort::CustomOp abi;  // first: the runtime hands back a pointer to it
   const Kernel* kernel;
+  const char* provider;  // null: the CPU
 };
 
 struct Instance {  // serves several runs at a time, so it is never written after its creation
   const Kernel* kernel;
   ort::Allocator* allocator;
+  bool on_host;  // its tensors are
 };
 
 struct Call : Host {
@@ -164,6 +166,13 @@ inline void call_parallel(Host* host, size_t tasks, void (*fn)(void*, size_t), v
   Call* call = static_cast<Call*>(host);
   if (tasks == 1) return fn(user, 0);
   if (tasks) call->good(ort::ParallelFor(runtime.api)(call->context, fn, tasks, 0, user));
+}
+
+inline void* call_stream(Host* host) {
+  Call* call = static_cast<Call*>(host);
+  void* stream = nullptr;
+  call->good(ort::GetGPUComputeStream(runtime.api)(call->context, &stream));
+  return stream;
 }
 
 // Rank and dims of `value`. The dims live in the value, or in `room`, which then holds kMaxRank.
@@ -214,7 +223,9 @@ inline ort::Status* op_compute(void* instance, ort::KernelContext* context) {
   call.scratch = call_scratch;
   call.parallel = call_parallel;
   call.cores = runtime.cores;
+  call.stream = call_stream;
   call.instance = static_cast<const Instance*>(instance);
+  call.waits = call.instance->on_host;
   call.context = context;
   call.status = nullptr;
   call.block = nullptr;
@@ -228,6 +239,12 @@ inline ort::Status* op_create(const ort::CustomOp* op, ort::Api, const ort::Kern
   Instance* made = static_cast<Instance*>(malloc(sizeof(Instance)));
   if (!made) return ort::CreateStatus(runtime.api)(ort::kFail, "out of memory");
   made->kernel = reinterpret_cast<const Op*>(op)->kernel;
+  made->on_host = !reinterpret_cast<const Op*>(op)->provider;
+  const char* wrong = made->kernel->prepare ? made->kernel->prepare() : nullptr;
+  if (wrong) {
+    free(made);
+    return ort::CreateStatus(runtime.api)(ort::kFail, wrong);
+  }
   ort::Status* status = ort::GetAllocator(runtime.api)(info, 0, &made->allocator);
   if (status) free(made);
   else *out = made;
@@ -243,16 +260,17 @@ inline void op_destroy(void* instance) {
 
 inline const Kernel* kernel_of(const ort::CustomOp* op) { return reinterpret_cast<const Op*>(op)->kernel; }
 inline const char* op_name(const ort::CustomOp* op) { return kernel_of(op)->name; }
-inline const char* op_provider(const ort::CustomOp*) { return nullptr; }
+inline const char* op_provider(const ort::CustomOp* op) { return reinterpret_cast<const Op*>(op)->provider; }
 inline int op_input_type(const ort::CustomOp* op, size_t index) { return kernel_of(op)->input_types[index]; }
 inline size_t op_input_count(const ort::CustomOp* op) { return size_t(kernel_of(op)->inputs); }
 inline int op_output_type(const ort::CustomOp* op, size_t index) { return kernel_of(op)->output_types[index]; }
 inline size_t op_output_count(const ort::CustomOp* op) { return size_t(kernel_of(op)->outputs); }
 inline int op_plain(const ort::CustomOp*, size_t) { return 0; }  // required, in default memory
 
-inline void describe(Op* op, const Kernel* kernel) {
+inline void describe(Op* op, const Kernel* kernel, const char* provider) {
   memset(op, 0, sizeof(Op));
   op->kernel = kernel;
+  op->provider = provider;
   op->abi.version = ort::kAbiVersion;
   op->abi.name = op_name;
   op->abi.provider = op_provider;
@@ -329,6 +347,8 @@ struct Variant {
   const Kernel* const* kernels;
   const Feature* features;
   int feature_count;
+  int capability;  // that GPUs have, 10 times the major number and the minor one; 0: it is the CPU's
+  bool portable;   // for later ones too
 };
 
 // Variants in the order of preference, each with `count` kernels of the same names. The runtime keeps pointers into `ops`,
@@ -340,6 +360,8 @@ struct Registration {
   int count;
   Op* ops;
   ort::Domain** domains;
+  const char* provider;                            // of the runtime; null: the CPU's
+  bool (*suits)(int capability, bool portable);  // whether the GPUs of this machine run a variant; null: it is the CPU's
 };
 
 // A domain of all operators of a variant but those that `without` names.
@@ -369,7 +391,7 @@ inline ort::Status* set_up(const ort::Base* base, ort::Api api, const Registrati
   runtime.cores = usable_cores();
   ort::Status* status = nullptr;
   for (int i = 0; i < r.variant_count && !status; ++i) {
-    for (int k = 0; k < r.count; ++k) describe(r.ops + i * r.count + k, r.variants[i].kernels[k]);
+    for (int k = 0; k < r.count; ++k) describe(r.ops + i * r.count + k, r.variants[i].kernels[k], r.provider);
     status = make_domain(r, i, "", r.domains + i);
   }
   runtime.state.store(status ? 0 : 2, std::memory_order_release);
@@ -382,7 +404,7 @@ inline int best_variant(const Registration& r) {
   for (int i = 0; i < r.variant_count; ++i) {
     const Variant& v = r.variants[i];
     if (only && *only && strcmp(only, v.name) != 0) continue;
-    if (cpu_has_all(v.features, v.feature_count)) return i;
+    if (cpu_has_all(v.features, v.feature_count) && (!r.suits || r.suits(v.capability, v.portable))) return i;
   }
   return -1;
 }
@@ -398,7 +420,23 @@ inline void say_why(const Registration& r, Words* words) {
       if (!cpu_has(v.features[k])) missing = v.features[k].name;
   }
   if (missing) *words << "this processor lacks " << missing;
+  else if (r.suits) *words << "this machine has no GPU, or no driver, that they are for";
   else *words << "the environment variable " << agreed::ISA << " allows " << only << " alone";
+}
+
+// Whether the runtime was built with a provider; null is the CPU's, which it always has.
+inline bool has_provider(ort::Api api, const char* provider) {
+  if (!provider) return true;
+  char** all = nullptr;
+  int count = 0;
+  bool there = false;
+  if (ort::Status* failed = ort::GetAvailableProviders(api)(&all, &count)) {
+    ort::ReleaseStatus(api)(failed);
+    return false;
+  }
+  for (int i = 0; i < count; ++i) there = there || strcmp(all[i], provider) == 0;
+  if (ort::Status* failed = ort::ReleaseAvailableProviders(api)(all, count)) ort::ReleaseStatus(api)(failed);
+  return there;
 }
 
 // Success without a registration is an answer too: the runtime then runs the function bodies.
@@ -407,8 +445,13 @@ inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Ba
   ort::Api api = base->get_api(ort::kAbiVersion);
   const char* without = api ? switched_off(api, options) : "";
   if (!api || strcmp(without, "1") == 0) return nullptr;
-  const int variant = best_variant(r);
   Words words;
+  if (!has_provider(api, r.provider)) {
+    words << "function bodies run instead of the kernels: this runtime has no " << r.provider;
+    tell(api, options, r.domain, words.text, true);
+    return nullptr;
+  }
+  const int variant = best_variant(r);
   if (variant < 0) {
     words << "function bodies run instead of the kernels: ";
     say_why(r, &words);

@@ -106,12 +106,23 @@ def _bounded_within(e: Index, g: Guard, name: str) -> Index | None:
     """The same where the guarded index is part of what e divides."""
 
     def held(atom: Atom) -> Index | None:
+        if isinstance(atom, Div) and (coarse := _by_quotient(atom, g)) is not None:
+            atom = coarse
         if not isinstance(atom, (Div, Mod)) or (made := _bounded(atom.num, g, name)) is None:
             return None
         return floor_div(made, atom.den) if isinstance(atom, Div) else modulo(made, atom.den)
 
     made = transform(e, held)
     return None if made == e else made
+
+
+def _by_quotient(atom: Div, g: Guard) -> Div | None:
+    """A quotient in terms of a smaller one that a guard looks at: (x + k*m) // (k*d) = (x // k + m) // d."""
+    for inner in (a for mono, _ in g.index.terms for a in mono if isinstance(a, Div)):
+        rest, den = divides(inner.den, atom.num - inner.num), divides(inner.den, atom.den)
+        if rest is not None and den is not None and inner.den != atom.den:
+            return Div(Index.of(inner) + rest, den)
+    return None
 
 
 def _reads(d: Definition) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...]]]:

@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import lru_cache
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.extents import solved
 from onnxfuse.ir.graph import Decision
-from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.index import ZERO
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Buffer, Choice, Computed, ExtentBind, Kernel, Param, Phase
+from onnxfuse.ir.kernel import Buffer, Choice, Kernel, Phase
 from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
+from onnxfuse.schedule.analysis.binds import binds_of
 from onnxfuse.schedule.analysis.bounds import conditions
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
@@ -184,7 +184,7 @@ def _nests(
         else:
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(row_phase(part, prepared.places, kept, large, target))
-    return Kernel(inputs, c.outputs, _sized(scratch), _binds(c, inputs), tuple(phases), choices=tuple(choices))
+    return Kernel(inputs, c.outputs, _sized(scratch), binds_of(c, inputs), tuple(phases), choices=tuple(choices))
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
@@ -212,16 +212,3 @@ def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
         if other is None or (b.size.constant or 0) > (other.size.constant or 0):
             found[b.name] = b
     return tuple(found.values())
-
-
-def _binds(c: Canonical, inputs: Sequence[Param]) -> tuple[ExtentBind | Computed, ...]:
-    """For each symbol the input and dimension that it is read off, else what it is computed from."""
-    spots: dict[Index, tuple[int, int]] = {}
-    for i, p in enumerate(inputs):
-        for axis, e in enumerate(p.storage):
-            spots.setdefault(e, (i, axis))
-    known = solved(spots)
-    read = [ExtentBind(s, *spots[e], rest, factor) for s, (e, rest, factor) in known.items() if s in c.symbols]
-    made = [Computed(s, e) for s, e in c.computed]
-    assert len(read) + len(made) == len(c.symbols), "schedule: a symbol has no bind"
-    return (*read, *made)

@@ -23,7 +23,7 @@ from onnxfuse.schedule.nests.subranges import parted
 
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
-_ROUNDS = frozenset(("snap", "round", "floor", "ceil"))
+ROUNDS = frozenset(("snap", "round", "floor", "ceil"))
 CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that several are carried
 
 
@@ -163,7 +163,8 @@ class Writer:
 
     def _fold(self, x: Reduce, level: int) -> Scalar:
         """A fold at `level`; parts of its body that do not depend on the ranges are placed outside."""
-        if (parts := _in_parts(x, any(loop.kind == "vector" for loop in self.loops[:level]))) is not None:
+        in_vector = any(loop.kind == "vector" for loop in self.loops[:level])
+        if in_vector and (parts := in_parts(x)) is not None:
             made = self._fold(parts, level)
             assert isinstance(made, Load)
             self.known[x] = made.source
@@ -247,10 +248,10 @@ def _has_vector(body: tuple[Stmt, ...]) -> bool:
     return any(isinstance(s, Loop) and s.kind == "vector" for s in statements(body))
 
 
-def _in_parts(x: Reduce, in_vector: bool) -> Reduce | None:
+def in_parts(x: Reduce) -> Reduce | None:
     """A long sum that would be added up one by one, as a sum of partial sums: their errors grow less."""
     count = product([r.extent for r in x.ranges]).constant
-    if not in_vector or x.combine != "sum" or (count is not None and count <= LONG_SUM):
+    if x.combine != "sum" or (count is not None and count <= LONG_SUM):
         return None
     if len(x.ranges) > 1:
         inner = Reduce(x.combine, x.ranges[-1:], x.body, x.dtype)
@@ -342,7 +343,7 @@ def finished(writer: Writer, goals: Sequence[Goal], *, interleaved: bool = False
     """All statements of a writer, once the goals' values are written and stored."""
     for t in goals:
         writer.also |= t.also
-        rounded = [n for n in walk(t.value) if isinstance(n, Apply) and n.fn in _ROUNDS]
+        rounded = [n for n in walk(t.value) if isinstance(n, Apply) and n.fn in ROUNDS]
         writer.rounded |= {n for x in rounded for n in walk(x) if isinstance(n, Apply) and n.fn == "div"}
     uses = use_counts([t.value for t in goals])
     values = []

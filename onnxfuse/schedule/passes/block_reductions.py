@@ -9,11 +9,16 @@ from dataclasses import replace
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import ZERO, Axis, Index
-from onnxfuse.ir.kernel import Accumulate, Buffer, Loop, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Loop, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Sync
 from onnxfuse.ir.scalar import Load
 
 PARTS = "warps"  # the buffer that warps leave their partial results in
+
+
+def block_reductions(kernel: Kernel, _: object) -> Kernel:
+    """The kernel with the reductions of blocks spelled out in all of its phases."""
+    return replace(kernel, phases=tuple(in_warps(p) if p.launch is not None else p for p in kernel.phases))
 
 
 def in_warps(phase: Phase) -> Phase:

@@ -1,35 +1,55 @@
-"""A small spelling of kernels of threads as CUDA: what differs from C++, and the headers that it needs."""
+"""Kernels of threads as CUDA: what differs from C++, for the headers in `support/`.
+
+A translation unit has two parts. The compiler of the device sees the functions of the phases; that of the host sees
+what launches them (`render/cuda_launch.py`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from math import isfinite
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import F64, DType
-from onnxfuse.ir.index import ONE, Axis, Index
-from onnxfuse.ir.indexing import coefficient, substitute
-from onnxfuse.ir.kernel import Accumulate, Buffer, Call, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, Threaded
+from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms, axes_of
+from onnxfuse.ir.indexing import coefficient, product, substitute
+from onnxfuse.ir.kernel import (
+    Accumulate,
+    Buffer,
+    Call,
+    Kernel,
+    Let,
+    Loop,
+    Phase,
+    ReduceLoop,
+    Stmt,
+    Store,
+    Threaded,
+    tables,
+)
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.render import c_family
-from onnxfuse.render.c_family import Scalars, identifier, index, stored
-from onnxfuse.schedule.passes.legalize import legalize
+from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
-HEADER = Path(__file__).with_name("cuda.h")
+NARROW = 1 << 30  # elements of a buffer up to which indices have 32 bits, with room for a step beyond the end
 
 
-def render(kernel: Kernel, name: str) -> str:
-    """One translation unit: a function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
-    lines: list[str] = []
-    for number, phase in enumerate(legalize(kernel).phases):
-        lines += ["", *_function(kernel, phase, f"{name}_{number}")]
-    return HEADER.read_text(encoding="utf-8") + "\n".join(lines) + "\n"
+def device_text(kernel: Kernel, name: str) -> str:
+    """A function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
+    lines = ['#include "cuda.h"', "", *map(_table, tables(kernel))]
+    for number, phase in enumerate(kernel.phases):
+        lines += ["", *_function(kernel, phase, function_name(name, number))]
+    return "\n".join(lines) + "\n"
+
+
+def function_name(name: str, phase: int) -> str:
+    """The name of the function of a phase."""
+    return f"{name}_{phase}"
 
 
 def parameters(kernel: Kernel) -> list[tuple[str, str]]:
@@ -40,20 +60,45 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
     return [*((f"{t} __restrict__", name) for t, name in found), *(("i64", b.symbol.name) for b in kernel.binds)]
 
 
+def _table(t: Table) -> str:
+    """A constant table, in 32 bits where they suffice."""
+    narrow = all(-(2**31) < v < 2**31 for v in t.values)
+    return f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
+
+
 def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     assert phase.launch is not None
     given = ", ".join(f"{t} {name}" for t, name in parameters(kernel))
     yield f'extern "C" __global__ void __launch_bounds__({phase.launch.block.constant}) {name}({given}) {{'
-    buffers = (*kernel.inputs, *kernel.outputs, *kernel.scratch, *phase.locals)
-    printer = Printer({b.name: b.dtype for b in buffers}, phase=phase)
+    types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
+    types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
+    printer = Printer(types, phase=phase, integer=_integer(kernel))
     if any(b.space == "shared" for b in phase.locals):
         yield "  SHARED(arena);"
+    if _looks_up(phase.body):
+        yield "  const Run run{};"
     for b in phase.locals:
         yield f"  {_buffer(b)}"
     printer.depth = 0
     printer.body(phase.body)
     yield from printer.lines
     yield "}"
+
+
+def _integer(kernel: Kernel) -> str:
+    """The type of indices: 32 bits are several times as fast."""
+    sizes = [product(list(p.storage)).constant for p in (*kernel.inputs, *kernel.outputs)]
+    sizes += [b.size.constant for b in kernel.scratch]
+    return "int" if all(n is not None and n <= NARROW for n in sizes) else "i64"
+
+
+def _looks_up(x: object) -> bool:
+    """Whether statements use elements as indices."""
+    if isinstance(x, Index):
+        return any(isinstance(a, Loaded) for a in atoms(x))
+    if isinstance(x, tuple):
+        return any(map(_looks_up, x))
+    return hasattr(x, "__dataclass_fields__") and any(_looks_up(getattr(x, f.name)) for f in fields(x))  # type: ignore[arg-type]  # asked for
 
 
 def _buffer(b: Buffer) -> str:
@@ -72,19 +117,24 @@ class Expressions(Scalars):
         if not t.floating or isfinite(value):
             return Scalars.literal(self, value, t)
         bits = np.array(value, np.float64 if t == F64 else np.float32)
-        return f"__longlong_as_double({bits.view(np.int64)})" if t == F64 else f"__int_as_float({bits.view(np.int32)})"
+        if t == F64:
+            return f"bits_as_double({bits.view(np.uint64)}ull)"
+        return f"bits_as_float({bits.view(np.uint32)}u)"
+
+
+Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and under which guards it is read
 
 
 @dataclass(frozen=True, slots=True)
 class Lane(Expressions):
     """Expressions of one element of a wide access: `found` are those that were loaded together."""
 
-    found: dict[tuple[str, Index], str]
+    found: Mapping[Place, str]
 
     def load(self, x: Load) -> str:
         """An element that was loaded with its neighbours, or one by itself."""
-        whole = self.found.get((x.source, x.index[0]))
-        return f"get({whole})" if whole is not None else Scalars.load(self, x)
+        whole = self.found.get((x.source, x.index[0], x.guards))
+        return self.guarded(x.guards, f"get({whole})", x) if whole is not None else Scalars.load(self, x)
 
 
 @dataclass(slots=True)
@@ -115,7 +165,12 @@ class Printer(c_family.Printer):
             self.vector(s)
         elif s.kind in divided:
             first, stride = divided[s.kind]
-            head = f"for (i64 {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
+            if s.kind != "block" and self.single(s, stride):
+                self.once(s, name, first, stride)
+                return
+            head = (
+                f"for ({self.integer} {name} = {index(s.begin)} + {first}; {name} < {index(s.end)}; {name} += {stride})"
+            )
             self.block(head, s.body)
         elif s.kind == "unroll":
             self.put("#pragma unroll")
@@ -123,65 +178,85 @@ class Printer(c_family.Printer):
         else:
             c_family.Printer.loop(self, s)
 
+    def single(self, s: Loop, stride: str) -> bool:
+        """Whether each of those that a loop is divided among has one iteration at most."""
+        last = s.end.constant
+        return s.begin.constant == 0 and last is not None and last <= int(stride)
+
+    def once(self, s: Loop, name: str, first: str, stride: str) -> None:
+        """The iteration of each, where it has one."""
+        self.put(f"if (const int {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
+        if s.end.constant == int(stride):
+            self.put(f"  const int {name} = {first};")
+        self.body(s.body)
+        self.put("}")
+
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A reduction of each thread, and of a warp by exchanging what its lanes have."""
         assert s.scope in ("serial", "warp"), "render: reductions of a block are spelled out before"
         c_family.Printer.reduce_loop(self, s)
         if s.scope == "warp":
             for t in s.targets:
-                self.put(f"{identifier(t)} = {s.combine}_of_warp({identifier(t)});")
+                self.put(f"{identifier(t)} = {s.combine}_of_warp<{self.launch.lanes}>({identifier(t)});")
 
     def vector(self, s: Loop) -> None:
         """What lies side by side is loaded and stored at once; what is done with it, element by element."""
         width = s.end.constant
         assert width is not None
-        found: dict[tuple[str, Index], str] = {}
+        found: dict[Place, str] = {}
         self.put("{")
         self.depth += 1
-        for load in {(x.source, x.index[0]): x for x in _loads(s.body) if self.together(x.source, x.index[0], s.axis)}:
-            found |= self.names(load[0], load[1], s.axis, width, "load")
-        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, s.axis)]
-        places = {(x.buffer, x.offset): self.names(x.buffer, x.offset, s.axis, width, "keep") for x in stores}
+        for place in dict.fromkeys((x.source, x.index[0], x.guards) for x in _loads(s.body)):
+            if self.together(*place, s.axis):
+                found |= self.loaded(place, s.axis, width)
+        stores = [x for x in s.body if isinstance(x, Store) and self.together(x.buffer, x.offset, (), s.axis)]
+        kept = {(x.buffer, x.offset): self.wide_variable(x.buffer, width) for x in stores}
         for lane in range(width):
             self.put("{")
             outer, self.scalars = self.scalars, Lane(found)
             self.depth += 1
             for x in s.body:
                 made = _in_lane(x, s.axis, lane)
-                kept = places.get((x.buffer, x.offset)) if isinstance(x, Store) else None
-                if kept is not None and isinstance(made, Store):
-                    self.put(f"put({kept[made.buffer, made.offset]}, {self.scalars.text(made.value)});")
+                whole = kept.get((x.buffer, x.offset)) if isinstance(x, Store) else None
+                if whole is not None and isinstance(made, Store):
+                    self.put(f"put({whole}.at + {lane}, {self.scalars.text(made.value)});")
                 else:
                     self.statement(made)
             self.depth -= 1
             self.scalars = outer
             self.put("}")
-        for (buffer, offset), names in places.items():
+        for (buffer, offset), whole in kept.items():
             first = substitute(offset, {s.axis: Index.of(0)})
-            whole = names[buffer, first].partition(".")[0]
             self.put(f"store_wide({identifier(buffer)} + {index(first, 1)}, {whole});")
         self.depth -= 1
         self.put("}")
 
-    def together(self, name: str, offset: Index, axis: Axis) -> bool:
-        """Whether elements of a buffer are accessed at once."""
+    def together(self, name: str, offset: Index, guards: tuple[Guard, ...], axis: Axis) -> bool:
+        """Whether elements of a buffer are accessed at once: side by side, and all of them or none."""
         registers = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
-        return name not in registers and coefficient(offset, axis) == ONE
+        apart = any(axis in axes_of(e) for g in guards for e in (g.index, g.extent))
+        return name not in registers and coefficient(offset, axis) == ONE and not apart
 
-    def names(self, buffer: str, offset: Index, axis: Axis, width: int, doing: str) -> dict[tuple[str, Index], str]:
-        """A wide variable, loaded or to be stored, and the places of its elements."""
-        whole, t = f"wide{self.wide}", stored(self.buffers[buffer])
+    def wide_variable(self, buffer: str, width: int) -> str:
+        """A new variable for elements of a buffer that are accessed at once."""
         self.wide += 1
+        self.put(f"wide<{stored(self.buffers[buffer])}, {width}> wide{self.wide};")
+        return f"wide{self.wide}"
+
+    def loaded(self, place: Place, axis: Axis, width: int) -> dict[Place, str]:
+        """What is loaded at once, where guards let it, and the places of its elements."""
+        buffer, offset, guards = place
         at = [substitute(offset, {axis: Index.of(lane)}) for lane in range(width)]
-        loaded = f" = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)})" if doing == "load" else ""
-        self.put(f"wide<{t}, {width}> {whole}{loaded};")
-        return {(buffer, e): f"{whole}.at + {lane}" for lane, e in enumerate(at)}
+        whole = self.wide_variable(buffer, width)
+        test = f"if ({condition(guards)}) " if guards else ""
+        self.put(f"{test}{whole} = load_wide<{width}>({identifier(buffer)} + {index(at[0], 1)});")
+        return {(buffer, e, guards): f"{whole}.at + {lane}" for lane, e in enumerate(at)}
 
     def call(self, s: Call | Threaded) -> None:
         """A statement of threads that work together."""
         match s:
             case Sync():
-                self.put({"warp": "__syncwarp();", "block": "__syncthreads();"}[s.scope])
+                self.put({"warp": f"sync_warp<{self.launch.lanes}>();", "block": "__syncthreads();"}[s.scope])
             case CopyAsync():
                 to, source = (f"{identifier(b)} + {index(e, 1)}" for b, e in ((s.target, s.to), (s.source, s.at)))
                 self.put(f"copy_async<{s.count}>({to}, {source});")
@@ -205,7 +280,7 @@ def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:
 
 
 def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
-    """A statement for one value of the axis of a wide access."""
+    """A statement, and all that it holds, for one value of the axis of a wide access."""
     values = {axis: Index.of(lane)}
 
     def go(x: Any) -> Any:
@@ -213,6 +288,8 @@ def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
             return substitute(x, values)
         if isinstance(x, Scalar):
             return substitute_axes(x, values)
-        return tuple(map(go, x)) if isinstance(x, tuple) else x
+        if isinstance(x, tuple):
+            return tuple(map(go, x))
+        return replace(x, **{f.name: go(getattr(x, f.name)) for f in fields(x)}) if isinstance(x, (Stmt, Guard)) else x
 
     return replace(s, **{f.name: go(getattr(s, f.name)) for f in fields(s)})

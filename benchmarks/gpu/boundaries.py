@@ -1,0 +1,113 @@
+"""Kernels that a GPU would run for a network: as ONNX Runtime does it, and as built with `--target cuda`.
+
+`python -m benchmarks.gpu.boundaries MODEL.onnx ...` prints a table; nothing runs on a device. The runtime's graph is
+what its extended optimizations leave, written by a session of the CPU provider; each node counts what BOUNDARIES says.
+Of a build every phase of a kernel is one boundary, and every node that is left counts as the runtime's own.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import onnx
+import onnxruntime
+
+from onnxfuse.ir.graph import Graph, Node
+from onnxfuse.pipeline import run
+from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.steps import nodes_left
+
+# Launches of a node in the CUDA provider: the least that its kernels in float32 do, 1 where nothing is said.
+BOUNDARIES = {
+    **dict.fromkeys(
+        ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Constant", "Shape", "Size", "Dropout"), 0
+    ),
+    "Attention": 4,  # product, heads apart, scores with softmax, values
+    "EmbedLayerNormalization": 1,
+}
+PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv", "NhwcFusedConv", "Einsum")
+TAKEN_IN = ("Relu", "Clip", "LeakyRelu", "HardSigmoid", "Sigmoid", "Tanh")  # by the convolution before them
+
+
+@dataclass(frozen=True)
+class Count:
+    """Boundaries of a network, those of products apart."""
+
+    all: int
+    products: int
+
+    @property
+    def others(self) -> int:
+        """Those that are not products."""
+        return self.all - self.products
+
+
+def counted(ops: Iterable[str]) -> Count:
+    """The boundaries of nodes by their operators."""
+    found = Counter(ops)
+    total = sum(n * BOUNDARIES.get(op, 1) for op, n in found.items())
+    return Count(total, sum(n for op, n in found.items() if op in PRODUCTS) + found["Attention"])
+
+
+def of_runtime(path: Path) -> Count:
+    """The boundaries of what the runtime makes of a model."""
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    options.log_severity_level = 3
+    with tempfile.TemporaryDirectory() as folder:
+        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
+        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        graph = onnx.load(options.optimized_model_filepath).graph
+    return counted(n.op_type for n in graph.node)
+
+
+def of_build(path: Path) -> tuple[Count, int]:
+    """The boundaries of a build for GPUs, and how many of them are kernels of the library."""
+    seen: list[Build] = []
+    original = run._result
+
+    def result(context: Context, b: Build, *others: object) -> object:
+        seen.append(b)
+        return original(context, b, *others)  # type: ignore[arg-type]  # what it was given
+
+    with patch.object(run, "_result", result):
+        run.optimize(path, None, target="cuda", arch=("sm_90",), stop_after="schedule")
+    (b,) = seen
+    graph = have(b.plan).graph
+    names = set(nodes_left(b))
+    left = counted(n.op for n in graph.nodes if n.name in names and not _taken_in(n, graph))
+    ours = sum(len(have(p.kernel).phases) for p in b.all_parts)
+    return Count(left.all + ours, left.products), ours
+
+
+def _taken_in(n: Node, graph: Graph) -> bool:
+    """Whether a convolution does a node's work on the way."""
+    if n.op not in TAKEN_IN:
+        return False
+    maker = graph.producers().get(n.inputs[0])
+    return maker is not None and maker.op == "Conv" and len(graph.consumers().get(n.inputs[0], [])) == 1
+
+
+def main(paths: Sequence[str]) -> None:
+    """The table."""
+    out = sys.stdout
+    out.write("| network | runtime | products | built | products | kernels | others, built / runtime |\n")
+    out.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+    for path in map(Path, paths):
+        theirs, (made, ours) = of_runtime(path), of_build(path)
+        share = made.others / max(theirs.others, 1)
+        out.write(
+            f"| {path.stem} | {theirs.all} | {theirs.products} | {made.all} | {made.products} | {ours} "
+            f"| {made.others} / {theirs.others} = {share:.2f} |\n"
+        )
+        out.flush()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,82 @@
+"""The backend of NVIDIA's GPUs: CUDA compiled by NVRTC, in a library of ONNX Runtime's CUDA provider."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from onnxfuse.backends.row import Backend
+from onnxfuse.build import SUPPORT
+from onnxfuse.build.cache import Cache
+from onnxfuse.build.cuda import builder
+from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.cost.gpu import cost_of, group_seconds, node_seconds
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.plan import legality
+from onnxfuse.render import ort_glue
+from onnxfuse.render.cuda_launch import code_symbol, kernel_text, render
+from onnxfuse.render.ort_glue import Provider, Variant
+from onnxfuse.render.source import Source
+from onnxfuse.schedule.gpu.scheduler import schedule
+from onnxfuse.target import GPUS, PORTABLE, Gpu
+
+TARGETS = (*GPUS.values(), *PORTABLE.values())
+PROVIDER = Provider('#include "cuda_host.h"\n', "onnxfuse::cuda::provider(), onnxfuse::cuda::suits")
+
+
+def measured(target: Gpu, cache: Cache | None) -> Gpu | None:
+    """Nothing is measured on GPUs yet."""
+    return None
+
+
+def points(target: Gpu) -> Sequence[Gpu]:
+    """The GPU as it is."""
+    return (target,)
+
+
+def support(kernels: Iterable[Kernel], tail: str, flags: tuple[str, ...]) -> Sequence[Source]:
+    """Kernels share headers alone."""
+    return ()
+
+
+def headers() -> Sequence[str]:
+    """The headers of the device and of the host."""
+    return [path.read_text(encoding="utf-8") for path in sorted(SUPPORT.glob("*.h"))]
+
+
+def flags(target: Gpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """The architecture."""
+    return target.flags
+
+
+def features(target: Gpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
+    """Of the host's processor, nothing."""
+    return ()
+
+
+def registration(domain: str, variants: Sequence[Variant]) -> Source:
+    """The source that registers the kernels of the best variant that the GPUs of a machine run."""
+    rows = {row.name: row for row in TARGETS}
+    found = [replace(v, capability=rows[v.name].capability, portable=rows[v.name].portable) for v in variants]
+    return ort_glue.registration(domain, found, PROVIDER)
+
+
+BACKEND: Backend[Gpu] = Backend(
+    targets=TARGETS,
+    legality=legality.CUDA,
+    measured=measured,
+    points=points,
+    schedule=schedule,
+    kernel_cost=cost_of,
+    node_seconds=node_seconds,
+    group_seconds=group_seconds,
+    kernel_text=kernel_text,
+    render=render,
+    support=support,
+    headers=headers,
+    flags=flags,
+    features=features,
+    registration=registration,
+    find_toolchain=find_toolchain,
+    build_library=builder(code_symbol),
+)

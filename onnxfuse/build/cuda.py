@@ -1,0 +1,120 @@
+"""CUDA kernels to one shared library: code for every architecture in it, and the host's part that launches it.
+
+Each source is compiled for the device by NVRTC, in threads, and kept in the cache under everything that went into it.
+What the host sees of all sources is one translation unit, and the code of all is another.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from onnxfuse.build import CompileError, Library
+from onnxfuse.build import build_library as build_host
+from onnxfuse.build.cache import Cache, key_of
+from onnxfuse.build.nvrtc import OPTIONS, CompileFailed, Image, compiled, headers, identity, version
+from onnxfuse.build.resources import Resources
+from onnxfuse.build.toolchain import Toolchain
+from onnxfuse.errors import BudgetError
+from onnxfuse.render.source import Source
+
+ARCHITECTURE = "--gpu-architecture="
+_LINE = 2048  # bytes of code in one line of text
+_SPELLED = [f"\\{n:03o}" for n in range(256)]
+
+
+def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
+    """The function that builds libraries, where the renderer says how the arrays are called that hold code."""
+
+    def build_library(
+        sources: Sequence[Source],
+        glue: Source,
+        toolchain: Toolchain,
+        cache: Cache | None,
+        jobs: int,
+        out: Path,
+        time_limit: float | None = None,
+    ) -> Library:
+        """Sources and registration code to a library at `out`. Raises CompileError and BudgetError."""
+        start = time.monotonic()
+        until = None if time_limit is None else start + time_limit
+        images, fresh = _images(sources, cache, jobs or len(os.sched_getaffinity(0)), until)
+        host = Source("launchers", "".join(source.text for source in sources))
+        arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(sources, images, strict=True)]
+        left = None if until is None else max(until - time.monotonic(), 0.0)
+        units = (host, Source("code", "".join(arrays)))
+        made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",))
+        functions = tuple(each for image in images for each in image.functions)
+        return replace(
+            made, compiled=fresh, cached=len(sources) - fresh, seconds=time.monotonic() - start,
+            compiler=f"{version()} and {made.compiler}", functions=functions,
+        )  # fmt: skip
+
+    return build_library
+
+
+def architecture(source: Source) -> str:
+    """What a source is compiled for."""
+    return next(f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE))
+
+
+def _images(sources: Sequence[Source], cache: Cache | None, jobs: int, until: float | None) -> tuple[list[Image], int]:
+    """The code of all sources in their order, and how many had to be compiled."""
+    common = key_of("cuda", identity(), *OPTIONS, *(t for pair in headers().items() for t in pair))
+    keys = [key_of(common, *s.flags, s.text) for s in sources]
+    known = [_recalled(cache, key) for key in keys]
+
+    def make(at: int) -> Image:
+        if until is not None and time.monotonic() > until:
+            raise BudgetError("build: compiling takes longer than allowed", hint="raise --time-budget")
+        return _compiled(sources[at])
+
+    missing = [at for at, image in enumerate(known) if image is None]
+    with ThreadPoolExecutor(max_workers=jobs) as pool:
+        made = dict(zip(missing, pool.map(make, missing), strict=True))
+    for at, image in made.items():
+        _keep(cache, keys[at], image)
+    return [image if image is not None else made[at] for at, image in enumerate(known)], len(missing)
+
+
+def _compiled(source: Source) -> Image:
+    try:
+        image = compiled(source.text, source.flags)
+    except CompileFailed as problem:
+        said = str(problem)
+        first = next((line for line in said.splitlines() if "error" in line), said[:200])
+        wrong = CompileError(
+            f"build: {source.symbol}.cu does not compile: {first}", hint="a bug of onnxfuse or of NVRTC", log=said
+        )
+        wrong.unit = source.symbol
+        raise wrong from None
+    target = architecture(source)
+    return replace(image, functions=tuple(replace(each, target=target) for each in image.functions))
+
+
+def _recalled(cache: Cache | None, key: str) -> Image | None:
+    """An image that was made before: what its functions use is told in the first line of the file."""
+    path = cache.get(key) if cache is not None else None
+    if path is None:
+        return None
+    told, _, code = path.read_bytes().partition(b"\n")
+    return Image(code, tuple(Resources(**each) for each in json.loads(told)))
+
+
+def _keep(cache: Cache | None, key: str, image: Image) -> None:
+    if cache is not None:
+        told = json.dumps([asdict(each) for each in image.functions])
+        cache.put(key, told.encode() + b"\n" + image.code)
+
+
+def _array(name: str, code: bytes) -> str:
+    """Bytes as a constant array; as a string, which compilers read much faster than numbers."""
+    lines = [code[at : at + _LINE] for at in range(0, len(code), _LINE)]
+    text = "\n".join('"' + "".join(map(_SPELLED.__getitem__, line)) + '"' for line in lines)
+    declared = f"const unsigned char {name}[]"
+    return f'extern "C" {{ extern {declared}; alignas(64) {declared} =\n{text}; }}\n'

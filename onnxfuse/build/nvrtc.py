@@ -1,0 +1,114 @@
+"""NVIDIA's compiler as a library (the package nvidia-cuda-nvrtc), which needs neither a GPU nor a driver."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from onnxfuse.build import SUPPORT
+from onnxfuse.build.resources import Resources
+from onnxfuse.errors import ToolchainError
+
+OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
+_INSTALL = "pip install 'onnxfuse[cuda]' installs it"
+_ABOUT = re.compile(r"Compiling entry function '(\w+)'")
+_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
+_USED = re.compile(r"Used (\d+) registers")
+_SHARED = re.compile(r"(\d+) bytes smem")
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Code for one architecture: a cubin, or PTX, and what each of its functions uses (of PTX nobody knows yet)."""
+
+    code: bytes
+    functions: tuple[Resources, ...]
+
+
+def libraries() -> list[Path]:
+    """The compiler and what it needs, that one last; none where the package is not installed."""
+    for folder in map(Path, sys.path):
+        for found in sorted(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
+            if "alt" not in found.name:
+                return [*sorted(found.parent.glob("libnvrtc-builtins.so.*")), found]
+    return []
+
+
+@cache
+def _loaded() -> ctypes.CDLL:
+    found = libraries()
+    if not found:
+        raise ToolchainError("build: NVIDIA's compiler (NVRTC) is not installed", hint=_INSTALL)
+    for path in found[:-1]:
+        ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    return ctypes.CDLL(str(found[-1]))
+
+
+def version() -> str:
+    """The version of the compiler. Raises ToolchainError where there is none."""
+    major, minor = ctypes.c_int(), ctypes.c_int()
+    assert _loaded().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
+    return f"nvrtc {major.value}.{minor.value}"
+
+
+def identity() -> str:
+    """What differs where the compiler does: its files by name and size."""
+    return " ".join(f"{path.name} {path.stat().st_size}" for path in libraries())
+
+
+def headers() -> dict[str, str]:
+    """The headers that kernels may include, by name."""
+    return {path.name: path.read_text(encoding="utf-8") for path in sorted(SUPPORT.glob("cuda.h"))}
+
+
+class CompileFailed(Exception):
+    """The compiler's own words."""
+
+
+def compiled(text: str, flags: Sequence[str]) -> Image:
+    """The code of a translation unit, PTX where the flags name a virtual architecture. Raises CompileFailed."""
+    lib, program = _loaded(), ctypes.c_void_p()
+    given = headers()
+    names = (ctypes.c_char_p * len(given))(*(name.encode() for name in given))
+    texts = (ctypes.c_char_p * len(given))(*(t.encode() for t in given.values()))
+    made = lib.nvrtcCreateProgram(ctypes.byref(program), text.encode(), b"kernel.cu", len(given), texts, names)
+    assert made == 0, f"nvrtc: no program, error {made}"
+    try:
+        options = (*flags, *OPTIONS)
+        spelled = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
+        failed = lib.nvrtcCompileProgram(program, len(options), spelled)
+        log = _got(lib, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        if failed:
+            raise CompileFailed(log)
+        portable = any("=compute_" in f for f in flags)
+        return Image(_got(lib, program, "PTX" if portable else "CUBIN"), () if portable else tuple(resources(log)))
+    finally:
+        lib.nvrtcDestroyProgram(ctypes.byref(program))
+
+
+def _got(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+    size = ctypes.c_size_t()
+    assert getattr(lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) == 0
+    made = ctypes.create_string_buffer(size.value)
+    assert getattr(lib, f"nvrtcGet{what}")(program, made) == 0
+    return made.raw
+
+
+def resources(log: str) -> list[Resources]:
+    """What ptxas says of each function."""
+    found: list[Resources] = []
+    name, stack, spills = "", 0, 0
+    for line in log.splitlines():
+        if about := _ABOUT.search(line):
+            name, stack, spills = about[1], 0, 0
+        elif held := _STACK.search(line):
+            stack, spills = int(held[1]), int(held[2]) + int(held[3])
+        elif used := _USED.search(line):
+            shared = _SHARED.search(line)
+            found.append(Resources(name, int(used[1]), spills, stack, int(shared[1]) if shared else 0))
+    return found

@@ -1,0 +1,104 @@
+"""Predicted seconds on a GPU: between kernels something is lost, bytes move, and what reduces waits for itself.
+
+A plain model with few numbers, none of which has been measured yet: it says what is worth a kernel, not how long one
+takes. The runtime's own nodes are predicted alike, so that what differs is how many there are and what they move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+
+from onnxfuse.cost import Cost, PhaseCost, number
+from onnxfuse.cost.fusions import calls_of
+from onnxfuse.cost.means import SymbolUnknown
+from onnxfuse.cost.runtime import VIEW, Call, Tensor, work_of
+from onnxfuse.ir.compose import cost as operations
+from onnxfuse.ir.compose import loads
+from onnxfuse.ir.graph import Node
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Phase, ReduceLoop, Stmt, Store, statements
+from onnxfuse.ir.launch import Sync
+from onnxfuse.target import Gpu
+
+HELD = 0.5  # share of L2 that holds what goes from kernel to kernel
+REACHED = 0.85  # share of a bandwidth that kernels reach
+PRODUCTS = 0.6  # and of the units that multiply, by the runtime's own
+VIEWS = 0.0  # seconds of a node that only changes a shape
+
+
+def node_seconds(call: Call, target: Gpu, round_bytes: float = 0.0) -> float:
+    """Seconds of a node in the runtime's provider."""
+    work = work_of(call)
+    if work.kind == VIEW:
+        return VIEWS
+    moved = sum(t.bytes for t in (*call.read, *call.outputs))
+    half = all(t.dtype.bits == 16 for t in call.outputs)
+    peak = target.tensor_gflops if half else target.gflops
+    heavy = work.kind.startswith(("product", "convolution"))
+    computing = work.operations / (peak * PRODUCTS * 1e9) if heavy else 0.0
+    return target.boundary_us * 1e-6 + max(_moving(moved, target), computing)
+
+
+def group_seconds(nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Gpu, round_bytes: float = 0.0) -> float:
+    """Seconds that the runtime takes for nodes, in topological order."""
+    return sum(node_seconds(call, target, round_bytes) for call in calls_of(nodes, tensors))
+
+
+def cost_of(
+    kernel: Kernel,
+    target: Gpu,
+    constants: Container[str] = (),
+    round_bytes: float = 0.0,
+    symbols: Mapping[str, int] | None = None,
+) -> Cost | None:
+    """The predicted cost of one run of a kernel; None where it depends on a symbol that has no value."""
+    known = dict(symbols or {})
+    try:
+        sizes = {
+            p.name: number(product(list(p.storage)), known) * p.dtype.bytes for p in (*kernel.inputs, *kernel.outputs)
+        }
+        sizes |= {b.name: number(b.size, known) * b.dtype.bytes for b in kernel.scratch}
+        return Cost(tuple(_phase(p, sizes, target, known) for p in kernel.phases), 0.0)
+    except SymbolUnknown:
+        return None
+
+
+def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping[str, int]) -> PhaseCost:
+    """Every buffer that a phase touches is moved once: what a row reads again lies near."""
+    launch = phase.launch
+    assert launch is not None
+    touched = {name for s in statements(phase.body) for name in _buffers(s)}
+    moved = sum(size for name, size in sizes.items() if name in touched)
+    inside = moved <= target.l2_bytes * HELD
+    moving = _moving(moved, target)
+    grid = number(launch.grid, symbols)
+    waits = sum(
+        isinstance(s, Sync) or (isinstance(s, ReduceLoop) and s.scope != "serial") for s in statements(phase.body)
+    )
+    resident = max(target.threads // number(launch.block, symbols), 1) * target.sms
+    waves = -(-grid // resident)
+    waiting = target.boundary_us * 1e-6 + waves * (1 + 0.1 * waits) * target.latency_us * 1e-6
+    parts = (moving, 0.0) if inside else (0.0, moving)
+    return PhaseCost(_computing(phase, moved, target), parts[0], 0.0, parts[1], moved, grid, waiting, moving + waiting)
+
+
+def _moving(moved: float, target: Gpu) -> float:
+    rate = target.l2_gbps if moved <= target.l2_bytes * HELD else target.bandwidth
+    return moved / (rate * REACHED) * 1e-9
+
+
+def _computing(phase: Phase, moved: int, target: Gpu) -> float:
+    """Roughly: the operations of all statements, for each element that is moved."""
+    each = sum(operations(v) for s in statements(phase.body) for v in _values(s))
+    return each * moved / 4 / (target.gflops * 1e9)
+
+
+def _values(s: Stmt) -> tuple:  # type: ignore[type-arg]  # of scalars
+    if isinstance(s, Let):
+        return (s.value,)
+    return s.values if isinstance(s, (Store, Accumulate)) else ()
+
+
+def _buffers(s: Stmt) -> set[str]:
+    found = {load.source for v in _values(s) for load in loads(v)}
+    return found | ({s.buffer} if isinstance(s, Store) else set())

@@ -1,0 +1,127 @@
+"""The host's part of a CUDA kernel: what binds its extents, asks for its memory and launches its phases."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from onnxfuse.ir.index import ONE, ZERO
+from onnxfuse.ir.kernel import Buffer, Computed, ExtentBind, Kernel
+from onnxfuse.render.c_family import identifier, index, stored
+from onnxfuse.render.cuda import device_text, function_name, parameters
+from onnxfuse.render.source import Source
+
+DEVICE = "__CUDACC_RTC__"  # what the device's compiler defines
+
+
+def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
+    """The source of a kernel: `symbol` names its descriptor onnxfuse_SYMBOL, `name` is the operator type."""
+    device, host = device_text(kernel, symbol), "\n".join(host_lines(kernel, symbol, name))
+    return Source(symbol, f"#ifdef {DEVICE}\n{device}#else\n{host}\n#endif\n", flags)
+
+
+def kernel_text(kernel: Kernel) -> str:
+    """The text that tells kernels apart: the same for equal computations, whatever the values are called."""
+    shapes = "".join(f"// {p.name} {p.layout.steps} {p.shape}\n" for p in (*kernel.inputs, *kernel.outputs))
+    return render(kernel, "kernel", "kernel").text + shapes
+
+
+def code_symbol(symbol: str) -> str:
+    """The array that holds the compiled code of a source."""
+    return f"onnxfuse_code_{symbol}"
+
+
+def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
+    """The translation unit of the host: the code, which another one defines, and the function that runs the kernel."""
+    phases = range(len(kernel.phases))
+    names = ", ".join(f'"{function_name(symbol, k)}"' for k in phases)
+    yield from (
+        '#include "cuda_host.h"',
+        f'extern "C" const unsigned char {code_symbol(symbol)}[];',
+        f"namespace onnxfuse {{ namespace cuda {{ namespace {symbol}_ {{",
+        f"const char* const names[] = {{{names}}};" if phases else "const char* const* const names = nullptr;",
+        f"Handle functions[{max(len(phases), 1)}];",
+        f"Module module = {{{code_symbol(symbol)}, names, {len(phases)}, functions, {{0}}, false}};",
+        "const char* prepare() { return load(module); }",
+        "const char* run_kernel(Host* host, const Tensor* inputs) {",
+    )
+    for b in kernel.binds:
+        yield from _bind(b)
+    yield from _ends(kernel)
+    yield from _scratch(kernel)
+    for at, (_, parameter) in enumerate(parameters(kernel)):
+        value = parameter if at >= len(parameters(kernel)) - len(kernel.binds) else f"{parameter}_"
+        yield f"  auto argument{at} = {value};"
+    given = ", ".join(f"&argument{at}" for at in range(len(parameters(kernel))))
+    yield f"  void* arguments[] = {{{given}}};" if given else "  void** arguments = nullptr;"
+    for number, phase in enumerate(kernel.phases):
+        assert phase.launch is not None
+        how = f"{index(phase.launch.grid)}, {phase.launch.block!r}, {phase.launch.shared!r}, arguments"
+        yield f"  if (const char* wrong = launch(host, module, {number}, {how})) return wrong;"
+    yield from ("  (void)arguments;", "  return done(host);", "}", *_descriptor(kernel, symbol, name))
+
+
+def _bind(b: ExtentBind | Computed) -> Iterator[str]:
+    """What gives a symbol its value; dimensions that no value fits are found when shapes are checked."""
+    name = b.symbol.name
+    if isinstance(b, Computed):
+        yield f"  const i64 {name} = {index(b.value)};"
+        return
+    value = f"inputs[{b.input}].dims[{b.axis}]"
+    if b.rest != ZERO:
+        value = f"({value} - {index(b.rest, 1)})"
+    if b.factor.constant is None:
+        value = f"quotient({value}, {index(b.factor)})"
+    elif b.factor != ONE:
+        value = f"{value} / {index(b.factor)}"
+    yield f'  if (inputs[{b.input}].rank <= {b.axis}) return "an input has too few dimensions";'
+    yield f"  const i64 {name} = {value};"
+
+
+def _ends(kernel: Kernel) -> Iterator[str]:
+    """Conditions and shapes checked, inputs and outputs as pointers."""
+    for e in kernel.requires:
+        yield f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";'
+    for i, p in enumerate(kernel.inputs):
+        dims, rank = ", ".join(index(e) for e in p.storage), len(p.storage)
+        if rank:
+            yield f"  const i64 want{i}[] = {{{dims}}};"
+            yield f"  if (!same_shape(inputs[{i}], want{i}, {rank}))"
+            yield f'    return "input {i} has another shape than the kernel was built for";'
+        yield f"  const void* {p.name}_ = inputs[{i}].data;"
+    for i, p in enumerate(kernel.outputs):
+        dims = ", ".join(index(e) for e in p.storage)
+        yield f"  const i64 dims{i}[] = {{{dims or '0'}}};"
+        yield f"  void* {p.name}_ = host->output(host, {i}, dims{i}, {len(p.storage)});"
+        yield f'  if (!{p.name}_) return "no memory for an output";'
+
+
+def _scratch(kernel: Kernel) -> Iterator[str]:
+    """One allocation for all buffers of the run."""
+    total = " + ".join(map(_bytes, kernel.scratch))
+    if not total:
+        return
+    yield f"  char* memory = static_cast<char*>(host->scratch(host, {total}));"
+    yield '  if (!memory) return "no memory for scratch";'
+    for b in kernel.scratch:
+        yield f"  void* {identifier(b.name)}_ = memory;"
+        yield f"  memory += {_bytes(b)};"
+
+
+def _bytes(b: Buffer) -> str:
+    return f"rounded({index(b.size, 1)} * sizeof({_host_type(b)}))"
+
+
+def _host_type(b: Buffer) -> str:
+    return {"f16": "uint16_t", "bf16": "uint16_t"}.get(stored(b.dtype), stored(b.dtype))
+
+
+def _descriptor(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
+    ins = ", ".join(str(p.dtype.onnx) for p in kernel.inputs) or "0"
+    outs = ", ".join(str(p.dtype.onnx) for p in kernel.outputs) or "0"
+    space = f"onnxfuse::cuda::{symbol}_"
+    yield f"const int input_types[] = {{{ins}}};"
+    yield f"const int output_types[] = {{{outs}}};"
+    yield f"}} }} }}  // namespace {space}"
+    yield f'extern "C" const onnxfuse::Kernel onnxfuse_{symbol} = {{'
+    yield f'    "{name}", {len(kernel.inputs)}, {len(kernel.outputs)}, {space}::input_types, {space}::output_types,'
+    yield f"    {space}::run_kernel, {space}::prepare}};"

@@ -1,0 +1,270 @@
+// What CUDA kernels are spelled with. All assembly is here; EMULATED, it is done by host code (emulated.h).
+#pragma once
+#ifdef EMULATED
+#include "emulated.h"
+#else
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#define INT64_MIN (-9223372036854775807ll - 1)
+#endif
+typedef int64_t i64;
+
+struct f16 {
+  uint16_t bits;
+};
+struct bf16 {
+  uint16_t bits;
+};
+
+template <class T, int N>
+struct alignas(sizeof(T) * N) wide {
+  T at[N];
+};
+
+#ifdef EMULATED
+#include "emulated_code.h"
+#else
+#define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+
+__device__ inline float bits_as_float(uint32_t x) { return __uint_as_float(x); }
+__device__ inline uint32_t float_as_bits(float x) { return __float_as_uint(x); }
+__device__ inline double bits_as_double(uint64_t x) { return __longlong_as_double((long long)x); }
+
+__device__ inline float to_float(f16 x) {
+  float made;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(made) : "h"(x.bits));
+  return made;
+}
+__device__ inline f16 to_half(float x) {
+  f16 made;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(made.bits) : "f"(x));
+  return made;
+}
+
+template <int BYTES>
+__device__ inline void copy_bytes(void* to, const void* from) {
+  const unsigned there = (unsigned)__cvta_generic_to_shared(to);
+  if constexpr (BYTES == 16)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(there), "l"(from) : "memory");
+  else
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(there), "l"(from), "n"(BYTES) : "memory");
+}
+__device__ inline void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING>
+__device__ inline void wait_copies() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+
+__device__ inline unsigned pair(const f16* at) { return at[0].bits | (unsigned)at[1].bits << 16; }
+__device__ inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "r"(pair(b)), "r"(pair(b + 2)));
+}
+#endif
+
+// Round to nearest even; NaN stays NaN.
+__device__ inline float to_float(bf16 x) { return bits_as_float((uint32_t)x.bits << 16); }
+__device__ inline bf16 to_bfloat(float x) {
+  const uint32_t u = float_as_bits(x);
+  return bf16{(uint16_t)(x != x ? u >> 16 | 0x40 : (u + 0x7fff + (u >> 16 & 1)) >> 16)};
+}
+
+// ---- memory ----
+
+template <class T>
+__device__ inline T get(const T* at) {
+  return *at;
+}
+__device__ inline float get(const f16* at) { return to_float(*at); }
+__device__ inline float get(const bf16* at) { return to_float(*at); }
+__device__ inline uint8_t get(const bool* at) { return *reinterpret_cast<const uint8_t*>(at) != 0; }
+template <class T, class V>
+__device__ inline void put(T* at, V x) {
+  *at = (T)x;
+}
+__device__ inline void put(f16* at, float x) { *at = to_half(x); }
+__device__ inline void put(bf16* at, float x) { *at = to_bfloat(x); }
+__device__ inline void put(bool* at, uint8_t x) { *at = x != 0; }
+
+template <int N, class T>
+__device__ inline wide<T, N> load_wide(const T* from) {
+  return *reinterpret_cast<const wide<T, N>*>(from);
+}
+template <int N, class T>
+__device__ inline void store_wide(T* to, const wide<T, N>& x) {
+  *reinterpret_cast<wide<T, N>*>(to) = x;
+}
+template <int N, class T>
+__device__ inline void copy_async(T* to, const T* from) {
+  copy_bytes<N * sizeof(T)>(to, from);
+}
+
+// ---- indices ----
+
+template <class A, class B>
+__device__ inline auto floor_div(A a, B b) { return a / b - (a % b < 0); }  // b > 0
+template <class A, class B>
+__device__ inline auto floor_mod(A a, B b) { return a % b + (a % b < 0 ? b : 0); }
+template <class A, class B>
+__device__ inline auto least(A a, B b) { return a < b ? a : b; }
+template <class A, class B>
+__device__ inline auto common(A a, B b) { return b == 1 ? a : b; }  // what two extents broadcast to
+// An index that a tensor holds: from the end when negative; 0 where it is out of range, as nobody can be told in time.
+struct Run {
+  int* fault;
+};
+template <class B>
+__device__ inline i64 checked(i64 i, B extent, int*) {
+  if (i < 0) i += extent;
+  return i < 0 || i >= extent ? 0 : i;
+}
+
+// ---- functions of one element ----
+
+template <class A, class B> struct same { static constexpr bool value = false; };
+template <class A> struct same<A, A> { static constexpr bool value = true; };
+template <class T> constexpr bool is_float = same<T, float>::value || same<T, double>::value;
+
+template <class T> __device__ inline T once(T x) { return x; }
+template <class T> __device__ inline uint8_t to_bool(T x) { return x ? 1 : 0; }
+template <class T> __device__ inline bool eq(T a, T b) { return a == b; }
+template <class T> __device__ inline bool ne(T a, T b) { return a != b; }
+template <class T> __device__ inline bool lt(T a, T b) { return a < b; }
+template <class T> __device__ inline bool le(T a, T b) { return a <= b; }
+template <class T> __device__ inline bool gt(T a, T b) { return a > b; }
+template <class T> __device__ inline bool ge(T a, T b) { return a >= b; }
+
+template <class T> __device__ inline T max_(T a, T b) { return a > b ? a : b; }
+template <class T> __device__ inline T min_(T a, T b) { return a < b ? a : b; }
+template <class T> __device__ inline T max_nan(T a, T b) { return a > b || a != a ? a : b; }
+template <class T> __device__ inline T min_nan(T a, T b) { return a < b || a != a ? a : b; }
+
+// Integers wrap, which in C++ only unsigned ones do.
+template <class T> __device__ inline T add_(T a, T b) { return (T)((uint64_t)a + (uint64_t)b); }
+template <class T> __device__ inline T sub_(T a, T b) { return (T)((uint64_t)a - (uint64_t)b); }
+template <class T> __device__ inline T mul_(T a, T b) { return (T)((uint64_t)a * (uint64_t)b); }
+template <class T> __device__ inline T neg_(T a) { return (T)(0 - (uint64_t)a); }
+
+template <class T> __device__ inline T shift_left_(T a, T b) {
+  return b >= 0 && b < (T)(8 * sizeof(T)) ? (T)((uint64_t)a << (uint64_t)b) : (T)0;
+}
+template <class T> __device__ inline T shift_right_(T a, T b) {
+  const T most = (T)(8 * sizeof(T) - 1);
+  const bool inside = b >= 0 && b <= most;
+  if constexpr ((T)-1 < 0) return (T)(a >> (inside ? b : most));
+  else return inside ? (T)(a >> b) : (T)0;
+}
+
+template <class T> __device__ inline T div_(T a, T b) {
+  if constexpr (is_float<T>) {
+    return a / b;
+  } else {
+    if (b == 0) return 0;
+    if ((T)-1 < 0 && b == (T)-1) return neg_(a);  // the smallest number has no negative
+    return (T)(a / b);
+  }
+}
+template <class T> __device__ inline T fmod_(T a, T b) {
+  if constexpr (same<T, float>::value) return fmodf(a, b);
+  else if constexpr (same<T, double>::value) return fmod(a, b);
+  else return b == 0 || b == (T)-1 ? (T)0 : (T)(a % b);
+}
+// The sign of the divisor, as in Python.
+template <class T> __device__ inline T mod_(T a, T b) {
+  const T r = fmod_(a, b);
+  return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
+}
+
+#define OF_FLOATS(NAME, FLOAT, DOUBLE)                              \
+  __device__ inline float NAME##_(float x) { return FLOAT(x); }     \
+  __device__ inline double NAME##_(double x) { return DOUBLE(x); }
+OF_FLOATS(floor, floorf, floor)
+OF_FLOATS(ceil, ceilf, ceil)
+OF_FLOATS(round, rintf, rint)
+OF_FLOATS(sqrt, sqrtf, sqrt)
+OF_FLOATS(exp, expf, exp)
+OF_FLOATS(log, logf, log)
+OF_FLOATS(erf, erff, erf)
+OF_FLOATS(tanh, tanhf, tanh)
+OF_FLOATS(sin, sinf, sin)
+OF_FLOATS(cos, cosf, cos)
+OF_FLOATS(tan, tanf, tan)
+OF_FLOATS(sinh, sinhf, sinh)
+OF_FLOATS(cosh, coshf, cosh)
+OF_FLOATS(asin, asinf, asin)
+OF_FLOATS(acos, acosf, acos)
+OF_FLOATS(atan, atanf, atan)
+OF_FLOATS(asinh, asinhf, asinh)
+OF_FLOATS(acosh, acoshf, acosh)
+OF_FLOATS(atanh, atanhf, atanh)
+#undef OF_FLOATS
+
+template <class T> __device__ inline T abs_(T x) {
+  if constexpr (same<T, float>::value) return fabsf(x);
+  else if constexpr (same<T, double>::value) return fabs(x);
+  else return x > 0 ? x : neg_(x);
+}
+template <class T> __device__ inline T sign_(T x) {
+  if constexpr (is_float<T>) return x != x ? x : (T)((x > 0) - (x < 0));
+  else return (T)((x > 0) - (x < 0));
+}
+template <class T> __device__ inline bool isinf_(T x) { return abs_(x) == (T)bits_as_float(0x7f800000u); }
+template <class T> __device__ inline T reciprocal_(T x) { return (T)1 / x; }
+template <class T> __device__ inline T sigmoid_(T x) { return (T)1 / ((T)1 + exp_(-x)); }
+template <class T> __device__ inline T exp_or_zero_(T x) { return x < (T)-87 ? (T)0 : exp_(x); }
+__device__ inline float fma_(float a, float b, float c) { return fmaf(a, b, c); }
+__device__ inline double fma_(double a, double b, double c) { return fma(a, b, c); }
+__device__ inline float pow_(float a, float b) { return powf(a, b); }
+__device__ inline double pow_(double a, double b) { return pow(a, b); }
+template <class T> __device__ inline T pow_(T a, T b) { return (T)pow((double)a, (double)b); }
+// The nearest integer from low up to high, which are integers themselves: low for NaN.
+template <class T> __device__ inline T snap_(T x, T low, T high) { return min_(high, max_(round_(x), low)); }
+
+// ---- conversions ----
+
+// ONNX Cast: float to integer truncates, integers wrap, to bool is != 0, to f16 or bf16 rounds to nearest even.
+template <class To, class V> __device__ inline auto convert(V x) {
+  if constexpr (same<To, f16>::value) return to_float(to_half((float)x));
+  else if constexpr (same<To, bf16>::value) return to_float(to_bfloat((float)x));
+  else if constexpr (same<To, bool>::value) return (uint8_t)(x != 0);
+  else if constexpr (is_float<V> && !is_float<To> && sizeof(To) < 4) return (To)(int32_t)x;
+  else if constexpr (is_float<V> && same<To, uint32_t>::value) return (To)(int64_t)x;
+  else return (To)x;
+}
+template <class To, class V> __device__ inline auto snapped(V x, V low, V high) { return convert<To>(snap_(x, low, high)); }
+
+// ---- warps ----
+
+// The lanes of a warp, or of one of its parts of so many lanes, which is a warp in its own right.
+template <int LANES>
+__device__ inline unsigned mask_of_warp() {
+  if constexpr (LANES == 32) return 0xffffffffu;
+  else return ((1u << LANES) - 1) << (threadIdx.x % 32 / LANES * LANES);
+}
+template <int LANES>
+__device__ inline void sync_warp() { __syncwarp(mask_of_warp<LANES>()); }
+
+// What all lanes of a warp have, combined, in each of them.
+#define OF_WARP(NAME, COMBINED)                                                  \
+  template <int LANES, class T>                                                  \
+  __device__ inline T NAME##_of_warp(T a) {                                      \
+    for (int other = LANES / 2; other; other /= 2) {                             \
+      const T b = (T)__shfl_xor_sync(mask_of_warp<LANES>(), a, other);           \
+      a = (T)(COMBINED);                                                         \
+    }                                                                            \
+    return a;                                                                    \
+  }
+OF_WARP(sum, a + b)
+OF_WARP(prod, a * b)
+OF_WARP(max, max_nan(a, b))
+OF_WARP(peak, max_(a, b))
+OF_WARP(min, min_nan(a, b))
+#undef OF_WARP

@@ -1,0 +1,229 @@
+"""A phase of rows: reductions and what is made of them stitched together, a thread, a warp or a block at each row.
+
+What several steps of a row read is loaded once and kept in registers, as are values between the steps where every
+thread reads what it has made itself. Others go through shared memory, or through that of the run.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import loads, rebuild
+from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.index import ONE, Axis, Index, axes_of
+from onnxfuse.ir.indexing import product, substitute, unflatten
+from onnxfuse.ir.kernel import Buffer, Phase, ReduceScope, Store
+from onnxfuse.ir.launch import ALIGNED, Scope, Sync
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.schedule.analysis.memory import Place, dense
+from onnxfuse.schedule.gpu.division import Columns, Division, around, once, over_rows
+from onnxfuse.schedule.gpu.steps import Made, Step, reads_of, slot_of, steps_of
+from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
+from onnxfuse.schedule.nests.align import Together
+from onnxfuse.target import Gpu
+
+REGISTERS = 64  # of a thread, of 32 bits, that hold elements of a row at most
+SHARED = 40 << 10  # bytes of a row that a block holds in shared memory: every GPU gives them without being asked
+TEAMS: dict[str, Scope] = {"warp": "warp", "block": "block"}
+
+
+@dataclass(frozen=True, slots=True)
+class Phased:
+    """A phase and what of the run's memory it needs for itself."""
+
+    phase: Phase
+    scratch: tuple[Buffer, ...]
+
+
+def row_phase(t: Together, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
+    """The phase in a division; None where registers do not suffice for it."""
+    row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
+    digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
+    steps, values = steps_of(t, d, digits)
+    held = _Held(d, places, digits)
+    for number, step in enumerate(steps):
+        if step.name in values and step.columns is not None:
+            held.hold(values[step.name], steps[number + 1 :], kept)
+    held.load_once(steps, values)
+    if sum((b.size.constant or 0) * max(b.dtype.bits, 32) for b in held.registers) > REGISTERS * 32:
+        return None
+    body = _Body(d, values, held, kept)
+    for step in steps:
+        body.step(step)
+    if held.shared:
+        body.writer.at[0].append(Sync("block"))
+    phase = Phase(
+        (), ONE, (*held.registers, *held.shared), around(d, row, tuple(body.writer.at[0])),
+        launch=replace(launch, shared=Index.of(held.bytes)),
+    )  # fmt: skip
+    return Phased(phase, tuple(held.scratch))
+
+
+class _Held:
+    """Where each value of a phase is held between its steps, and what is loaded once."""
+
+    def __init__(self, d: Division, places: Mapping[str, Place], digits: Mapping[Axis, Index]) -> None:
+        self.division, self.places, self.digits = d, dict(places), digits
+        self.by_value: dict[str, Buffer] = {}  # registers
+        self.by_load: dict[Load, Buffer] = {}
+        self.shared: list[Buffer] = []
+        self.scratch: list[Buffer] = []
+        self.met: set[str] = set()  # values that threads read of each other
+        self.bytes = 0
+
+    @property
+    def registers(self) -> list[Buffer]:
+        """All buffers in registers."""
+        return [*self.by_value.values(), *self.by_load.values()]
+
+    def hold(self, made: Made, later: Sequence[Step], kept: set[str]) -> None:
+        """Registers where threads read what they have made, else memory; none where nobody of the phase reads it."""
+        name, across = made.nest.name, made.columns
+        assert across is not None
+        reads = [(load, step) for step in later for load in reads_of(step, name)]
+        own = all(made.is_own(load, step.columns) for load, step in reads)
+        if not reads:
+            return
+        if own and across.register is not None:
+            self.by_value[name] = self.register_buffer(across, made.nest.dtype)
+            return
+        if not own and self.division.team != "thread":
+            self.met.add(name)
+        if name in kept or made.nest.output:
+            return
+        size = across.total.constant
+        dtype = made.nest.dtype
+        at = -(-self.bytes // ALIGNED) * ALIGNED
+        if self.division.team == "block" and size is not None and at + size * dtype.bytes <= SHARED:
+            self.shared.append(Buffer(f"{name} of a row", dtype, across.total, "shared", at))
+            self.bytes = at + size * dtype.bytes
+            self.places[name] = Place(
+                self.shared[-1].name, dtype, lambda index: made.position(Load(name, index, dtype))
+            )
+            return
+        self.scratch.append(Buffer(name, dtype, product(made.nest.shape), "global"))
+        self.places[name] = dense(name, dtype, made.nest.shape)
+
+    def register_buffer(self, across: Columns, dtype: DType) -> Buffer:
+        """A new buffer for what a thread has of the elements of a row."""
+        return Buffer(f"x{len(self.registers)}", dtype, Index.of(across.registers), "register")
+
+    def load_once(self, steps: Sequence[Step], values: Mapping[str, Made]) -> None:
+        """Registers for what several steps load at the same place in a row."""
+        found = Counter[tuple[Load, Columns]]()
+        for step in steps:
+            across = step.columns
+            if across is None or across.register is None:
+                continue
+            mine = frozenset(level.axis for level in across.loops)
+            read = dict.fromkeys(load for x in step.scalars for load in loads(x))
+            outside = [load for load in read if load.source not in values and not load.guards]
+            found.update((load, across) for load in outside if any(axes_of(e) & mine for e in load.index))
+        for (load, across), count in found.items():
+            if count > 1:
+                self.by_load[load] = self.register_buffer(across, load.dtype)
+
+
+class _Body:
+    """The statements about a row, written step by step."""
+
+    def __init__(self, d: Division, values: Mapping[str, Made], held: _Held, kept: set[str]) -> None:
+        self.division, self.values, self.held, self.kept = d, values, held, kept
+        self.writer = ThreadWriter([], at=[[]])
+        self.results: dict[str, Scalar] = {}  # of rows: values and reductions
+        self.loaded: set[Load] = set()
+
+    def step(self, step: Step) -> None:
+        """One step."""
+        if step.reduce is not None:
+            self.reduce(step, step.reduce)
+        elif step.columns is None:
+            self.of_row(step)
+        else:
+            self.of_elements(step, step.columns)
+
+    def reduce(self, step: Step, x: Reduce) -> None:
+        """A reduction over the row, by all that are at it."""
+        across = step.columns
+        assert across is not None
+        fresh = self.fresh(step)
+        body = tuple(self.scalar(b, step) for b in x.body)
+        scope: ReduceScope = "serial" if self.division.team == "thread" else self.division.team
+        self.writer.before = lambda: self.keep(fresh, across)
+        made = self.writer.reduction(replace(x, body=body, ranges=()), 0, across.loops, across.guards, scope)
+        self.writer.before = None
+        for slot, name in enumerate(made):
+            self.results[slot_of(step.name, slot)] = Load(name, (), x.body[slot].dtype)
+
+    def of_row(self, step: Step) -> None:
+        """A value of the whole row, which everybody at it computes."""
+        made = self.writer.value(self.scalar(step.value, step))
+        self.results[step.name] = made
+        nest = self.values[step.name].nest
+        if nest.output or step.name in self.kept:
+            self.writer.at[0].append(once(self.division, self.stored(step, made)))
+
+    def of_elements(self, step: Step, across: Columns) -> None:
+        """A value of each element of the row."""
+        fresh, value = self.fresh(step), self.scalar(step.value, step)
+        register = self.held.by_value.get(step.name)
+
+        def fill() -> None:
+            self.keep(fresh, across)
+            made = self.writer.value(value)
+            if register is not None:
+                assert across.register is not None
+                self.writer.store(Store(register.name, across.register, made))
+                made = Load(register.name, (across.register,), self.values[step.name].nest.dtype)
+            if step.name in self.held.places:
+                self.writer.store(self.stored(step, made))
+
+        self.writer.loop(across.loops, across.guards, fill)
+        if step.name in self.held.met:
+            self.writer.at[0].append(Sync(TEAMS[self.division.team]))
+
+    def fresh(self, step: Step) -> list[tuple[Load, Load]]:
+        """Loads of a step that others will read from registers: as they stand there, and as they are read."""
+        mine = {load for x in step.scalars for load in loads(x) if load in self.held.by_load}
+        new = [load for load in self.held.by_load if load in mine and load not in self.loaded]
+        found = []
+        for load in new:
+            made = resolved(load, lambda node: None, self.held.places)
+            assert isinstance(made, Load)
+            found.append((load, made))
+        return found
+
+    def keep(self, fresh: Sequence[tuple[Load, Load]], across: Columns) -> None:
+        """What is loaded for later steps goes into registers."""
+        for load, read in fresh:
+            assert across.register is not None
+            self.writer.store(Store(self.held.by_load[load].name, across.register, self.writer.value(read)))
+            self.loaded.add(load)
+
+    def scalar(self, x: Scalar, step: Step) -> Scalar:
+        """A value of a step with what the phase made before, and all else read from where it lies."""
+        named = rebuild(x, lambda n: self.results.get(n.source) if isinstance(n, Load) and not n.index else None, _same)
+        return resolved(named, lambda load: self.read(load, step), self.held.places)
+
+    def read(self, load: Load, step: Step) -> Scalar | None:
+        """What stands for an element in registers, or for a value of the row."""
+        across = step.columns
+        buffer = self.held.by_load.get(load) if load in self.loaded else self.held.by_value.get(load.source)
+        if buffer is not None:
+            assert across is not None and across.register is not None
+            return Load(buffer.name, (across.register,), load.dtype)
+        return self.results.get(load.source)
+
+    def stored(self, step: Step, value: Scalar) -> Store:
+        """The store of a value where it lies."""
+        made, place = self.values[step.name], self.held.places[step.name]
+        digits = dict(self.held.digits)
+        if made.columns is not None:
+            digits |= made.columns.digits(made.inner)
+        return Store(place.buffer, place.offset(tuple(substitute(e, digits) for e in made.nest.dims)), value)
+
+
+def _same(e: Index) -> Index:
+    return e

@@ -1,0 +1,120 @@
+"""The steps of a phase of rows: each reduction over a row, each value of a row, and each value of a row's elements."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import free_axes, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.indexing import flatten, product
+from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.schedule.analysis.memory import Nest
+from onnxfuse.schedule.gpu.division import Columns, Division, columns
+from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.jobs import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A loop over the elements of a row, `columns`, or a value of the whole row.
+
+    What it makes has a `name`: that of a job's value, or of a `reduce` over the row, whose body is over the columns.
+    """
+
+    name: str
+    value: Scalar
+    columns: Columns | None
+    reduce: Reduce | None = None
+
+    @property
+    def scalars(self) -> tuple[Scalar, ...]:
+        """What is computed for each element."""
+        return self.reduce.body if self.reduce is not None else (self.value,)
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A value of a phase: its nest, the axes that it has within a row, and how its elements are come by."""
+
+    nest: Nest
+    inner: tuple[Axis, ...]
+    columns: Columns | None
+
+    def position(self, load: Load) -> Index:
+        """Which of its elements in the row a load reads."""
+        found = self.nest.digits_at(load.index)
+        return flatten(tuple(found[a] for a in self.inner), tuple(a.extent for a in self.inner))
+
+    def is_own(self, load: Load, by: Columns | None) -> bool:
+        """Whether a load of a step reads what its thread has made itself."""
+        if load.guards or by is None or self.columns is None:
+            return False
+        return by.total == self.columns.total and self.position(load) == by.position
+
+
+def steps_of(t: Together, d: Division, digits: Mapping[Axis, Index]) -> tuple[list[Step], dict[str, Made]]:
+    """The steps of all jobs in order, and their values; `digits` are the values of the phase's axes."""
+    steps: list[Step] = []
+    values: dict[str, Made] = {}
+    for job in t.jobs:
+        made = _made(job, t, d)
+        values[job.nest.name] = made
+        value = substitute_axes(job.nest.value, digits)
+        found = list(_reductions(value, made, d))
+        for x in found:
+            across = columns(d, product([r.extent for r in x.ranges]))
+            body = tuple(substitute_axes(b, across.digits(x.ranges)) for b in x.body)
+            steps.append(Step(_name(x, steps), body[0], across, replace(x, body=body)))
+        names = dict(zip(found, (s.name for s in steps[len(steps) - len(found) :]), strict=True))
+        value = _named(value, names)
+        if made.columns is not None:
+            value = substitute_axes(value, made.columns.digits(made.inner))
+        steps.append(Step(job.nest.name, value, made.columns))
+    return steps, values
+
+
+def _made(job: Job, t: Together, d: Division) -> Made:
+    inner = tuple(a for a in job.nest.axes if a not in t.shared)
+    return Made(job.nest, inner, columns(d, product([a.extent for a in inner])) if inner else None)
+
+
+def _name(x: Reduce, before: Sequence[Step]) -> str:
+    return f"{x.combine} {len(before)}"
+
+
+def slot_of(name: str, slot: int) -> str:
+    """The name of one of the results of a reduction."""
+    return f"{name}.{slot}"
+
+
+def _named(value: Scalar, names: Mapping[Reduce, str]) -> Scalar:
+    """A value with reductions as names for their results."""
+
+    def leaf(node: Scalar) -> Scalar | None:
+        name = names.get(replace(node, slot=0)) if isinstance(node, Reduce) else None
+        return Load(slot_of(name, node.slot), (), node.dtype) if name is not None and isinstance(node, Reduce) else None
+
+    return rebuild(value, leaf, lambda e: e)
+
+
+def _reductions(value: Scalar, made: Made, d: Division) -> Iterator[Reduce]:
+    """The outermost reductions in a value, each once, that all of the row has in common.
+
+    A thread that is alone at a long row goes through it as the loops are, and not by these steps.
+    """
+    nested = {n for x in walk(value) if isinstance(x, Reduce) for b in x.body for n in walk(b)}
+    seen: set[Reduce] = set()
+    for x in walk(value):
+        if not isinstance(x, Reduce) or x in nested:
+            continue
+        first = replace(x, slot=0)
+        short = d.team != "thread" or columns(d, product([r.extent for r in x.ranges])).register is not None
+        if first not in seen and short and not free_axes(first) & set(made.inner):
+            seen.add(first)
+            yield first
+
+
+def reads_of(step: Step, name: str) -> list[Load]:
+    """The loads by which a step reads a value."""
+    return [load for x in step.scalars for load in loads(x) if load.source == name]

@@ -1,0 +1,118 @@
+"""Machine classes of GPUs: what the scheduler may count on (`Gpu`), and a row for each compute capability."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from onnxfuse.errors import UsageError
+from onnxfuse.target.common import Target
+from onnxfuse.target.device import cuda_driver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu(Target):
+    """GPUs that CUDA kernels run on. Sizes in bytes; numbers are those of the usual card of a compute capability.
+
+    Code is for one capability, or, where it is `portable` (PTX), for that one and all later ones.
+    """
+
+    on_host: ClassVar[bool] = False
+
+    capability: int  # 10 times the major number, and the minor one
+    sms: int
+    shared_bytes: int  # that a block may ask for
+    l2_bytes: int
+    bandwidth: float  # GB/s of its memory
+    l2_gbps: float
+    gflops: float  # of fp32, all multiprocessors together
+    tensor_gflops: float  # of products of 16-bit floating matrices
+    threads: int = 2048  # that a multiprocessor holds at a time
+    boundary_us: float = 4.1  # from one kernel of a stream to the next; in a graph about 1.4
+    latency_us: float = 1.0  # of one dependent read of memory, with what is around it
+    warp: int = 32
+    portable: bool = False
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of a grid that goes on in strides: enough for every multiprocessor several times over."""
+        return 16 * self.sms
+
+
+_K, _M = 1 << 10, 1 << 20
+
+
+def _gpu(name: str, capability: int, **numbers: float) -> Gpu:
+    return Gpu(name, "", (f"--gpu-architecture={name}",), (), capability=capability, **numbers)  # type: ignore[arg-type]  # the fields' own types
+
+
+# In the order of preference: T4, A100, A10, L40, H100, B200 and RTX 5090 from the end on. Of an H100 bandwidths and
+# boundary are measured (benchmarks/gpu); the others have those of their data sheets.
+GPUS: dict[str, Gpu] = {
+    row.name: row
+    for row in (
+        _gpu(
+            "sm_120", 120, sms=170, shared_bytes=99 * _K, l2_bytes=96 * _M, bandwidth=1792, l2_gbps=6000,
+            gflops=105e3, tensor_gflops=420e3, threads=1536,
+        ),
+        _gpu(
+            "sm_100", 100, sms=148, shared_bytes=227 * _K, l2_bytes=126 * _M, bandwidth=8000, l2_gbps=12000,
+            gflops=75e3, tensor_gflops=2250e3,
+        ),
+        _gpu(
+            "sm_90", 90, sms=132, shared_bytes=227 * _K, l2_bytes=50 * _M, bandwidth=2980, l2_gbps=5000,
+            gflops=67e3, tensor_gflops=990e3,
+        ),
+        _gpu(
+            "sm_89", 89, sms=142, shared_bytes=99 * _K, l2_bytes=96 * _M, bandwidth=864, l2_gbps=4000,
+            gflops=90e3, tensor_gflops=362e3, threads=1536,
+        ),
+        _gpu(
+            "sm_86", 86, sms=72, shared_bytes=99 * _K, l2_bytes=6 * _M, bandwidth=600, l2_gbps=1800,
+            gflops=31e3, tensor_gflops=125e3, threads=1536,
+        ),
+        _gpu(
+            "sm_80", 80, sms=108, shared_bytes=163 * _K, l2_bytes=40 * _M, bandwidth=1555, l2_gbps=4500,
+            gflops=19.5e3, tensor_gflops=312e3,
+        ),
+        _gpu(
+            "sm_75", 75, sms=40, shared_bytes=64 * _K, l2_bytes=4 * _M, bandwidth=320, l2_gbps=1200,
+            gflops=8.1e3, tensor_gflops=65e3, threads=1024,
+        ),
+    )
+}  # fmt: skip
+NATIVE = "native"
+USUAL = ("sm_80", "sm_90", "sm_100")  # where no architecture is named
+
+
+def portable(row: Gpu) -> Gpu:
+    """The same as PTX, which drivers compile for this capability and all later ones."""
+    name = f"compute_{row.capability}"
+    return replace(row, name=name, flags=(f"--gpu-architecture={name}",), portable=True)
+
+
+PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.values())}
+
+
+def gpus_of(archs: Sequence[str]) -> tuple[Gpu, ...]:
+    """The GPUs of `--arch` values, best first, and the oldest of them as PTX for what comes later.
+
+    `native` is what code for the devices of this machine is made for. Raises UsageError for what is no GPU.
+    """
+    named = tuple(_native() if name == NATIVE else name for name in archs) or USUAL
+    if foreign := [name for name in named if name not in GPUS]:
+        raise UsageError(f"options: {foreign[0]} is no GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
+    found = [row for name, row in GPUS.items() if name in named]
+    return (*found, portable(found[-1]))
+
+
+def _native() -> str:
+    """The best row whose code the oldest device of this machine runs."""
+    driver = cuda_driver()
+    here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
+    fits = (n for n, row in GPUS.items() if row.capability <= here and row.capability // 10 == here // 10)
+    name = next(fits, None)
+    if name is None:
+        raise UsageError("options: this machine has no GPU that --arch native could be", hint="name one, such as sm_90")
+    return name

@@ -1,0 +1,33 @@
+// Host twins of what cuda.h has assembly for. Included by it, where the types of elements are known.
+inline float to_float(f16 x) { return (float)emulated_bits<_Float16>(x.bits); }
+inline f16 to_half(float x) { return f16{emulated_bits<uint16_t>((_Float16)x)}; }
+
+// A copy arrives when it is waited for, and not before.
+template <int BYTES>
+void copy_bytes(void* to, const void* from) {
+  emulated::now->running->copies.back().push_back({to, from, BYTES});
+}
+inline void commit_copies() { emulated::now->running->copies.emplace_back(); }
+template <int PENDING>
+void wait_copies() {
+  auto& groups = emulated::now->running->copies;
+  while (groups.size() > PENDING + 1) {
+    for (const emulated::Copy& c : groups.front()) memcpy(c.to, c.from, c.bytes);
+    groups.erase(groups.begin());
+  }
+}
+
+// Elements of fragments by the rows and columns of the PTX manual (mma.m16n8k16).
+inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) {
+  emulated::Warp& w = emulated::now->warps[threadIdx.x / 32];
+  const int group = threadIdx.x % 32 / 4, within = threadIdx.x % 4;
+  for (int i = 0; i < 8; i++) {
+    const bool below = (i >= 2 && i < 4) || i >= 6;
+    w.left[group + (below ? 8 : 0)][within * 2 + (i & 1) + (i >= 4 ? 8 : 0)] = to_float(a[i]);
+  }
+  for (int i = 0; i < 4; i++) w.right[within * 2 + (i & 1) + (i >= 2 ? 8 : 0)][group] = to_float(b[i]);
+  __syncwarp();
+  for (int i = 0; i < 4; i++)
+    for (int k = 0; k < 16; k++) c[i] += w.left[group + (i >= 2 ? 8 : 0)][k] * w.right[k][within * 2 + (i & 1)];
+  __syncwarp();
+}

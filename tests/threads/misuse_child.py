@@ -1,0 +1,35 @@
+"""Asks the driver for a launch that no device takes, and says whether it was refused."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+
+
+def main(what: str) -> None:
+    """One launch with too many threads, too much shared memory, or of code that was not brought to the device."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    symbols = subprocess.run(["nm", "-D", os.environ["DRIVER_KERNELS"]], capture_output=True, text=True, check=True)
+    match = re.search(r" run_(\w+)$", symbols.stdout, re.MULTILINE)
+    assert match is not None
+    library, kernel, function = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    assert driver.cuInit(0) == 0
+    none = ctypes.c_void_p()
+    code = b"//\n.version 9.0\n"
+    assert driver.cuLibraryLoadData(ctypes.byref(library), code, none, none, 0, none, none, 0) == 0
+    assert driver.cuLibraryGetKernel(ctypes.byref(kernel), library, match[1].encode()) == 0
+    context = ctypes.c_void_p()
+    assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert driver.cuCtxSetCurrent(context) == 0
+    if what != "unloaded":
+        assert driver.cuKernelGetFunction(ctypes.byref(function), kernel) == 0
+    threads, shared = {"threads": (2048, 0), "shared": (32, 60 << 10), "unloaded": (32, 0)}[what]
+    refused = driver.cuLaunchKernel(kernel, 1, 1, 1, threads, 1, 1, shared, none, none, none)
+    sys.stdout.write("refused" if refused else "taken")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

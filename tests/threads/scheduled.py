@@ -1,0 +1,65 @@
+"""Kernels of the kernel tests' cases as they are made for GPUs, and their CUDA text as libraries for the host."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.lower import lower
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.schedule.gpu.scheduler import schedule
+from onnxfuse.target import GPUS
+from tests.kernels import elementwise_cases, function_cases, movement_cases, operator_cases, row_cases
+from tests.kernels.compiled import Case, alone, group_of_all
+from tests.kernels.isa import CACHE
+from tests.threads.emulator import compiled
+
+TARGET = GPUS["sm_90"]
+PER_UNIT = 48
+TABLES: dict[str, Sequence[Case]] = {
+    "rows": row_cases.CASES,
+    "elementwise": elementwise_cases.CASES,
+    "movement": movement_cases.CASES,
+    "functions": function_cases.CASES,
+    "operators": operator_cases.CASES,
+}
+
+
+@cache
+def scheduled(case: Case) -> Kernel | Decision:
+    """The kernel of a case, or why there is none."""
+    group = group_of_all(case.graph)
+    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    if isinstance(lowered, Decision):
+        return lowered
+    return schedule(lowered, case.layouts, case.graph.constants, TARGET)
+
+
+def name_of(case: Case) -> str:
+    """The name of a case's kernel."""
+    return f"gpu_{case.name}"
+
+
+SOME = 16  # one of so many kernels is compiled every time, and all of rows
+OTHERS = [case for table, cases in TABLES.items() if table != "rows" for case in cases]
+USUAL = (*TABLES["rows"], *OTHERS[::SOME])
+SELDOM = tuple(case for at, case in enumerate(OTHERS) if at % SOME)
+
+
+@cache
+def library_of(case: Case) -> ctypes.CDLL:
+    """The kernels of a case and those that are compiled with it, for the host."""
+    table = USUAL if case in USUAL else SELDOM
+    at = table.index(case) // PER_UNIT * PER_UNIT
+    return _unit(table[at : at + PER_UNIT])
+
+
+@cache
+def _unit(cases: tuple[Case, ...]) -> ctypes.CDLL:
+    made = {name_of(case): kernel for case in cases if isinstance(kernel := scheduled(case), Kernel)}
+    with alone(CACHE / f"threads-{cases[0].name}.lock"):
+        return ctypes.CDLL(str(compiled(made)))

@@ -1,0 +1,138 @@
+"""What neighbourhoods become on a GPU: one phase each, all that is read loaded once, in accesses of 16 bytes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.dtype import F16, F32, DType
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel, Let, Loop, Stmt, Store, all_statements, statements
+from onnxfuse.ir.scalar import Load
+from tests.kernels.compiled import Case, check, expected, fed
+from tests.kernels.row_cases import norm_chain, one, softmax_chain
+from tests.rules.build import Build
+from tests.threads.scheduled import scheduled
+
+
+def kernel_of(name: str, graph: Graph) -> Kernel:
+    made = scheduled(Case(name, graph))
+    assert isinstance(made, Kernel), made
+    return made
+
+
+def loaded(kernel: Kernel) -> Counter[str]:
+    """How many statements read each input."""
+    found = Counter[str]()
+    for s in all_statements(kernel):
+        values = (s.value,) if isinstance(s, (Let, Store)) else ()
+        found.update(n.source for v in values for n in walk(v) if isinstance(n, Load) and n.source.startswith("in"))
+    return found
+
+
+def widths(body: tuple[Stmt, ...]) -> Iterator[int]:
+    """Elements of each wide access."""
+    yield from (s.axis.extent.constant or 0 for s in statements(body) if isinstance(s, Loop) and s.kind == "vector")
+
+
+def test_softmax_and_what_is_before_it_read_their_input_once() -> None:
+    kernel = kernel_of("chain_softmax", softmax_chain(64, 512))
+    assert len(kernel.phases) == 1
+    assert not kernel.scratch
+    assert loaded(kernel) == {"in0": 1, "in1": 1}
+
+
+def test_a_residual_and_a_norm_are_one_phase() -> None:
+    kernel = kernel_of("chain_norm", norm_chain(128, 768))
+    assert len(kernel.phases) == 1
+    assert {name: count for name, count in loaded(kernel).items() if name in ("in0", "in1")} == {"in0": 1, "in1": 1}
+
+
+def windows() -> Graph:
+    """LayerNormalization of an image's rows, and of these rows again in windows of 7 x 7."""
+    b = Build(17)
+    weights = [b.constant(np.ones(96, np.float32)) for _ in range(4)]
+    x = b.node("LayerNormalization", b.input("x", 1, 3136, 96), *weights[:2], axis=-1)
+    y = b.node("Reshape", b.node("LayerNormalization", x, *weights[2:], axis=-1), b.ints(1, 8, 7, 8, 7, 96))
+    y = b.node("Reshape", b.node("Transpose", y, perm=(0, 1, 3, 2, 4, 5)), b.ints(64, 49, 96))
+    return b.graph(x, y)
+
+
+def test_rows_that_are_rearranged_are_one_phase() -> None:
+    kernel = kernel_of("windows", windows())
+    assert len(kernel.phases) == 1
+    assert not kernel.scratch
+    assert loaded(kernel)["in0"] == 1
+
+
+def rolled() -> Graph:
+    """Windows of an image put back, rolled by three rows and columns, added to what was there, and normalized."""
+    b = Build(17)
+    x = b.node("Reshape", b.input("x", 4, 49, 32), b.ints(1, 2, 2, 7, 7, 32))
+    x = b.node("Reshape", b.node("Transpose", x, perm=(0, 1, 3, 2, 4, 5)), b.ints(1, 14, 14, 32))
+    for axis in (1, 2):
+        parts = [b.node("Slice", x, b.ints(begin), b.ints(end), b.ints(axis)) for begin, end in ((11, 14), (0, 11))]
+        x = b.node("Concat", *parts, axis=axis)
+    y = b.node("Add", b.node("Reshape", x, b.ints(1, 196, 32)), b.input("r", 1, 196, 32))
+    weights = [b.constant(np.ones(32, np.float32)) for _ in range(2)]
+    return b.graph(y, b.node("LayerNormalization", y, *weights, axis=-1))
+
+
+def test_rows_that_are_rolled_are_one_phase() -> None:
+    case = Case("rolled", rolled())
+    kernel = kernel_of(case.name, case.graph)
+    assert len(kernel.phases) == 1
+    for p, got in zip(kernel.outputs, interpret(kernel, fed(kernel, case, 0), 1), strict=True):
+        check(got, p.dtype, *expected(case, 0)[p.value])
+
+
+def heads() -> Graph:
+    """A bias, and three parts of the result with their heads apart."""
+    b = Build(17)
+    x = b.node("Add", b.input("x", 1, 128, 192), b.weights(192))
+    parts = []
+    for at in range(3):
+        part = b.node("Slice", x, b.ints(64 * at), b.ints(64 * at + 64), b.ints(2))
+        parts.append(b.node("Transpose", b.node("Reshape", part, b.ints(1, 128, 4, 16)), perm=(0, 2, 1, 3)))
+    return b.graph(*parts)
+
+
+def test_heads_are_set_apart_in_one_phase_of_wide_accesses() -> None:
+    kernel = kernel_of("heads", heads())
+    assert len(kernel.phases) == 1
+    assert set(widths(kernel.phases[0].body)) == {4}
+
+
+@pytest.mark.parametrize(("dtype", "width"), [(F32, 4), (F16, 8)])
+def test_accesses_have_sixteen_bytes(dtype: DType, width: int) -> None:
+    (phase,) = kernel_of(f"wide_{dtype}", one("Tanh", 64, 256, dtype=dtype)).phases
+    assert set(widths(phase.body)) == {width}
+
+
+def test_what_no_access_is_aligned_for_goes_element_by_element() -> None:
+    (phase,) = kernel_of("odd", one("Tanh", 7, 33)).phases
+    assert not set(widths(phase.body))
+
+
+# Rows of float32, and the threads at each and in a block: as measured on an H100 (benchmarks/gpu).
+ROWS = {16: (4, 128), 64: (8, 128), 128: (16, 128), 256: (32, 128), 512: (64, 64), 768: (128, 128), 4096: (512, 512)}
+
+
+@pytest.mark.parametrize("width", ROWS)
+def test_as_many_threads_are_at_a_row_as_was_measured_best(width: int) -> None:
+    (phase,) = kernel_of(f"row_{width}", one("Softmax", 4096, width, axis=-1)).phases
+    launch = phase.launch
+    assert launch is not None
+    team = launch.lanes if width <= 256 else launch.block.constant
+    assert (team, launch.block.constant) == ROWS[width]
+
+
+def test_rows_that_registers_do_not_hold_are_read_again() -> None:
+    kernel = kernel_of("very_long", one("Softmax", 8, 65536, axis=-1))
+    assert len(kernel.phases) == 1
+    assert loaded(kernel)["in0"] > 1 or kernel.scratch

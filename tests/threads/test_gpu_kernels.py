@@ -1,0 +1,76 @@
+"""Kernels as they are made for GPUs: verified, interpreted, run as host code, and compiled for every architecture.
+
+A run interprets all of them, and compiles those of rows and every sixteenth of the others; the rest is under `slow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.verify import verify
+from onnxfuse.render.cuda import device_text
+from onnxfuse.target import gpus_of
+from tests.kernels.compiled import Array, Case, check, expected, fed, packed
+from tests.kernels.pool_host import compiler
+from tests.threads.emulator import run
+from tests.threads.scheduled import OTHERS, TABLES, USUAL, library_of, name_of, scheduled
+
+EVERY = (*TABLES["rows"], *OTHERS)
+HERE = [pytest.param(c, id=c.name, marks=[] if c in USUAL else [pytest.mark.slow]) for c in EVERY]
+DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
+SHORT = 24  # one of so many kernels is compiled for all devices
+COMPILED = [
+    pytest.param(c, t, id=f"{c.name}-{t.name}", marks=[] if c in USUAL and n % SHORT == 0 else [pytest.mark.slow])
+    for n, c in enumerate(EVERY)
+    for t in DEVICES
+]
+SCANS = ("CumSum", "CumProd")
+
+
+def kernel_of(case: Case) -> Kernel:
+    made = scheduled(case)
+    if isinstance(made, Decision):
+        assert any(n.op in SCANS for n in case.graph.nodes), made
+        pytest.skip(made.reason)
+    return made
+
+
+def assert_right(kernel: Kernel, case: Case, number: int, outputs: Sequence[Array]) -> None:
+    wanted = expected(case, number)
+    for p, got in zip(kernel.outputs, outputs, strict=True):
+        check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
+
+
+@pytest.mark.parametrize("case", EVERY, ids=lambda case: case.name)
+def test_a_kernel_computes_what_its_rows_mean(case: Case) -> None:
+    kernel = kernel_of(case)
+    assert verify(kernel) == ()
+    for number in range(len(case.sizes)):
+        assert_right(kernel, case, number, interpret(kernel, fed(kernel, case, number), 1))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("case", HERE)
+def test_its_text_computes_the_same_in_any_order_of_threads(case: Case) -> None:
+    kernel = kernel_of(case)
+    for number in range(len(case.sizes)):
+        for seed in (1, 2):
+            got = run(kernel, name_of(case), fed(kernel, case, number), library_of(case), seed)
+            assert_right(kernel, case, number, got)
+
+
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+@pytest.mark.parametrize(("case", "target"), COMPILED)
+def test_its_text_compiles_and_nothing_is_spilled(case: Case, target: object) -> None:
+    kernel, row = kernel_of(case), next(t for t in DEVICES if t == target)
+    made = compiled(device_text(kernel, name_of(case)), row.flags)
+    for phase, used in zip(kernel.phases, made.functions, strict=not row.portable):
+        assert phase.launch is not None
+        assert used.spills == 0
+        assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
