@@ -9,9 +9,13 @@ from typing import Any
 
 from onnxfuse.target import ARCHS
 
-BACKENDS = tuple(
-    sorted(module.name for module in iter_modules([str(Path(__file__).parent / "backends")]) if module.name != "row")
-)
+
+def _files(*folders: str) -> list[str]:
+    """The names of the modules in a folder of the package."""
+    return sorted(module.name for module in iter_modules([str(Path(__file__).parent.joinpath(*folders))]))
+
+
+BACKENDS = tuple(name for name in _files("backends") if name != "row")
 """The names of the backends, each of which is a file of `backends/`; that of what a row is aside."""
 
 
@@ -25,7 +29,7 @@ def _option(
 
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
 BEST = "best"  # the cheapest cover from what all others propose
-STRATEGIES = ("anchors", "none", "nnvm", "dnnfusion", "stitch", "astitch", "priority", BEST)
+STRATEGIES = (*_files("plan", "strategies"), BEST)
 PRECISIONS = ("fp32", "bf16", "fp16")
 STEPS = ("load", "rewrite", "plan", "lower", "schedule", "render", "build", "emit", "verify", "guide", "gain")
 

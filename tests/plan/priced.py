@@ -21,7 +21,7 @@ from onnxfuse.plan.legality import CPU
 from onnxfuse.plan.planner import predicted
 from onnxfuse.plan.price import Costing, Memory, Seconds
 from onnxfuse.rewrite import rewrite
-from onnxfuse.schedule import schedule
+from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS
 
 TARGET = CPUS["x86-64-v3"]

@@ -20,7 +20,7 @@ from onnxfuse.plan.region import regions_of
 from onnxfuse.plan.scope import Cover, Scope
 from onnxfuse.plan.select import Choice, cheapest
 from onnxfuse.plan.space import Space
-from onnxfuse.plan.strategies.exhaustive import exhaustive
+from tests.plan.exhaustive import exhaustive
 from tests.plan.priced import LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
 
 NETWORKS = ("tiny-bert", "tiny-mobilenet")

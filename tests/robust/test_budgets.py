@@ -36,7 +36,7 @@ IN_OTHERS |= {
     "write_stream",
 }  # their time is that of other processes
 ELSEWHERE = {"measured", "node_seconds"}  # called for guided builds and for images
-NO_FUNCTIONS = {"backends", "name", "legality"}
+NO_FUNCTIONS = {"targets", "backends", "name", "legality"}
 EACH = [f.name for f in (*fields(Calls), *fields(Backend)) if f.name not in IN_OTHERS | ELSEWHERE | NO_FUNCTIONS]
 
 

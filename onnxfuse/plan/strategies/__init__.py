@@ -1,27 +1,20 @@
-"""The strategies by the names that `--strategy` gives them: each makes a cover of a space, as its paper says."""
+"""The strategies by the names that `--strategy` gives them: each makes a cover of a space, as its paper says.
+
+Each file of this folder is one, and is found by being there: its function has the name of the file.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 
+from onnxfuse.config import BEST
+from onnxfuse.config import STRATEGIES as NAMES
 from onnxfuse.plan.scope import Cover
 from onnxfuse.plan.space import Space
-from onnxfuse.plan.strategies.anchors import anchors
-from onnxfuse.plan.strategies.astitch import astitch
-from onnxfuse.plan.strategies.dnnfusion import dnnfusion
-from onnxfuse.plan.strategies.nnvm import nnvm
-from onnxfuse.plan.strategies.none import none
-from onnxfuse.plan.strategies.priority import priority
-from onnxfuse.plan.strategies.stitch import stitch
 
 __all__ = ("STRATEGIES",)
 
 STRATEGIES: Mapping[str, Callable[[Space], Cover]] = {
-    "anchors": anchors,
-    "none": none,
-    "nnvm": nnvm,
-    "dnnfusion": dnnfusion,
-    "stitch": stitch,
-    "astitch": astitch,
-    "priority": priority,
+    name: getattr(import_module(f"{__name__}.{name}"), name) for name in NAMES if name != BEST
 }
