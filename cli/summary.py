@@ -6,9 +6,11 @@ import shlex
 from collections import Counter
 from collections.abc import Iterator
 
+from onnxfuse.backends import TARGETS
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.drawing import INPUT, OUTPUT, Picture
 from onnxfuse.report.result import Result
+from onnxfuse.target import runs_here
 
 from .show import bytes_text, table
 
@@ -53,5 +55,6 @@ def _figures(result: Result) -> Iterator[tuple[str, str]]:
     files = {way: bytes_text(each.bytes) for way, each in result.loading.items()}
     if {"original", "with_library"} <= set(files):
         yield "files", f"{files['original']} -> {files['with_library']}, the library included"
-    if result.output.model != STREAM and result.model.path is not None:
+    here = any(runs_here(TARGETS[name]) for name in result.targets)  # else function bodies would be measured
+    if here and result.output.model != STREAM and result.model.path is not None:
         yield "next", f"onnxfuse profile {shlex.join([result.model.path, str(result.output.model)])}"
