@@ -86,7 +86,7 @@ def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
     [
         (("optimize", "m.onnx", "--strateg", "none"), ("optimize: ", "--strateg", "--strategy")),
         (("optimize", "m.onnx", "--strategy", "bets"), ("there is no 'bets'; did you mean best?",)),
-        (("optimize", "m.onnx", "--strategy", "xyz"), ("it is one of anchors, none",)),
+        (("optimize", "m.onnx", "--strategy", "xyz"), ("it is one of anchors, astitch",)),
         (("optimize", "m.onnx", "--min-group", "two"), ("--min-group",)),
         (("optimize", "m.onnx", "--jobs", "-1"), ("--jobs",)),
         (("optimize", "m.onnx", "--time-budget", "soon"), ("'soon' is no duration",)),
