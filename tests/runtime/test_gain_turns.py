@@ -1,0 +1,38 @@
+"""How a measurement of a gain spends its time, by the real clock."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from onnxfuse.errors import DeviceError
+from onnxfuse.measure.gain_child import FEWEST, LONG, PROFILED, _in_time
+
+RUN = 2 * LONG  # seconds of a long run
+
+
+@pytest.mark.parametrize(
+    ("rounds", "profiled"),
+    [(FEWEST + PROFILED + 4, 1), (FEWEST + 0.5, 0), (FEWEST - 2, None)],
+    ids=["node by node too", "turns alone", "too few turns"],
+)
+def test_long_runs_are_raced_where_that_fits(rounds: float, profiled: int | None):
+    def call() -> None:
+        time.sleep(RUN)
+
+    until = time.monotonic() + RUN + 2 * RUN * rounds
+    if profiled is None:
+        with pytest.raises(DeviceError, match="too long"):
+            _in_time([call], until)
+    else:
+        assert _in_time([call], until) == profiled
+
+
+def test_the_first_run_may_take_longer():
+    first = [10 * RUN]
+
+    def call() -> None:
+        time.sleep(first.pop() if first else RUN / 20)
+
+    assert _in_time([call], time.monotonic() + 12 * RUN) == PROFILED
