@@ -31,7 +31,7 @@ from onnxfuse.pipeline.calls import Calls  # noqa: E402
 from onnxfuse.plan import plan  # noqa: E402
 from onnxfuse.plan.legality import Legality  # noqa: E402
 from onnxfuse.plan.planner import predicted  # noqa: E402
-from onnxfuse.plan.price import Costing, Memory, Seconds  # noqa: E402
+from onnxfuse.plan.price import Costing, PriceMemo, Seconds  # noqa: E402
 from onnxfuse.report.result import Result  # noqa: E402
 
 SMALL = ("tiny-bert", "tiny-gpt2", "tiny-mobilenet", "tiny-resnet", "tiny-vit", "tiny-swin", "tiny-convnext")
@@ -88,10 +88,10 @@ def row(model: bytes, strategy: str, budget: int, *, rewritten: bool) -> Row:
     result = optimize(model, calls=calls, strategy=strategy, plan_budget=budget, stop_after="schedule")
     assert watch.asked is not None
     made, options, legality, costing = watch.asked
-    seconds = predicted(made, options, legality, replace(costing, memory=Memory(sys.maxsize)))
+    seconds = predicted(made, options, legality, replace(costing, memo=PriceMemo(sys.maxsize)))
     points = len(costing.machines)
     shown = costing.shown + (len(seconds) // points // 2 * points if seconds is not None else 0)
-    return Row(strategy, rewritten, result, seconds, costing.memory.scheduled, shown)
+    return Row(strategy, rewritten, result, seconds, costing.memo.scheduled, shown)
 
 
 HEADS = ("strategy", "rewriting", "kernels", "left", "phases", "predicted", "worst", "search", "scheduled")

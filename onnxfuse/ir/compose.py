@@ -51,6 +51,15 @@ def loads(x: Scalar) -> Iterator[Load]:
     return (n for n in walk(x) if isinstance(n, Load) and not n.source.startswith("%"))
 
 
+def elements_read(x: object) -> Iterator[Load]:
+    """Elements of buffers that a scalar of a kernel, or a tuple of some, reads: loads with an index."""
+    if isinstance(x, Scalar):
+        yield from (n for n in walk(x) if isinstance(n, Load) and n.index)
+    elif isinstance(x, tuple):
+        for each in x:
+            yield from elements_read(each)
+
+
 def indices_of(x: Scalar) -> Iterator[Index]:
     """Every index expression directly held by the nodes of x."""
     for node in walk(x):

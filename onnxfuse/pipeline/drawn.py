@@ -15,12 +15,13 @@ def drawing(context: Context, b: Build, groups: tuple[GroupResult, ...]) -> Draw
     """The main graph before and after; None where nothing was planned. `groups` are those of all parts."""
     if b.copy or b.plan is None or b.loaded is None:
         return None
+    kinds = {part.op: part for part in b.all_parts if part.kernel is not None}
     names = [g.name for g in groups[: len(b.parts)]]  # those of the main graph come first
     return Drawing(
         before=_before(b, groups),
         after=_after(b, names),
         fired=tuple(Fired(f.rule, f.nodes) for f in b.firings),
-        listings={part.op: _listing(context, b, part) for part in b.all_parts if part.kernel is not None},
+        listings={op: _listing(context, b, part) for op, part in kinds.items()},
         peaks=context.targets[0].peaks,
     )
 

@@ -20,6 +20,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Choice, Kernel, products_of
 from onnxfuse.ir.products import HALVES
 from onnxfuse.ir.scalar import Reduce
+from onnxfuse.lower import Lowered
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT, define, view_of
@@ -101,6 +102,16 @@ def checked_plan(plan: Plan, forbidden: frozenset[str]) -> None:
         assert not mine & (seen | forbidden), f"plan: {group.name} holds a node that it must not have"
         seen |= mine
     assert len({g.name for g in plan.groups}) == len(plan.groups), "plan: two groups have one name"
+
+
+def scheduler(context: Context, plan: Plan, lowered: Lowered, **more: Any) -> Callable[[Any], Kernel | Decision]:
+    """The function that schedules a lowered group for a target; `more` are arguments of the backend's own."""
+    constants, options = plan.graph.constants, context.options
+    layouts = {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts}
+    half = half_for(options, [constants[v] for v in lowered.inputs if v in constants])
+    held = sum(c.bytes for c in constants.values())
+    more |= {"winograd": options.winograd is not False, "exchange": len(context.targets) == 1}
+    return lambda target: context.backend.schedule(lowered, layouts, constants, target, half, held, **more)
 
 
 _LEAST = 2.0**-10  # a weight below which all others of their tensor would lose digits in float16

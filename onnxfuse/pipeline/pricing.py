@@ -12,7 +12,7 @@ from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import attempted, half_for, predicting
+from onnxfuse.pipeline.groups import attempted, predicting, scheduler
 from onnxfuse.pipeline.state import Context
 from onnxfuse.plan.price import Costing
 
@@ -28,7 +28,7 @@ def costing(context: Context, calls: Calls) -> Costing:
         shown=min(1, len(machines) - 1),
         kernel_cost=backend.kernel_cost,
         group_seconds=backend.group_seconds,
-        memory=context.memory,
+        memo=context.price_memo,
     )
 
 
@@ -44,21 +44,7 @@ def _kernel(context: Context, calls: Calls, group: Group, plan: Plan) -> Kernel 
     lowered = attempted(context, "lower", partial(calls.lower, group, plan, ROWS))
     if isinstance(lowered, Decision):
         return lowered
-    constants = plan.graph.constants
-    half = half_for(context.options, [constants[v] for v in lowered.inputs if v in constants])
     found: Kernel | Decision = attempted(
-        context,
-        "schedule",
-        partial(
-            context.backend.schedule,
-            lowered,
-            {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts},
-            constants,
-            context.targets[0],
-            half,
-            sum(c.bytes for c in constants.values()),
-            winograd=context.options.winograd is not False,
-            exchange=len(context.targets) == 1,
-        ),
+        context, "schedule", lambda: scheduler(context, plan, lowered)(context.targets[0])
     )
     return found

@@ -28,7 +28,7 @@ from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
-from onnxfuse.plan.price import Memory
+from onnxfuse.plan.price import PriceMemo
 from onnxfuse.report.result import CandidateResult, GroupResult, Model, Output, Refusal, Result, Verified
 from onnxfuse.runtime.background import Background
 
@@ -120,10 +120,9 @@ def optimize(
         backend = calls.backends[options.target]
         targets = tuple(backend.legality.targets(options.arch))
         beside = stack.enter_context(Background())
-        memory_of_prices = Memory(options.plan_budget)
+        memo = PriceMemo(options.plan_budget)
         context = Context(
-            options, backend, targets, source, file, places, folder, meter, tell, beside, memory_of_prices,
-            strict=strict,
+            options, backend, targets, source, file, places, folder, meter, tell, beside, memo, strict=strict
         )  # fmt: skip
         if options.profile_guided:
             context = replace(context, measured=backend.measured(targets[0], finish.cache_of(context)))

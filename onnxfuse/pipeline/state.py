@@ -19,7 +19,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
-from onnxfuse.plan.price import Memory
+from onnxfuse.plan.price import PriceMemo
 from onnxfuse.render.source import Source
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GroupResult
@@ -64,7 +64,7 @@ class Context:
     meter: Meter
     tell: Tell
     background: Background
-    memory: Memory  # of prices
+    price_memo: PriceMemo
     measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 

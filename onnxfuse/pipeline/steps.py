@@ -25,9 +25,9 @@ from onnxfuse.pipeline.groups import (
     MOST_ROUNDS,
     attempted,
     checked_plan,
-    half_for,
     raise_bug,
     refused,
+    scheduler,
 )
 from onnxfuse.pipeline.guided import apply_lock
 from onnxfuse.pipeline.pricing import costing
@@ -237,21 +237,9 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     """The part with kernel, body and operator type."""
     plan, group, lowered = have(b.plan), part.group, part.lowered
     graph = plan.graph
-    layouts = {v: plan.layouts[v] for v in (*lowered.inputs, *lowered.outputs) if v in plan.layouts}
 
     def make() -> Part | Decision:
-        half = half_for(context.options, [graph.constants[v] for v in lowered.inputs if v in graph.constants])
-        held = sum(c.bytes for c in graph.constants.values())
-        found = [
-            context.backend.schedule(
-                lowered, layouts, graph.constants, target, half, held,
-                winograd=context.options.winograd is not False,
-                exchange=len(context.targets) == 1,
-                check=verified,
-            )
-            for target in context.targets
-        ]  # fmt: skip
-        kernels = _alike(found)
+        kernels = _alike([*map(scheduler(context, plan, lowered, check=verified), context.targets)])
         if isinstance(kernels, Decision):
             return kernels
         wrong = [finding for kernel in kernels for finding in verify(kernel)]

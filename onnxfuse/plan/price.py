@@ -33,7 +33,7 @@ Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; No
 
 
 @dataclass(slots=True)
-class Memory:
+class PriceMemo:
     """Prices that are known by form; `scheduled` candidates of at most `budget`."""
 
     budget: int
@@ -46,7 +46,7 @@ class Costing:
     """What prices are made of, from the rooms behind this one: how a group becomes a kernel, and predictions.
 
     `machines` are those that a kernel may run on: numbers of cores; one of them is `shown`. What was priced is kept in
-    `memory`.
+    `memo`.
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
@@ -54,7 +54,7 @@ class Costing:
     shown: int
     kernel_cost: Callable[[Kernel, Any, Container[str], float, Mapping[str, int]], Cost | None]
     group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], Any, float], float]
-    memory: Memory
+    memo: PriceMemo
 
 
 class Prices:
@@ -116,14 +116,14 @@ class Prices:
         return summed([*parts, nodes, self._turning(rest, inside)], self.points)
 
     def _group(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Priced:
-        memory = self.costing.memory
+        memo = self.costing.memo
         key = (self.forms.of(members(nodes), group, layouts), len(self.sizes))
-        if key not in memory.known:
-            if memory.scheduled >= memory.budget:
+        if key not in memo.known:
+            if memo.scheduled >= memo.budget:
                 return None
-            memory.scheduled += 1
-            memory.known[key] = self._priced(group, layouts)
-        return memory.known[key]
+            memo.scheduled += 1
+            memo.known[key] = self._priced(group, layouts)
+        return memo.known[key]
 
     def _priced(self, group: Group, layouts: Mapping[str, Layout]) -> Priced:
         graph = self.scope.graph

@@ -31,7 +31,7 @@ class Space:
     @cached_property
     def prices(self) -> Prices | None:
         """None where nothing may be scheduled, or no sizes are possible: then strategies do what needs no prices."""
-        if self.costing is None or self.costing.memory.budget <= 0:
+        if self.costing is None or self.costing.memo.budget <= 0:
             return None
         found = Prices(self.scope, self.costing)
         return found if found.sizes else None

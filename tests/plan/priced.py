@@ -19,7 +19,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legality import CPU
 from onnxfuse.plan.planner import predicted
-from onnxfuse.plan.price import Costing, Memory, Seconds
+from onnxfuse.plan.price import Costing, PriceMemo, Seconds
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS
@@ -32,7 +32,7 @@ HEAD = '<ir_version: 8, opset_import: ["": 17]>'
 def costing(budget: int = 100_000) -> Costing:
     """Prices on one core and on two."""
     machines = (replace(TARGET, cores=1), TARGET)
-    return Costing(kernel, machines, 1, cost_of, group_seconds, Memory(budget))
+    return Costing(kernel, machines, 1, cost_of, group_seconds, PriceMemo(budget))
 
 
 def kernel(group: Group, made: Plan) -> Kernel | Decision:

@@ -162,7 +162,7 @@ def test_equal_layers_are_priced_once() -> None:
         prices = costing()
         planned(parsed(layers(count)), "dnnfusion", prices)
         planned(parsed(layers(count)), "stitch", prices)
-        return prices.memory.scheduled
+        return prices.memo.scheduled
 
     assert 0 < scheduled(12) == scheduled(6)
 
@@ -186,7 +186,7 @@ def scope_members(scope: Scope, nodes: tuple[object, ...]) -> list[int]:
 def test_a_budget_is_kept_and_no_node_is_forgotten(budget: int) -> None:
     graph, prices = network_graph("tiny-mobilenet"), costing(budget)
     made = planned(graph, BEST, prices, least=2)
-    assert prices.memory.scheduled <= budget
+    assert prices.memo.scheduled <= budget
     inside = {n.outputs for g in made.groups for n in g.nodes}
     assert not unnamed([n for n in made.graph.nodes if n.outputs not in inside], made.decisions)
     if budget == 0:

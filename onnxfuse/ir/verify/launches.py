@@ -13,7 +13,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.compose import elements_read
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.interpret import bound, prepared
@@ -48,7 +48,7 @@ from onnxfuse.ir.launch import (
     Wait,
 )
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.scalar import Guard
 
 GRID, BLOCK, WARP, THREAD = range(4)  # who takes the same branch: all threads, those of a block, of a warp, nobody else
 SCOPES = {"grid": GRID, "block": BLOCK, "warp": WARP}
@@ -230,7 +230,7 @@ class _Levels:
                 self.say(f"a store into {s.buffer} is the CPU's")
         for f in fields(s):
             if f.name != "body":
-                for load in _loads(getattr(s, f.name)):
+                for load in elements_read(getattr(s, f.name)):
                     self.access(load.source, load.index[0])
 
     def access(self, name: str, offset: Index) -> None:
@@ -263,15 +263,6 @@ class _Levels:
 def _divides(width: int, offset: Index) -> bool:
     """Whether an offset is a multiple of a width for all values of its axes and symbols, as far as its terms show."""
     return all(c % width == 0 for _, c in offset.terms)
-
-
-def _loads(x: object) -> Iterator[Load]:
-    """Elements of buffers that a part of a statement reads."""
-    if isinstance(x, Scalar):
-        yield from (n for n in walk(x) if isinstance(n, Load) and n.index)
-    elif isinstance(x, tuple):
-        for each in x:
-            yield from _loads(each)
 
 
 # Threads that run -----------------------------------------------------------------------------------------------------

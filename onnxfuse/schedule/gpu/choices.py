@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 
-from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.compose import elements_read, loads, walk
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, Index, axes_of, divides
@@ -13,7 +13,7 @@ from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.kernel import Loop, Phase, Store, statements
 from onnxfuse.ir.launch import ALIGNED, MOST_THREADS
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Reduce
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.division import BLOCK, SEVERAL, Division
 from onnxfuse.schedule.nests.align import Together
@@ -114,12 +114,4 @@ def _accesses(body: Sequence[object]) -> Iterator[tuple[str, Index]]:
         if isinstance(s, Store):
             yield s.buffer, s.offset
         for f in fields(s):
-            yield from ((x.source, x.index[0]) for x in _loads(getattr(s, f.name)) if f.name != "body")
-
-
-def _loads(x: object) -> Iterator[Load]:
-    if isinstance(x, Scalar):
-        yield from (n for n in walk(x) if isinstance(n, Load) and n.index)
-    elif isinstance(x, tuple):
-        for each in x:
-            yield from _loads(each)
+            yield from ((x.source, x.index[0]) for x in elements_read(getattr(s, f.name)) if f.name != "body")
