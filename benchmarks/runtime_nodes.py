@@ -27,13 +27,12 @@ import onnxruntime as ort
 from onnx import helper, numpy_helper
 
 from benchmarks.runtime_cases import cases, random_values
-from onnxfuse.cost.runtime import Call, Tensor, node_seconds, work_of
+from onnxfuse.cost.runtime import FEW, Call, Tensor, node_seconds, whole, work_of
 from onnxfuse.ir.dtype import DType, dtype_of
 from onnxfuse.target import Cpu, targets_of
 
 QUANTILE = 0.0
 LEAST = 30.0  # microseconds of nodes that are compared: the profiler itself takes some around each
-FEW = 8  # integers of a constant that say how a node works
 _SUFFIX = "_kernel_time"
 _ELEMENTS = {"float": 1, "uint8": 2, "int8": 3, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "double": 11}
 
@@ -108,9 +107,8 @@ def _inputs(
 
 
 def _weight(made: onnx.TensorProto, dtype: DType) -> Tensor:
-    """A constant, with what it holds where that is a few integers."""
-    few = math.prod(made.dims) <= FEW and not dtype.floating
-    ints = tuple(int(x) for x in numpy_helper.to_array(made).reshape(-1)) if few else ()
+    """A constant, with what it holds where that is a few whole numbers."""
+    ints = whole(numpy_helper.to_array(made)) if math.prod(made.dims) <= FEW else ()
     return Tensor(dtype, tuple(made.dims), True, ints)
 
 

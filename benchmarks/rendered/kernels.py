@@ -19,8 +19,9 @@ from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
-from onnxfuse.render.cpp import render, tiles_sources
+from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
+from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.rewrite import rewrite
 from onnxfuse.schedule.cpu.candidates import Best, Judge
 from onnxfuse.schedule.cpu.scheduler import schedule
@@ -80,7 +81,7 @@ def rendered(name: str, twin: Twin, folder: Path = FOLDER, best: Best = Judge.be
     folder.mkdir(parents=True, exist_ok=True)
     toolchain, cache = find_toolchain("auto"), Cache(folder / "objects")
     out = folder / f"{name}.so"
-    library = build_library(sources, glue, toolchain, cache, 0, out)
+    library = build_library(sources, [glue], toolchain, cache, 0, out)
     constants = [p.value if p.value in graph.constants else None for p in kernel.inputs]
     arrays = tuple(_stored(p, graph, twin) for p in kernel.inputs)
     return Rendered(library.path, kernel, arrays, _largest(constants, arrays))

@@ -16,8 +16,9 @@ from onnxfuse.ir.dtype import BF16
 from onnxfuse.ir.kernel import Kernel, products_of
 from onnxfuse.measure.machine import calibrated
 from onnxfuse.plan import legality
-from onnxfuse.render.cpp import kernel_text, render, tiles_sources
+from onnxfuse.render.cpp import kernel_text, render
 from onnxfuse.render.ort_glue import registration
+from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import CPUS, Cpu
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from onnxfuse.build import Library
+from onnxfuse.build import Library, Told, untold
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.cost import Cost
-from onnxfuse.cost.runtime import Call, Tensor
+from onnxfuse.cost.runtime import Tensor
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.kernel import Kernel
@@ -69,14 +69,16 @@ class BuildLibrary(Protocol):
     def __call__(
         self,
         sources: Sequence[Source],
-        glue: Source,
+        glue: Sequence[Source],
         toolchain: Toolchain,
         cache: Cache | None,
         jobs: int,
         out: Path,
         time_limit: float | None = None,
+        *,
+        told: Told = untold,
     ) -> Library:
-        """The library at `out`."""
+        """The library at `out`; `told` hears how many sources have been compiled, and of how many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +96,7 @@ class Backend(Generic[T]):
     points: Callable[[T], Sequence[T]]
     schedule: Schedule[T]
     kernel_cost: KernelCost[T]
-    node_seconds: Callable[[Call, T], float]  # of the runtime's own nodes
+    node_seconds: Callable[..., float]  # of the runtime's own nodes: of a Call on a T, after so many bytes of weights
     group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], T, float], float]
     kernel_text: Callable[[Kernel], str]  # what tells kernels apart
     render: Callable[[Kernel, str, str, tuple[str, ...]], Source]
@@ -102,6 +104,6 @@ class Backend(Generic[T]):
     headers: Callable[[], Sequence[str]]  # texts that sources include
     flags: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # of the compiler, for these kernels
     features: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # what a processor must have for these kernels
-    registration: Callable[[str, Sequence[Variant]], Source]
+    registration: Callable[[str, Sequence[Variant]], Sequence[Source]]
     find_toolchain: Callable[[str, str], Toolchain]
     build_library: BuildLibrary

@@ -16,8 +16,8 @@ import shutil
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
-from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -35,9 +35,16 @@ EXPORTED = "RegisterCustomOps"
 
 _PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; to read what it includes takes as long as the rest
 _EXPORTS = "exports.map"
-_ENOUGH = 4  # kernels to compile for which a precompiled header is worth the time that it takes
+_ENOUGH = 4  # kernels to compile for which a precompiled header is worth the time that it takes, where none is kept
 
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
+
+
+Told = Callable[[int, int], None]  # hears how much is done, and of how much
+
+
+def untold(done: int, of: int) -> None:
+    """Nobody hears it."""
 
 
 class CompileError(ToolchainError):
@@ -91,7 +98,7 @@ class _Site:
 
 def build_library(
     sources: Sequence[Source],
-    glue: Source,
+    glue: Sequence[Source],
     toolchain: Toolchain,
     cache: Cache | None,
     jobs: int,
@@ -100,24 +107,25 @@ def build_library(
     *,
     sanitize: bool = False,
     links: tuple[str, ...] = (),
+    told: Told = untold,
 ) -> Library:
     """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
 
     Each source brings the flags of its target; the glue has none, since it runs on any machine to find out what that
     can do. `out` is replaced in one step. `links` are flags behind the objects. `sanitize` builds for AddressSanitizer
-    and UBSan, to be loaded with `sanitizer_env`.
+    and UBSan, to be loaded with `sanitizer_env`. `told` hears how many are compiled, and of how many.
 
     Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
     """
     start = time.monotonic()
-    units = (*sources, glue)
+    units = (*sources, *glue)
     names = [unit.symbol for unit in units]
     if len(set(names)) != len(names) or not all(name.isidentifier() and name.isascii() for name in names):
         raise ValueError(f"source symbols must be distinct C identifiers: {names}")
     recipe = _recipe(toolchain, cache, links, sanitize=sanitize)
     with work_folder() as folder:
         site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
-        compiled = _compile_all(site, units, jobs or len(os.sched_getaffinity(0)))
+        compiled = _compile_all(site, sources, glue, jobs or len(os.sched_getaffinity(0)), told)
         library = _link(site, names)
         digest = file_digest(library)
         _install(library, out)
@@ -136,21 +144,23 @@ def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *
     return _Recipe(toolchain, sanitize, (before, (*links, *after)), env, key_of("1", toolchain.identity, headers))
 
 
-def _compile_all(site: _Site, units: Sequence[Source], jobs: int) -> int:
+def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source], jobs: int, told: Told) -> int:
     """Make `SYMBOL.o` of every unit; the number that had to be compiled. The first failure ends the others."""
+    units = (*sources, *glue)
     missing = [u for u in units if not _from_cache(site.cache, _key(site, u), site.folder / f"{u.symbol}.o")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             ready = _preludes(site, missing, pool)
             waiting = [pool.submit(_object, site, u, ready.get(_prelude_of(u))) for u in _alone_first(missing)]
-            for future in wait(waiting, return_when=FIRST_EXCEPTION).done:
+            for done, future in enumerate(as_completed(waiting), 1):
                 future.result()
+                told(done, len(missing))
             return len(missing)
         except BaseException as problem:
             site.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
             if isinstance(problem, CompileError):
-                problem.unit = _at_fault(site, units, problem)
+                problem.unit = _at_fault(site, sources, glue, problem)
             raise
 
 
@@ -167,28 +177,42 @@ def _alone_first(units: Sequence[Source]) -> list[Source]:
 def _preludes(
     site: _Site, units: Sequence[Source], pool: ThreadPoolExecutor
 ) -> dict[tuple[str, ...] | None, Future[str]]:
-    """By flags, the header that is being compiled for the units with them, where they are enough."""
+    """By flags, the precompiled header for the units with them, where one is kept or they are enough to make it."""
     if site.recipe.toolchain.family not in PRECOMPILING:
         return {}
-    counts = Counter(flags for u in units if (flags := _prelude_of(u)) is not None)
-    often = [flags for flags, count in counts.items() if count >= _ENOUGH]
-    return {flags: pool.submit(_prelude, site, f"prelude{at}.h", flags) for at, flags in enumerate(often)}
+    ready: dict[tuple[str, ...] | None, Future[str]] = {}
+    for flags, count in Counter(flags for u in units if (flags := _prelude_of(u)) is not None).items():
+        name = f"prelude{len(ready)}.h"
+        kept = _from_cache(site.cache, _prelude_key(site, flags), site.folder / f"{name}.gch")
+        if kept or count >= _ENOUGH:
+            ready[flags] = pool.submit(_prelude, site, name, flags)
+    return ready
+
+
+def _prelude_key(site: _Site, flags: Sequence[str]) -> str:
+    """What the cache keeps the precompiled header for these flags under."""
+    all_flags = compile_flags(site.recipe.toolchain, flags, sanitize=site.recipe.sanitize)
+    return key_of("header", site.recipe.identity, *all_flags, _PRELUDE)
 
 
 def _prelude(site: _Site, name: str, flags: Sequence[str]) -> str:
-    """Precompile the header `name`; it is there as text too, for a compiler that cannot use what it made of it."""
+    """Precompile the header `name`; it is there as text too, for a compiler that cannot use what was made of it."""
     (site.folder / name).write_text(_PRELUDE, encoding="utf-8")
     made = site.folder / f"{name}.gch"
-    with contextlib.suppress(CompileError):
-        _call(site, (*_flags(site, flags, name), "-x", "c++-header", name, "-o", made.name), made, "no header")
+    if not made.exists():
+        with contextlib.suppress(CompileError):
+            _call(site, (*_flags(site, flags, name), "-x", "c++-header", name, "-o", made.name), made, "no header")
+            if site.cache is not None:
+                site.cache.put(_prelude_key(site, flags), made)
     return name
 
 
-def _at_fault(site: _Site, units: Sequence[Source], problem: CompileError) -> str:
-    """The symbol of the kernel that does not compile, where the last unit, the glue, does: else it is the compiler."""
-    found = next((u.symbol for u in units[:-1] if f"build: {u.symbol}.cpp " in problem.message), "")
+def _at_fault(site: _Site, sources: Sequence[Source], glue: Sequence[Source], problem: CompileError) -> str:
+    """The symbol of the kernel that does not compile, where the glue does: else it is the compiler."""
+    found = next((u.symbol for u in sources if f"build: {u.symbol}.cpp " in problem.message), "")
     try:
-        _object(replace(site, stop=threading.Event()), units[-1])
+        for unit in glue:
+            _object(replace(site, stop=threading.Event()), unit)
     except CompileError:
         return ""
     return found
@@ -214,7 +238,7 @@ def _flags(site: _Site, flags: Sequence[str], seed: str) -> tuple[str, ...]:
 def _object(site: _Site, unit: Source, prelude: Future[str] | None = None) -> None:
     """Compile one unit, with the header that is ready once `prelude` is."""
     key, made, source = _key(site, unit), site.folder / f"{unit.symbol}.o", f"{unit.symbol}.cpp"
-    (site.folder / source).write_text(unit.text, encoding="utf-8")
+    (site.folder / source).write_text(unit.file, encoding="utf-8")
     first = ("-include", prelude.result()) if prelude is not None else ()
     arguments = (*_flags(site, unit.flags, key[:16]), *first, "-c", source, "-o", made.name)
     _call(site, arguments, made, f"{source} does not compile")

@@ -9,6 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
+
+import numpy as np
 
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Attribute
@@ -17,6 +20,7 @@ from onnxfuse.target import Cpu
 EACH_ROW = 20  # elements that begin and end of a row that is reduced takes as long as
 GRAIN = 15e-6  # seconds of work for which a second thread is woken
 WAKING = 3e-6  # until it has begun and ended
+FEW = 8  # numbers of a constant that say how a node works
 HELD = 0.5  # share of a cache that holds what a node reads and writes
 
 
@@ -27,7 +31,7 @@ class Tensor:
     dtype: DType
     shape: tuple[int, ...]
     constant: bool = False
-    ints: tuple[int, ...] = ()  # what a constant of a few integers holds, such as axes
+    ints: tuple[int, ...] = ()  # what a constant of a few whole numbers holds, such as axes or an exponent
 
     @property
     def elements(self) -> int:
@@ -38,6 +42,17 @@ class Tensor:
     def bytes(self) -> int:
         """Storage."""
         return self.elements * self.dtype.bytes
+
+
+def whole(values: Any) -> tuple[int, ...]:
+    """The numbers of an array where all of them are whole, else none.
+
+    >>> whole(np.array([2.0, 3.0])), whole(np.array(0.5)), whole(np.array("x"))
+    ((2, 3), (), ())
+    """
+    flat = np.asarray(values).reshape(-1)
+    numbers = flat.dtype.kind in "iuf" and bool((np.isfinite(flat) & (flat == np.trunc(flat))).all())
+    return tuple(int(x) for x in flat) if numbers else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +203,7 @@ _OPERATORS = {
     "exponential": "Exp Sigmoid Tanh Swish QuickGelu",
     "error function": "Erf Gelu BiasGelu FastGelu HardSwish",
     "function": "Log Sin Cos Tan Sinh Cosh Asin Acos Atan Asinh Acosh Atanh Softsign Elu Selu Celu",
-    "power": "Pow Softplus Mish",
+    "power": "Softplus Mish",
     "comparison": "Equal Greater GreaterOrEqual Less LessOrEqual And Or Xor Not IsNaN IsInf",
     "selection": "Where",
     "cast": "Cast CastLike",
@@ -324,6 +339,13 @@ def _softmax(call: Call) -> Work:
     return Work("softmax", _with_rows(image)) if last else Work("softmax inner", float(image.elements))
 
 
+def _power(call: Call) -> Work:
+    """Something for each element; by a constant 2 or 3 it is multiplied."""
+    exponent = call.input(1)
+    multiplied = exponent is not None and exponent.ints in ((2,), (3,))
+    return Work("moderate" if multiplied else "power", float(call.outputs[0].elements))
+
+
 def _resize(call: Call) -> Work:
     """Something for each element that is made, by mode."""
     mode = call.attrs.get("mode", b"nearest")
@@ -347,6 +369,7 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
         *_each(_rows("normalization"), "LpNormalization LRN"),
         *_each(_rows("skipping normalization"), "SkipLayerNormalization SkipSimplifiedLayerNormalization"),
         *_each(_softmax, "Softmax LogSoftmax Hardmax QLinearSoftmax"),
+        ("Pow", _power),
         *_each(_resize, "Resize Upsample"),
         *_each(_pooling, "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool QLinearAveragePool"),
         *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),

@@ -29,13 +29,16 @@ class Group:
 class Candidate:
     """A group that strategies proposed, by the names of its nodes: what it is predicted to take, and why it lost.
 
-    There is no `reason` where it was taken.
+    There is no `reason` where it was taken. `behind` is how much longer its region takes with it than without, as a
+    part of its own time; None where that was not seen. Its time may have been `measured`.
     """
 
     nodes: tuple[str, ...]
     by: tuple[str, ...]
     seconds: float | None
     reason: Decision | None
+    behind: float | None = None
+    measured: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -653,11 +653,11 @@ def atoms(e: Index) -> Iterator[Atom]:
     for mono, _ in e.terms:
         for atom in mono:
             yield atom
-            for part in parts_of(atom):
+            for part in operands_of(atom):
                 yield from atoms(part)
 
 
-def parts_of(atom: Atom) -> tuple[Index, ...]:
+def operands_of(atom: Atom) -> tuple[Index, ...]:
     """The indices that an atom is made of; extents of axes and of loaded indices are not counted."""
     if isinstance(atom, (Div, Mod)):
         return (atom.num, atom.den)

@@ -31,7 +31,7 @@ from onnxfuse.ir.index import (
     in_range,
     least,
     modulo,
-    parts_of,
+    operands_of,
 )
 
 WIDEST = 16  # lanes of a vector, at most
@@ -59,7 +59,7 @@ def _transformed(atom: Atom, replace: Callable[[Atom], Index | None]) -> Index |
     new = replace(atom)
     if new is not None:
         return new
-    parts = (*parts_of(atom), atom.extent) if isinstance(atom, Loaded) else parts_of(atom)
+    parts = (*operands_of(atom), atom.extent) if isinstance(atom, Loaded) else operands_of(atom)
     made = [transform(part, replace) for part in parts]
     if all(one is other for one, other in zip(parts, made, strict=True)):
         return None

@@ -96,7 +96,8 @@ def _phase(phase: Phase) -> Iterator[str]:
 def _launch(launch: Launch) -> str:
     together = ", at a time" if launch.cooperative else ""
     size = f"{launch.grid!r} blocks of {launch.block!r} threads, warps of {launch.lanes}"
-    return f"launched as {size}, {launch.shared!r} bytes of shared memory{together}"
+    resident = f", {launch.resident} resident" if launch.resident else ""
+    return f"launched as {size}, {launch.shared!r} bytes of shared memory{together}{resident}"
 
 
 def _body(body: Iterable[Stmt]) -> Iterator[str]:

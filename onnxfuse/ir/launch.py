@@ -24,7 +24,8 @@ ALIGNED = 16  # bytes: of the shared memory of a block, of a buffer in it, and o
 class Launch:
     """How many threads run a phase: `grid` blocks of `block` threads, with so many bytes of shared memory each.
 
-    A `cooperative` launch has all of its blocks running at a time, so that they may wait for each other.
+    A `cooperative` launch has all of its blocks running at a time, so that they may wait for each other. Registers are
+    given out so that `resident` blocks run on a multiprocessor at a time; 0: as the compiler sees fit.
     """
 
     grid: Index
@@ -32,6 +33,7 @@ class Launch:
     shared: Index = ZERO
     cooperative: bool = False
     lanes: int = WARP
+    resident: int = 0
 
 
 @dataclass(frozen=True, slots=True)

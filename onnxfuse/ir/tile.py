@@ -89,7 +89,7 @@ Left = Pointers | Packed | Quantized
 class Panel:
     """Columns side by side: element k of a column lies at k * width + column.
 
-    Where `columns` are given, so many there are, and of packed rows no more are made. Of codes they have to be.
+    Where `columns` are given, so many there are, and no more vectors of them are made. Of codes they have to be.
     """
 
     buffer: str
@@ -126,6 +126,11 @@ class Tile:
     right: Panel
     more: Index = ZERO
     ahead: Ahead | None = None
+
+    @property
+    def some(self) -> bool:
+        """Whether the first columns of a panel alone are wanted, of floats."""
+        return not isinstance(self.left, Quantized) and self.right.columns != ZERO
 
     @property
     def depth(self) -> Index:

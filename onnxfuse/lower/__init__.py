@@ -8,7 +8,7 @@ leads.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.affine import bijective, simplify
@@ -19,7 +19,7 @@ from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, nonnegative
 from onnxfuse.ir.index import lower as lower_bound
-from onnxfuse.ir.indexing import transform
+from onnxfuse.ir.indexing import product, transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
@@ -30,6 +30,7 @@ from onnxfuse.plan.alive import data
 __all__ = ["Lowered", "has_reduction", "lower"]
 
 LARGEST = 1000  # scalars, written out, above which a value is stored whoever reads it
+MOST = 1 << 60  # bytes of a value: indices and what is made of them have 64 bits
 LONGEST = 32  # atoms of an index, likewise
 
 
@@ -44,7 +45,7 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         made.extend(found)
     live = _live(made, group.outputs)
     demands = tuple(dict.fromkeys(demand for d in made for demand in d.demands))
-    composed = _compose(live, group.outputs)
+    composed = tuple(_live(_compose(live, group.outputs), group.outputs))  # of a constant, no index is looked up
     names = {d.name for d in composed}
     read = dict.fromkeys(s for d in composed for s in sorted(sources(d.value)) if s not in names)
     read |= dict.fromkeys(_given(group, graph, rows))
@@ -54,9 +55,18 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         if known is None:
             return Decision("E-SHAPE-UNKNOWN", (group.name,), f"the shape of {name} is not known", "give --input-shape")
         types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
+    large = next((name for name, t in types.items() if _bytes(t) > MOST), None)
+    if large is not None:
+        reason = f"{large} has more bytes than a machine can count"
+        return Decision("E-RESOURCE", (group.name,), reason, "check the sizes of the model")
     inputs = tuple(i for i in group.inputs if i in read)
     lowered = Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)
     return with_shapes(lowered, plan.layouts, {v: graph.types.get(v) for v in graph.inputs})
+
+
+def _bytes(t: TensorType) -> int:
+    """Of a value; 0 where an extent is a symbol."""
+    return (product(t.shape).constant or 0) * t.dtype.bytes
 
 
 def _given(group: Group, graph: Graph, rows: Table) -> list[str]:
@@ -89,7 +99,7 @@ def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Defi
     return tuple(replace(d, value=value(d)) for d in made) if held else made
 
 
-def _live(made: list[Definition], outputs: tuple[str, ...]) -> list[Definition]:
+def _live(made: Sequence[Definition], outputs: tuple[str, ...]) -> list[Definition]:
     """Definitions that some output depends on, in order."""
     wanted = set(outputs)
     for d in reversed(made):

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from onnxfuse.ir.compose import indices_of, walk
 from onnxfuse.ir.extents import expanded, follows, linear, over, solved
 from onnxfuse.ir.graph import TensorType
-from onnxfuse.ir.index import ONE, Atom, Index, Loaded, Symbol, parts_of, symbols_of
+from onnxfuse.ir.index import ONE, Atom, Index, Loaded, Symbol, atoms, operands_of, symbols_of
 from onnxfuse.ir.layout import Layout, Reshape, Step
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.lower.lowered import Lowered
@@ -78,7 +78,9 @@ def polynomials(lowered: Lowered, layouts: Mapping[str, Layout]) -> Iterator[Ind
             yield from (e for step in layouts[value].steps if isinstance(step, Reshape) for e in step.shape)
     for d in lowered.definitions:
         yield from d.shape
-        yield from indices_of(d.value)
+        for e in indices_of(d.value):
+            yield e
+            yield from (a.extent for a in atoms(e) if isinstance(a, Loaded))
         yield from (r.extent for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges)
     yield from (e for d in lowered.demands for e in (d.extent, d.other))
 
@@ -115,7 +117,7 @@ def monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
     for mono, _ in e.terms:
         yield mono
         for atom in mono:
-            for inner in (*parts_of(atom), *((atom.extent,) if isinstance(atom, Loaded) else ())):
+            for inner in (*operands_of(atom), *((atom.extent,) if isinstance(atom, Loaded) else ())):
                 yield from monomials(inner)
 
 

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
-from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import ONE, ZERO, Table
 from onnxfuse.ir.kernel import (
     Buffer,
     Computed,
     ExtentBind,
     Kernel,
-    Pack,
     Param,
     Phase,
-    all_statements,
-    products_of,
     tables,
 )
-from onnxfuse.ir.products import Product
 from onnxfuse.ir.tasks import ALIGNMENT, SLOTS
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.source import Source
 from onnxfuse.render.statements import Printer
+from onnxfuse.render.tile_units import tile_headers
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
@@ -33,7 +29,7 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
     assert kernel.legal, "render: a kernel is legalized before it is spelled"
     lines = [
         '#include "loops.h"',
-        *_tile_headers(kernel),
+        *tile_headers(kernel),
         "",
         "namespace onnxfuse {",
         "namespace {",
@@ -46,38 +42,6 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
         lines += [*_phase(kernel, phase, number), ""]
     lines += [*_entry(kernel), "", *_descriptor(kernel, symbol, name)]
     return Source(symbol, "\n".join(lines) + "\n", flags)
-
-
-def _tile_headers(kernel: Kernel) -> list[str]:
-    """Those that declare the tiles of a kernel. What packs rows is declared there too."""
-    used = products_of([kernel])
-    units = dict.fromkeys(f"{p.unit.name}.h" for p in used if p.unit is not None)
-    codes = any(p.exact and p.unit is None for p in used)
-    return [f'#include "{name}"' for name in (*units, *(["codes.h"] if codes else []))] or ['#include "tile.h"']
-
-
-def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, ...] = ()) -> tuple[Source, ...]:
-    """The translation units of the register tiles that kernels use: one for each kind, and one that all share.
-
-    That one is there for kernels that only pack rows too.
-    `flags` are those of the kernels' target, and `tail` is what tells its symbols from those of other targets.
-    """
-    held = tuple(kernels)
-    used, packs = products_of(held), any(isinstance(s, Pack) for k in held for s in all_statements(k))
-    common = '#include "tile_code.h"\nONNXFUSE_SHARED\n'
-    made = [Source(f"tiles{tail}", common, flags)] if used or packs else []
-    return tuple(dict.fromkeys((*made, *(_tiles(p, tail, flags) for p in used))))
-
-
-def _tiles(p: Product, tail: str, flags: tuple[str, ...]) -> Source:
-    if p.unit is not None:
-        return Source(f"tiles_{p.unit.name}{tail}", f'#include "{p.unit.name}_code.h"\n', (*flags, *p.flags))
-    if p.exact:
-        return Source(f"tiles_codes{tail}", '#include "codes_code.h"\n', flags)
-    left, right = stored(p.left), stored(p.right)
-    packs = "".join(f"ONNXFUSE_PACKS({stored(f)}, {left})\n" for f in (F32, F16, p.left)) if p.rounds else ""
-    text = f'#include "tile_code.h"\n{packs}ONNXFUSE_TILES({left}, {right})\n'
-    return Source(f"tiles_{p.name}{tail}", text, (*flags, *p.flags))
 
 
 def kernel_text(kernel: Kernel) -> str:

@@ -1,4 +1,4 @@
-"""The registration code of a library: it names kernels and CPU features, and `tiles/ort_glue.h` does the rest."""
+"""The registration code of a library: a list of kernels and CPU features, and `tiles/ort_glue.h`, which serves them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FEATURES: dict[str, tuple[int, int, int, int, int]] = {
 
 _TEXT = """\
 // The entry point: {count} of domain {domain}, for machines with {needs}.
-#include "ort_glue.h"
+#include "registration.h"
 {includes}
 {externs}
 
@@ -113,13 +113,15 @@ def _variant(at: int, variant: Variant) -> str:
 
 
 HOST = Provider("", "nullptr, nullptr")
+GLUE = Source("ort_glue", '#include "ort_glue.h"\n')
 
 
-def registration(domain: str, variants: Sequence[Variant], provider: Provider = HOST) -> Source:
-    """The source that registers under `domain` the kernels of the first of `variants` that the CPU can run.
+def registration(domain: str, variants: Sequence[Variant], provider: Provider = HOST) -> tuple[Source, ...]:
+    """The sources that register under `domain` the kernels of the first of `variants` that the CPU can run.
 
-    All have the same kernels, in the same order. It takes no target flags: it must run on any machine of the
-    architecture in order to say no.
+    All have the same kernels, in the same order. The first source lists them; the second one is the same for all
+    libraries, so that it is compiled once. They take no target flags: they must run on any machine of the architecture
+    in order to say no.
 
     Raises OnnxFuseError for a name that cannot be spelled and for a feature that has no row.
     """
@@ -145,4 +147,4 @@ def registration(domain: str, variants: Sequence[Variant], provider: Provider = 
         includes=provider.include,
         provider=provider.arguments,
     )
-    return Source("registration", text)
+    return Source("registration", text), GLUE

@@ -158,22 +158,21 @@ class Printer(c_family.Printer):
         """A call of the register tile."""
         core, left, right = s.core, s.left, s.right
         unit = core.product.unit
-        name = unit.name if unit is not None else "tile"
+        name = unit.name if unit is not None else "some" if s.some else "tile"
         rows, out = f"(int)({index(s.rows)})", _address(s.out, s.out_at) if s.out_at != ZERO else identifier(s.out)
         a, b = _address(left.buffer, left.at), _address(right.buffer, right.at)
         depth, ahead = index(s.panel_depth), _ahead(s)
+        last = f"{ahead}, (int)({index(right.columns)})" if s.some else ahead
         if isinstance(left, Quantized):
             self.codes(s, left.coding, out, ahead)
-        elif right.columns != ZERO:
-            self.put(f"tile_places({rows}, {a}, {depth}, {b}, {out}, (int)({index(right.columns)}));")
         elif isinstance(left, Packed):
             most = str(core.most) if unit is not None else rows
-            self.put(f"{name}_packed({most}, {a}, {depth}, {b}, {out}, {index(s.more)} != 0, {ahead});")
+            self.put(f"{name}_packed({most}, {a}, {depth}, {b}, {out}, {index(s.more)} != 0, {last});")
         else:
             kind = "even" if left.even else "rows"
             most = f"{core.most}, " if not left.even or unit is not None else ""
             pieces = f"{most}{left.segments}, {index(left.length)}"
-            self.put(f"{name}_{kind}({rows}, {a}, {pieces}, {b}, {out}, {ahead});")
+            self.put(f"{name}_{kind}({rows}, {a}, {pieces}, {b}, {out}, {last});")
 
     def codes(self, s: Tile, c: Coding, out: str, ahead: str) -> None:
         """A call of the register tile of codes."""

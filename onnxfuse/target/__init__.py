@@ -11,7 +11,7 @@ from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
 from onnxfuse.target.cpu import AMX_FEATURES, CPUS, EXTRAS, Cpu
 from onnxfuse.target.device import cuda_driver
-from onnxfuse.target.gpu import GPUS, PORTABLE, Gpu, gpus_of
+from onnxfuse.target.gpu import GPUS, MOST_DEPTH, MOST_ROWS, PORTABLE, Gpu, gpus_of
 from onnxfuse.target.processors import cpu_facts, processor_of
 
 __all__ = (
@@ -20,6 +20,8 @@ __all__ = (
     "CPUS",
     "GPUS",
     "ISA",
+    "MOST_DEPTH",
+    "MOST_ROWS",
     "PORTABLE",
     "Cpu",
     "Gpu",

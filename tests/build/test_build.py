@@ -53,7 +53,7 @@ def zig_keeps_its_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make(toolchain: Toolchain, out: Path, *sources: Source, glue: Source = GLUE, **options: object) -> Library:
     given: dict[str, object] = {"cache": None, "jobs": 2, **options}
-    return build_library(sources or KERNELS, glue, toolchain=toolchain, out=out, **given)  # type: ignore[arg-type]
+    return build_library(sources or KERNELS, [glue], toolchain=toolchain, out=out, **given)  # type: ignore[arg-type]
 
 
 def only_glue(body: str) -> Source:
@@ -164,30 +164,52 @@ def test_the_glue_is_the_same_on_every_machine(toolchain: Toolchain, tmp_path: P
     assert (wide.compiled, wide.cached) == (2, 1)
 
 
-def test_a_header_is_compiled_once_and_changes_no_byte(
-    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    many = tuple(
-        Source(f"k{n}", f'#include "loops.h"\nextern "C" float k{n}(float x) {{ return x * {n}.5f; }}\n')
-        for n in range(5)
-    )
-    said: list[tuple[str, ...]] = []
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """The compiler's command lines, as they come."""
+    commands: list[tuple[str, ...]] = []
     run = process.run
 
     def listening(command: tuple[str, ...], **rest: object) -> object:
-        said.append(tuple(command))
+        commands.append(tuple(command))
         return run(command, **rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(process, "run", listening)
-    raw = make(toolchain, tmp_path / "lib.so", *KERNELS, *many).path.read_bytes()
-    with_header = [c for c in said if "-include" in c]
+    return commands
+
+
+def of_loops(count: int) -> tuple[Source, ...]:
+    """Kernels that begin as all do."""
+    text = '#include "loops.h"\nextern "C" float k{0}(float x) {{ return x * {0}.5f; }}\n'
+    return tuple(Source(f"k{n}", text.format(n)) for n in range(count))
+
+
+def test_a_header_is_compiled_once_and_changes_no_byte(
+    toolchain: Toolchain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: list[tuple[str, ...]]
+):
+    raw = make(toolchain, tmp_path / "lib.so", *KERNELS, *of_loops(5)).path.read_bytes()
     if toolchain.family in compilers.PRECOMPILING:
-        assert len(with_header) == 5
+        assert sum("-include" in c for c in said) == 5
         assert sum("c++-header" in c for c in said) == 1
     monkeypatch.setattr(build, "_ENOUGH", 6)
     said.clear()
-    assert make(toolchain, tmp_path / "lib.so", *KERNELS, *many).path.read_bytes() == raw
+    assert make(toolchain, tmp_path / "lib.so", *KERNELS, *of_loops(5)).path.read_bytes() == raw
     assert not any("-include" in c for c in said)
+
+
+def test_a_header_is_kept_and_serves_a_lone_kernel(toolchain: Toolchain, tmp_path: Path, said: list[tuple[str, ...]]):
+    cache = Cache(tmp_path / "cache")
+    lone = Source("lone", of_loops(1)[0].text)
+    raw = make(toolchain, tmp_path / "lib.so", *KERNELS, lone).path.read_bytes()
+    make(toolchain, tmp_path / "many.so", *KERNELS, *of_loops(4), cache=cache)
+    said.clear()
+    assert make(toolchain, tmp_path / "lib.so", *KERNELS, lone, cache=cache).path.read_bytes() == raw
+    assert sum("-include" in c for c in said) == (toolchain.family in compilers.PRECOMPILING)
+    assert not any("c++-header" in c for c in said)
+    said.clear()
+    other = replace(lone, flags=("-DOTHER",))
+    make(toolchain, tmp_path / "lib.so", *KERNELS, other, cache=cache)
+    assert not any("-include" in c for c in said), "it is of other flags"
 
 
 def test_a_compiler_that_makes_no_precompiled_header_compiles_all_the_same(tmp_path: Path):
@@ -227,13 +249,15 @@ def test_a_damaged_object_is_compiled_again(toolchain: Toolchain, tmp_path: Path
 
 
 def test_a_compiler_error_names_source_and_reason(toolchain: Toolchain, tmp_path: Path):
+    bad = Source("bad", HEAD + "int f() {\n  return undeclared_thing;\n}\n")
+    line = next(at for at, text in enumerate(bad.file.splitlines(), 1) if "undeclared" in text)
     with pytest.raises(CompileError) as caught:
-        make(toolchain, tmp_path / "lib.so", Source("bad", HEAD + "int f() {\n  return undeclared_thing;\n}\n"))
+        make(toolchain, tmp_path / "lib.so", bad)
     assert "build: bad.cpp does not compile: error: " in caught.value.message
     assert "undeclared_thing" in caught.value.message
     assert "\n" not in str(caught.value)
     assert "-c bad.cpp" in caught.value.log
-    assert "bad.cpp:4" in caught.value.log
+    assert f"bad.cpp:{line}" in caught.value.log
     assert caught.value.exit_code == 4
     assert not list(tmp_path.iterdir())
 

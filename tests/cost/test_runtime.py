@@ -8,7 +8,7 @@ import pytest
 from benchmarks.runtime_cases import Case
 from benchmarks.runtime_nodes import profiled
 from onnxfuse.cost.fusions import calls_of, group_seconds
-from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, work_of
+from onnxfuse.cost.runtime import KINDS, Call, Tensor, node_seconds, whole, work_of
 from onnxfuse.ir.dtype import F32, I8, I64, U8
 from onnxfuse.ir.graph import Node
 from onnxfuse.ops.rows import ROWS
@@ -113,6 +113,15 @@ def test_every_operator_with_a_row_has_a_kind():
                 continue
             tensors = (floats(*shape),) * 3
             assert node_seconds(Call(op, tensors, tensors[:1], {}), V4) > 0, op
+
+
+def test_a_power_by_a_whole_number_is_a_product():
+    def power(exponent: float) -> float:
+        constant = Tensor(F32, (), True, whole(np.float32(exponent)))
+        return node_seconds(Call("Pow", (floats(64, 512), constant), (floats(64, 512),), {}), V4)
+
+    assert power(2) == power(3) == node_seconds(same("Div", 64), V4) < power(2.5) / 10
+    assert power(4) == power(2.5) == node_seconds(same("Pow", 64), V4)
 
 
 def test_products_of_vectors():

@@ -70,7 +70,7 @@ def changes(x: Any, seen: set[tuple[str, str]]) -> Iterator[tuple[str, Any]]:
 
 
 def case_named(name: str) -> Case:
-    return next(c for cases, _ in TABLES.values() for c in cases if c.name.startswith(name))
+    return next(c for table in TABLES.values() for c in table.cases if c.name.startswith(name))
 
 
 def sample() -> dict[str, Kernel]:

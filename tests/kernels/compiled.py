@@ -1,7 +1,7 @@
 """Graphs compiled as one kernel each, many in one library, and held against what their rows mean.
 
-All kernels of a table of cases go into a few translation units per machine class; a library is compiled once, kept by
-content, and shared by every process of a test run.
+Many kernels go into one translation unit; its library is compiled once, kept by content, and shared by every process of
+a test run.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ir.products import AMX_BF16
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.render.cpp import render, tiles_sources
+from onnxfuse.render.cpp import render
+from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.schedule.cpu import convolution, scheduler
 from onnxfuse.schedule.cpu.candidates import Judge, Way
 from onnxfuse.schedule.cpu.scheduler import schedule
@@ -49,7 +50,6 @@ Feeds = Callable[[Graph, np.random.Generator, Sizes], dict[str, Array]]
 FLAGS = ("-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-Wno-psabi")
 QUICK = {"x86-64-v4": "-O3", "bf16": "-O3", "amx-model": "-O2"}  # the others -O1
 HERE = [name for name, row in CPUS.items() if row.machine in ("", machine())]  # classes of this architecture
-PER_UNIT = 32
 # Machine classes, one whose machines have more than the class asks for, and one that shares the weights of a wider one.
 _DOTS = {"extras": ("avx512bf16",), "flags": (*CPUS["x86-64-v4"].flags, "-mavx512bf16")}
 SHARING = "x86-64-v3 beside v4"
@@ -64,6 +64,8 @@ MACHINES = {
     SHARING: targets_of(("x86-64-v4", "x86-64-v3"))[1],
 }
 BUILDS = {**MACHINES, "little-cache": replace(CPUS["x86-64-v4"], l2_bytes=64 << 10)}
+# Classes that differ from another in products and caches: most kernels are the same, and compiled alike.
+LIKE = {_AMX.name: "x86-64-v4", "bf16": "x86-64-v4", "amx-model": "x86-64-v4"}
 ENOUGH = 10**12  # picoseconds of work that kernels are told they have, so that small ones are divided among tasks too
 _OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
 
@@ -180,10 +182,16 @@ def alone(path: Path) -> Iterator[None]:
 
 
 @cache
-def _unit(cases: tuple[Case, ...], target: str) -> Path:
-    """The library of some cases for a machine class."""
+def is_own(case: Case, target: str) -> bool:
+    """Whether a class's kernel is another one than that of the class that it is like."""
+    return target not in LIKE or unit_of((case,), target) != unit_of((case,), LIKE[target])
+
+
+@cache
+def library_of(cases: tuple[Case, ...], target: str) -> Path:
+    """The library of some cases for a machine class, of those that have a kernel of their own there."""
     row = BUILDS[target]
-    text = unit_of(cases, target)
+    text = unit_of([case for case in cases if is_own(case, target)], target)
     with alone(CACHE / f"{cases[0].name}-{target}.lock"):
         source = CACHE / f"{cases[0].name}-{target}.cpp"
         if not source.exists() or source.read_text() != text:
@@ -191,12 +199,6 @@ def _unit(cases: tuple[Case, ...], target: str) -> Path:
         march = row.flags or (("-march=x86-64",) if machine() == "x86_64" else ())
         flags = (*FLAGS, QUICK.get(target, "-O1"), f"-DONNXFUSE_PANEL={row.panel}")
         return compile_library([source], CACHE, flags, march)
-
-
-def library_of(table: Sequence[Case], case: Case, target: str) -> Path:
-    """The library that holds a case's kernel; its neighbours in the table are compiled with it."""
-    at = table.index(case) // PER_UNIT * PER_UNIT
-    return _unit(tuple(table[at : at + PER_UNIT]), target)
 
 
 def packed(layout: Layout, array: Array) -> Array:
@@ -254,8 +256,8 @@ def ran(kernel: Kernel, case: Case, number: int, loaded: Sequence[LoadedKernel])
     return used
 
 
-def verified(table: Sequence[Case], case: Case, target: str) -> float:
-    """Compile a case with its neighbours for a machine class, run it for all its sizes with one to three threads."""
+def verified(unit: tuple[Case, ...], case: Case, target: str) -> float:
+    """Compile a case with the others of its unit for a machine class, run it at all sizes with one to three threads."""
     row = BUILDS[target]
     modelled = [name for name in row.extras if target == "amx-model" and name.startswith("amx")]
     needed = {*row.features, *row.extras}.difference(modelled)
@@ -265,7 +267,9 @@ def verified(table: Sequence[Case], case: Case, target: str) -> float:
     if isinstance(kernel, Exception):
         raise kernel
     assert isinstance(kernel, Kernel), kernel
-    library = library_of(table, case, target)
+    if not is_own(case, target):
+        pytest.skip(f"the same kernel as for {LIKE[target]}")
+    library = library_of(unit, target)
     with Pool(1) as one, Pool(2) as two, Pool(3) as three:
         loaded = [pool.load(library, f"onnxfuse_{case.name}") for pool in (one, two, three)]
         used = max(ran(kernel, case, number, loaded) for number in range(len(case.sizes)))

@@ -41,7 +41,7 @@ def probe(isa: str, source: str) -> ctypes.CDLL:
     march, needs = ISAS[isa]
     if needs and (platform.machine() != "x86_64" or not set(needs) <= _features()):
         pytest.skip(f"this machine cannot run {isa}")
-    return ctypes.CDLL(str(compile_library([HERE / source], CACHE, march=march)))
+    return ctypes.CDLL(str(compile_library([HERE / "headers" / source], CACHE, march=march)))
 
 
 def call(library: ctypes.CDLL, name: str, *arguments: Array | int) -> int:

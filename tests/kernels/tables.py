@@ -1,52 +1,125 @@
-"""Every case of the kernel tests, and the machine classes whose kernels each table is about."""
+"""Every case of the kernel tests, the machine classes whose kernels each table is about, and which are compiled.
+
+A run compiles one case of each kind for each machine class: cases of a kind differ in sizes alone, and wider, narrower
+and sharing classes each take another one of them. Those that are left are compiled under the `slow` marker; all cases
+run in the interpreter of kernels, which needs no compiler.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
 
-from tests.kernels import (
-    border_cases,
-    chain_cases,
-    code_cases,
-    contraction_cases,
-    elementwise_cases,
-    form_cases,
-    function_cases,
-    half_cases,
-    movement_cases,
-    operator_cases,
-    row_cases,
-    scan_cases,
-    window_cases,
-    winograd_cases,
+from tests.kernels.cases import (
+    border,
+    chain,
+    codes,
+    contraction,
+    elementwise,
+    form,
+    function,
+    half,
+    movement,
+    operator,
+    row,
+    scan,
+    window,
+    winograd,
 )
-from tests.kernels.compiled import CPUS, SHARING, Case
+from tests.kernels.compiled import CPUS, HERE, LIKE, SHARING, Case
 
 PLAIN = tuple(CPUS)
 UNITS = (*PLAIN, "amx-model", SHARING)
-TABLES: dict[str, tuple[Sequence[Case], tuple[str, ...]]] = {
-    "border": (border_cases.CASES, PLAIN),
-    "chain": (chain_cases.CASES, PLAIN),
-    "codes": (code_cases.CASES, UNITS),
-    "windows of codes": (code_cases.WINDOWS, (*PLAIN, SHARING)),
-    "codes made": (code_cases.MADE, (*PLAIN, SHARING)),
-    "attentions of codes": (code_cases.ATTENTIONS, (*PLAIN, SHARING)),
-    "contraction": (contraction_cases.CASES, (*PLAIN, SHARING)),
-    "by blocks": (contraction_cases.BLOCKWISE, ("little-cache",)),
-    "elementwise": (elementwise_cases.CASES, PLAIN),
-    "form": (form_cases.CASES, PLAIN),
-    "function": (function_cases.CASES, PLAIN),
-    "half": (half_cases.CASES, (*UNITS, "bf16")),
-    "movement": (movement_cases.CASES, PLAIN),
-    "operator": (operator_cases.CASES, PLAIN),
-    "row": (row_cases.CASES, PLAIN),
-    "scan": (scan_cases.CASES, PLAIN),
-    "window": (window_cases.CASES, PLAIN),
-    "winograd": (winograd_cases.CASES, PLAIN),
+MODELLED = ("amx-model", "bf16", "little-cache", SHARING)  # classes that any machine with their vectors runs
+WIDTHS = [target for target in HERE if target not in LIKE]  # classes of this architecture, by their vectors
+NARROW = WIDTHS[1:]  # those that take turns in all tables
+# Cases that are the only ones of their kind to call a function of the headers.
+MORE = {
+    "codes_image_of_colours", "groups2_dilated", "groups4", "half_depth", "images_lines", "IsInf_11",
+    "mean_padded_form_0", "shift_RIGHT_int16", "typed2_int32",
+}  # fmt: skip
+PER_UNIT = 32  # kernels of one translation unit
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Cases, and the machine classes that they are scheduled for.
+
+    The narrower classes take turns: each kind is compiled for one of them. So do all classes with single operators.
+    """
+
+    cases: Sequence[Case]
+    classes: tuple[str, ...] = PLAIN
+    in_turn: bool = False
+
+    def usual(self, target: str) -> tuple[Case, ...]:
+        """The cases that every run compiles for a machine class."""
+        kinds: dict[Hashable, list[Case]] = defaultdict(list)
+        for case in self.cases:
+            kinds[kind(case)].append(case)
+        own = LIKE.get(target, target)
+        turn = WIDTHS.index(own) if own in WIDTHS else len(WIDTHS)
+        turns = WIDTHS if self.in_turn else NARROW if own in NARROW else [own]
+        taken = [of for number, of in enumerate(kinds.values()) if turns[number % len(turns)] == own]
+        chosen = {of[turn % len(of)].name for of in taken}
+        return tuple(case for case in self.cases if case.name in chosen | MORE)
+
+
+TABLES = {
+    "border": Table(border.CASES),
+    "chain": Table(chain.CASES),
+    "codes": Table(codes.CASES, UNITS),
+    "windows of codes": Table(codes.WINDOWS, (*PLAIN, SHARING)),
+    "codes made": Table(codes.MADE, (*PLAIN, SHARING)),
+    "attentions of codes": Table(codes.ATTENTIONS, (*PLAIN, SHARING)),
+    "contraction": Table(contraction.CASES, (*PLAIN, SHARING)),
+    "by blocks": Table(contraction.BLOCKWISE, ("little-cache",)),
+    "elementwise": Table(elementwise.CASES),
+    "form": Table(form.CASES),
+    "function": Table(function.CASES),
+    "half": Table(half.CASES, (*UNITS, "bf16")),
+    "movement": Table(movement.CASES),
+    "operator": Table(operator.CASES, in_turn=True),
+    "row": Table(row.CASES),
+    "scan": Table(scan.CASES),
+    "window": Table(window.CASES),
+    "winograd": Table(winograd.CASES),
 }
 
 
-def kernels() -> Iterator[tuple[Sequence[Case], Case, str]]:
-    """Every case in its table, for each machine class."""
-    for cases, targets in TABLES.values():
-        yield from ((cases, case, target) for case in cases for target in targets)
+def kind(case: Case) -> Hashable:
+    """What cases have in common that differ in sizes and attributes alone."""
+    graph = case.graph
+    inputs = tuple((t.dtype, len(t.shape)) for v in graph.inputs if (t := graph.types[v]) is not None)
+    chosen = (case.last, case.half, case.way, case.form, case.winograd)
+    return tuple(n.op for n in graph.nodes), inputs, len(case.sizes) > 1, chosen
+
+
+def kernels() -> Iterator[tuple[Case, str]]:
+    """Every case for each machine class of its table."""
+    for table in TABLES.values():
+        yield from ((case, target) for case in table.cases for target in table.classes)
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Cases whose kernels for a machine class are compiled together."""
+
+    table: str
+    cases: tuple[Case, ...]
+    target: str
+    usual: bool
+
+
+def units() -> Iterator[Unit]:
+    """All translation units for machine classes of this architecture, those of every run and the others."""
+    for name, table in TABLES.items():
+        for target in table.classes:
+            if target not in (*HERE, *MODELLED):
+                continue
+            usual = table.usual(target)
+            others = tuple(case for case in table.cases if case not in usual)
+            for cases in (usual, others):
+                parts = (cases[at : at + PER_UNIT] for at in range(0, len(cases), PER_UNIT))
+                yield from (Unit(name, part, target, cases is usual) for part in parts)

@@ -16,7 +16,7 @@ from onnxfuse.build.toolchain import Toolchain, compile_flags, find_toolchain
 from onnxfuse.errors import ToolchainError
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.target import CPUS
-from tests.kernels import contraction_cases, elementwise_cases, function_cases, movement_cases, row_cases, window_cases
+from tests.kernels.cases import contraction, elementwise, function, movement, row, window
 from tests.kernels.compiled import Array, Case, expected, fed, packed, scheduled, unit_of
 from tests.kernels.pool_host import DTYPES
 from tests.kernels.rounding import check
@@ -25,7 +25,7 @@ HERE = Path(__file__).resolve().parent
 TARGET = CPUS["aarch64"]
 # Tables, and how many of their cases there are for each that is taken.
 TABLES = {
-    contraction_cases: 4, elementwise_cases: 24, function_cases: 6, movement_cases: 16, row_cases: 12, window_cases: 12
+    contraction: 4, elementwise: 24, function: 6, movement: 16, row: 12, window: 12
 }  # fmt: skip
 
 

@@ -18,7 +18,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from tests.kernels.compiled import BUILDS, Array, Case, check, expected, fed, library_of, packed, scheduled
 from tests.kernels.pool_host import Pool, compiler
-from tests.kernels.tables import kernels
+from tests.kernels.tables import Unit, kernels, units
 
 MAIN, SOME, FEW = "x86-64-v4", 11, 41
 # 6144 terms, or thousands of columns: their reference takes seconds
@@ -32,13 +32,10 @@ def chosen(number: int, case: Case, target: str) -> bool:
 
 EVERY = [
     pytest.param(case, target, id=f"{case.name}-{target}", marks=[] if chosen(i, case, target) else [pytest.mark.slow])
-    for i, (_, case, target) in enumerate(kernels())
+    for i, (case, target) in enumerate(kernels())
 ]
-COMPARED = [k for k in kernels() if k[2] == MAIN and not k[1].name.startswith(LONG)][::FEW]
-# The library of a whole table is compiled for each: some of the first table every time, the others under `slow`.
-COMPILED = [
-    pytest.param(*k, id=k[1].name, marks=[] if k[0] is COMPARED[0][0] else [pytest.mark.slow]) for k in COMPARED
-]
+COMPARED = [case for case, target in kernels() if target == MAIN and not case.name.startswith(LONG)][::FEW]
+COMPILED = [(unit, case) for unit in units() if unit.usual and unit.target == MAIN for case in unit.cases][::FEW]
 
 
 def kernel_for(case: Case, target: str) -> Kernel:
@@ -64,21 +61,21 @@ def test_a_kernel_computes_what_its_rows_mean(case: Case, target: str) -> None:
 
 
 @pytest.mark.parametrize("tasks", [1, 3])
-@pytest.mark.parametrize(("table", "case", "target"), COMPARED, ids=[case.name for _, case, _ in COMPARED])
-def test_any_number_of_tasks_computes_the_same(table: Sequence[Case], case: Case, target: str, tasks: int) -> None:
-    kernel = kernel_for(case, target)
-    assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), BUILDS[target].lanes, tasks))
+@pytest.mark.parametrize("case", COMPARED, ids=lambda c: c.name)
+def test_any_number_of_tasks_computes_the_same(case: Case, tasks: int) -> None:
+    kernel = kernel_for(case, MAIN)
+    assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), BUILDS[MAIN].lanes, tasks))
 
 
 @pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
-@pytest.mark.parametrize(("table", "case", "target"), COMPILED)
-def test_the_compiled_kernel_computes_the_same(table: Sequence[Case], case: Case, target: str) -> None:
+@pytest.mark.parametrize(("unit", "case"), COMPILED, ids=[case.name for _, case in COMPILED])
+def test_the_compiled_kernel_computes_the_same(unit: Unit, case: Case) -> None:
     """Within twice the bound of either, to the bit where nothing is rounded."""
-    kernel = kernel_for(case, target)
+    kernel = kernel_for(case, MAIN)
     inputs = fed(kernel, case, 0)
     with Pool(2) as pool:
-        compiled = pool.load(library_of(table, case, target), f"onnxfuse_{case.name}").run(*inputs)
-    for p, one, other in zip(kernel.outputs, interpret(kernel, inputs, BUILDS[target].lanes), compiled, strict=True):
+        compiled = pool.load(library_of(unit.cases, MAIN), f"onnxfuse_{case.name}").run(*inputs)
+    for p, one, other in zip(kernel.outputs, interpret(kernel, inputs, BUILDS[MAIN].lanes), compiled, strict=True):
         want, error = (packed(p.layout, a) for a in expected(case, 0)[p.value])
         check(other, p.dtype, want, error)
         if p.dtype.floating:

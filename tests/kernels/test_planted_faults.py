@@ -25,7 +25,7 @@ Change = Callable[[Any], Any]
 
 
 def case_named(name: str) -> Case:
-    return next(c for cases, _ in TABLES.values() for c in cases if c.name == name)
+    return next(c for table in TABLES.values() for c in table.cases if c.name == name)
 
 
 def changed(x: Any, change: Change) -> Any:

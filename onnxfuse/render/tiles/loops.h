@@ -140,7 +140,13 @@ template <class T, class L, class G, class F> ONNXFUSE_INLINE vec<T> each_lane_i
   return r;
 }
 template <class T, class L, class F> ONNXFUSE_INLINE void put_each_lane(i64 j, L lanes, vec<T> v, F place) {
-  for (int i = 0; i < lanes.n; i++) put(place(j + i), (compute<T>)v[i]);
+  if constexpr (is_same<T, f16> || is_same<T, bf16>) {  // rounded as a vector
+    T rounded[LANES];
+    store(rounded, v);
+    for (int i = 0; i < lanes.n; i++) *place(j + i) = rounded[i];
+  } else {
+    for (int i = 0; i < lanes.n; i++) put(place(j + i), (compute<T>)v[i]);
+  }
 }
 
 // The lanes from the n-th on, and those below it.

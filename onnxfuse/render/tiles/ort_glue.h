@@ -1,6 +1,6 @@
 // Runs kernels (host.h) as custom operators of ONNX Runtime 1.18 and newer, and never brings its process down:
 // what this machine or runtime cannot run is not registered, and the model's function bodies run instead.
-// Compiled for the baseline of its architecture, without exceptions; only the generated registration includes it.
+// Compiled once, for the baseline of its architecture, without exceptions; each library links its own copy.
 #pragma once
 #include <atomic>
 #include <cstdlib>
@@ -17,22 +17,12 @@
 #include <cpuid.h>
 #endif
 
-#include "host.h"
-#include "ort_abi.h"
+#include "registration.h"
 
 namespace onnxfuse {
 namespace {  // each library keeps its own copy of every function
 
 // ---- what the machine has --------------------------------------------------------------------------------------
-
-// One bit of CPUID, and the bits of XCR0 that say the operating system saves the registers behind it.
-struct Feature {
-  const char* name;
-  unsigned leaf, subleaf;
-  int reg;  // 0 eax, 1 ebx, 2 ecx, 3 edx
-  int bit;
-  uint64_t state;
-};
 
 #if defined(__x86_64__) || defined(__i386__)
 const uint64_t kTileData = 1u << agreed::TILE_DATA;  // XCR0: AMX tile data, which Linux grants on request only
@@ -115,12 +105,6 @@ alignas(64) char nothing[64];  // stands for the data of tensors without element
 inline void* some(void* data) { return data ? data : nothing; }
 
 // ---- one run of one node ---------------------------------------------------------------------------------------
-
-struct Op {
-  ort::CustomOp abi;  // first: the runtime hands back a pointer to it
-  const Kernel* kernel;
-  const char* provider;  // null: the CPU
-};
 
 struct Instance {  // serves several runs at a time, so it is never written after its creation
   const Kernel* kernel;
@@ -341,29 +325,6 @@ inline void tell(ort::Api api, ort::SessionOptions* options, const char* domain,
     if (ort::Status* failed = ort::AddSessionConfigEntry(api)(options, key.text, status)) ort::ReleaseStatus(api)(failed);
 }
 
-// The kernels of a library for one instruction set.
-struct Variant {
-  const char* name;
-  const Kernel* const* kernels;
-  const Feature* features;
-  int feature_count;
-  int capability;  // that GPUs have, 10 times the major number and the minor one; 0: it is the CPU's
-  bool portable;   // for later ones too
-};
-
-// Variants in the order of preference, each with `count` kernels of the same names. The runtime keeps pointers into `ops`,
-// which are `count` for each variant, in static storage as `domains` are.
-struct Registration {
-  const char* domain;
-  const Variant* variants;
-  int variant_count;
-  int count;
-  Op* ops;
-  ort::Domain** domains;
-  const char* provider;                            // of the runtime; null: the CPU's
-  bool (*suits)(int capability, bool portable);  // whether the GPUs of this machine run a variant; null: it is the CPU's
-};
-
 // A domain of all operators of a variant but those that `without` names.
 inline ort::Status* make_domain(const Registration& r, int variant, const char* without, ort::Domain** out) {
   ort::Domain* domain = nullptr;
@@ -439,8 +400,10 @@ inline bool has_provider(ort::Api api, const char* provider) {
   return there;
 }
 
+}  // namespace
+
 // Success without a registration is an answer too: the runtime then runs the function bodies.
-inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
+ort::Status* register_kernels(ort::SessionOptions* options, const ort::Base* base, const Registration& r) {
   if (!at_least(base->version(), 1, ort::kAbiVersion)) return nullptr;
   ort::Api api = base->get_api(ort::kAbiVersion);
   const char* without = api ? switched_off(api, options) : "";
@@ -473,5 +436,4 @@ inline ort::Status* register_kernels(ort::SessionOptions* options, const ort::Ba
   return nullptr;
 }
 
-}  // namespace
 }  // namespace onnxfuse

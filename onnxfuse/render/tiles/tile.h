@@ -42,19 +42,24 @@ struct Ahead {
 //
 // tile_packed: out[i * PANEL + j] = sum over k < depth of a[k, i] * b[k, j], added to what is there with `more`. a is what
 // pack_rows made of the rows.
+//
+// some_rows, some_even, some_packed: the same for the first `columns` of a panel alone; those behind them, up to a
+// vector's lanes, are anything.
 #define ONNXFUSE_TILE(Left, Right)                                                                                     \
   void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \
                  Ahead ahead);                                                                                        \
   void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead); \
-  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead);
+  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead);           \
+  void some_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \
+                 Ahead ahead, int columns);                                                                           \
+  void some_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead, \
+                 int columns);                                                                                        \
+  void some_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead, int columns);
 ONNXFUSE_TILE(float, float)
 ONNXFUSE_TILE(float, f16)
 ONNXFUSE_TILE(float, bf16)
 ONNXFUSE_TILE(bf16, bf16)
 #undef ONNXFUSE_TILE
-
-// tile_places: the same for the first `columns` alone; those behind them, up to a vector's lanes, are anything.
-void tile_places(int rows, const float* a, i64 depth, const float* b, float* out, int columns);
 
 // fn(Count<rows>) for 0 < rows <= Most: heights are constants of the code.
 template <int N> struct Count { static constexpr int value = N; };
@@ -74,12 +79,24 @@ template <class F> ONNXFUSE_INLINE void over_panel(i64 rounds, Ahead ahead, F fn
   }
 }
 
+// fn(whether both vectors are wanted, columns before, what to fetch meanwhile) for those with some of the first columns.
+template <class F> ONNXFUSE_INLINE void over_some(i64 rounds, Ahead ahead, int columns, F fn) {
+#pragma GCC unroll 1
+  for (int j = 0; j < PANEL && j < columns; j += ACROSS) {
+    if (columns - j > LANES) fn(Count<true>{}, j, ahead);
+    else fn(Count<false>{}, j, ahead);
+    if (ahead.from) ahead.from += rounds * ahead.step;
+  }
+}
+
 // out[k, i] = from[i][k] for i < rows <= MOST and k < depth; 0 for rows <= i < wide <= pitch. Rows are rounded to what
 // they are packed as; [k, i] is k * pitch + i, pairs of steps side by side for bf16: (k / 2 * pitch + i) * 2 + k % 2.
 #define ONNXFUSE_PACK(From, To) void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out);
 ONNXFUSE_PACK(float, float)
 ONNXFUSE_PACK(f16, float)
 ONNXFUSE_PACK(bf16, float)
+ONNXFUSE_PACK(float, f16)
+ONNXFUSE_PACK(f16, f16)
 ONNXFUSE_PACK(float, bf16)
 ONNXFUSE_PACK(f16, bf16)
 ONNXFUSE_PACK(bf16, bf16)

@@ -1,4 +1,5 @@
-// The code of tile.h. A translation unit of a library spells out the tiles of one pair of types with ONNXFUSE_TILES.
+// The code of tile.h. The translation units of tiles (render/tile_units.py) spell out what the kernels of a library call,
+// a macro for each function and pair of types.
 #pragma once
 #include "tile.h"
 
@@ -47,6 +48,7 @@ template <> struct Product<bf16, bf16> {
 };
 #endif
 
+// `Wide` tiles have both vectors of a register tile's columns, others the first alone.
 #define ONNXFUSE_ROUND(row_at)                                             \
   {                                                                        \
     prefetch_l1(b + 8 * PANEL * ROUND);                                    \
@@ -58,23 +60,23 @@ template <> struct Product<bf16, bf16> {
       _Pragma("GCC unroll 16") for (int i = 0; i < Rows; i++) {            \
         auto one = P::spread(row_at);                                      \
         sum[i][0] = P::add(sum[i][0], one, b0);                            \
-        sum[i][1] = P::add(sum[i][1], one, b1);                            \
+        if constexpr (Wide) sum[i][1] = P::add(sum[i][1], one, b1);        \
       }                                                                    \
     }                                                                      \
     b += PANEL * ROUND;                                                    \
   }
 
-template <int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) {
+template <bool Wide, int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], float* out) {
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) {
     store(out + i * PANEL, sum[i][0]);
-    store(out + i * PANEL + LANES, sum[i][1]);
+    if constexpr (Wide) store(out + i * PANEL + LANES, sum[i][1]);
   }
 }
 
 // Rows between the first and the last are addressed from every third one. The first and the last have pointers of their own,
 // since at the edges of an image they are padding.
-template <int Rows, class Left, class Right>
+template <int Rows, bool Wide, class Left, class Right>
 void even_tile(const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) {
   typedef Product<Left, Right> P;
   constexpr int ROUND = P::PARTS * P::WIDE, LAST = Rows - 1, BASES = Rows > 2 ? Rows / 3 : 0;
@@ -96,10 +98,10 @@ void even_tile(const Left* const* table, i64 segments, i64 length, const Right* 
       for (int i = 0; i < BASES; i++) p[i] += ROUND;
     }
   }
-  finish<Rows>(sum, out);
+  finish<Wide>(sum, out);
 }
 
-template <int Rows, class Left, class Right>
+template <int Rows, bool Wide, class Left, class Right>
 void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) {
   typedef Product<Left, Right> P;
   constexpr int ROUND = P::PARTS * P::WIDE;
@@ -111,10 +113,10 @@ void rows_tile(const Left* const* table, i64 pitch, i64 segments, i64 length, co
 #pragma GCC unroll 1
     for (i64 k = 0; k < length; k += ROUND) ONNXFUSE_ROUND(table[i] + k + part * P::WIDE)
   }
-  finish<Rows>(sum, out);
+  finish<Wide>(sum, out);
 }
 
-template <int Rows, class Left, class Right>
+template <int Rows, bool Wide, class Left, class Right>
 void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {
   typedef Product<Left, Right> P;
   constexpr int ROUND = P::PARTS * P::WIDE;
@@ -122,7 +124,7 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) {
     sum[i][0] = more ? load(out + i * PANEL) : vf{};
-    sum[i][1] = more ? load(out + i * PANEL + LANES) : vf{};
+    sum[i][1] = Wide && more ? load(out + i * PANEL + LANES) : vf{};
   }
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
 #pragma GCC unroll 1
@@ -130,30 +132,17 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
     ONNXFUSE_ROUND(a + (part * Rows + i) * P::WIDE)
     a += Rows * ROUND;
   }
-  finish<Rows>(sum, out);
+  finish<Wide>(sum, out);
 }
 
-// One vector of columns.
-template <int Rows> void narrow_tile(const float* a, i64 depth, const float* b, float* out) {
-  vf sum[Rows];
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; i++) sum[i] = vf{};
-#pragma GCC unroll 1
-  for (i64 k = 0; k < depth; k++, a += Rows, b += PANEL) {
-    const vf right = load(b);
-#pragma GCC unroll 16
-    for (int i = 0; i < Rows; i++) sum[i] = sum[i] + splat<float>(a[i]) * right;
-  }
-#pragma GCC unroll 16
-  for (int i = 0; i < Rows; i++) store(out + i * PANEL, sum[i]);
-}
-
-// LANES values of a row from step k on: floats, or words of two steps each.
+// LANES values of a row from step k on: numbers, or words of two steps each, stored as a Word.
 template <class To> struct Packed {
+  typedef To Word;
   static constexpr int WIDE = 1;
   template <class From> ONNXFUSE_INLINE vf values(const From* p) { return load(p); }
 };
 template <> struct Packed<bf16> {
+  typedef float Word;
   static constexpr int WIDE = 2;
   ONNXFUSE_INLINE vf values(const bf16* p) { return bits_as<vf>(pairs(p)); }
   template <class From> ONNXFUSE_INLINE vf values(const From* p) {
@@ -180,7 +169,7 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 #pragma GCC unroll 16
       for (int i = 0; i < LANES; i++) block[i] = i < alive ? Way::values(from[first + i] + k) : vf{};
       transpose(block);
-      float* to = reinterpret_cast<float*>(out + k * pitch + first * WIDE);
+      typename Way::Word* to = reinterpret_cast<typename Way::Word*>(out + k * pitch + first * WIDE);
       if (here == LANES) {
 #pragma GCC unroll 16
         for (int i = 0; i < LANES; i++) store(to + i * pitch, block[i]);
@@ -197,52 +186,89 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
 
 }  // namespace
 
-#define ONNXFUSE_TILES(Left, Right)                                                                                       \
-  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                    \
-  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out,     \
-                 Ahead ahead) {                                                                                           \
-    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
-      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                        \
-        rows_tile<decltype(n)::value>(table, pitch, segments, length, b + j * STEPS<Right>, out + j, next);               \
-      });                                                                                                                 \
-    });                                                                                                                   \
-  }                                                                                                                       \
-  void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) { \
-    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
-      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                        \
-        even_tile<decltype(n)::value>(table, segments, length, b + j * STEPS<Right>, out + j, next);                      \
-      });                                                                                                                 \
-    });                                                                                                                   \
-  }                                                                                                                       \
-  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {              \
-    with_rows<TALL>(rows, [&](auto n) {                                                                                   \
-      over_panel(depth / STEPS<Right>, ahead, [&](int j, Ahead next) {                                                    \
-        packed_tile<decltype(n)::value>(a, depth, b + j * STEPS<Right>, out + j, more, next);                             \
-      });                                                                                                                 \
-    });                                                                                                                   \
-  }                                                                                                                       \
+#define ONNXFUSE_ROWS_TILE(Left, Right)                                                                              \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                               \
+  void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \
+                 Ahead ahead) {                                                                                      \
+    with_rows<TALL>(rows, [&](auto n) {                                                                              \
+      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                   \
+        rows_tile<decltype(n)::value, true>(table, pitch, segments, length, b + j * STEPS<Right>, out + j, next);          \
+      });                                                                                                            \
+    });                                                                                                              \
+  }                                                                                                                  \
   } }
 
-// What tiles of every kind share.
-#define ONNXFUSE_SHARED                                                            \
-  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                             \
-  alignas(64) const float ZEROS[agreed::ZERO_ROW] = {};                                    \
-  void tile_places(int rows, const float* a, i64 depth, const float* b, float* out, int columns) { \
-    with_rows<TALL>(rows, [&](auto n) {                                            \
-      for (int j = 0; j < columns; j += ACROSS) {                                  \
-        if (columns - j > LANES) packed_tile<decltype(n)::value>(a, depth, b + j, out + j, false, Ahead{nullptr, 0}); \
-        else narrow_tile<decltype(n)::value>(a, depth, b + j, out + j);            \
-      }                                                                            \
-    });                                                                            \
-  }                                                                                \
-  } }                                                                              \
-  ONNXFUSE_PACKS(float, float) ONNXFUSE_PACKS(f16, float) ONNXFUSE_PACKS(bf16, float)
+#define ONNXFUSE_EVEN_TILE(Left, Right)                                                                              \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                               \
+  void tile_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) { \
+    with_rows<TALL>(rows, [&](auto n) {                                                                              \
+      over_panel(segments * length / STEPS<Right>, ahead, [&](int j, Ahead next) {                                   \
+        even_tile<decltype(n)::value, true>(table, segments, length, b + j * STEPS<Right>, out + j, next);                 \
+      });                                                                                                            \
+    });                                                                                                              \
+  }                                                                                                                  \
+  } }
+
+#define ONNXFUSE_PACKED_TILE(Left, Right)                                                                            \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                               \
+  void tile_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead) {         \
+    with_rows<TALL>(rows, [&](auto n) {                                                                              \
+      over_panel(depth / STEPS<Right>, ahead, [&](int j, Ahead next) {                                               \
+        packed_tile<decltype(n)::value, true>(a, depth, b + j * STEPS<Right>, out + j, more, next);                        \
+      });                                                                                                            \
+    });                                                                                                              \
+  }                                                                                                                  \
+  } }
+
+// The same for the first columns of a panel: a register tile of which there are no more than a vector's is half as wide.
+#define ONNXFUSE_SOME_ROWS_TILE(Left, Right)                                                                          \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                \
+  void some_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \
+                 Ahead ahead, int columns) {                                                                          \
+    with_rows<TALL>(rows, [&](auto n) {                                                                               \
+      over_some(segments * length / STEPS<Right>, ahead, columns, [&](auto wide, int j, Ahead next) {                 \
+        rows_tile<decltype(n)::value, decltype(wide)::value != 0>(table, pitch, segments, length, b + j * STEPS<Right>,    \
+                                                             out + j, next);                                          \
+      });                                                                                                             \
+    });                                                                                                               \
+  }                                                                                                                   \
+  } }
+
+#define ONNXFUSE_SOME_EVEN_TILE(Left, Right)                                                                          \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                \
+  void some_even(int rows, const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead, \
+                 int columns) {                                                                                       \
+    with_rows<TALL>(rows, [&](auto n) {                                                                               \
+      over_some(segments * length / STEPS<Right>, ahead, columns, [&](auto wide, int j, Ahead next) {                 \
+        even_tile<decltype(n)::value, decltype(wide)::value != 0>(table, segments, length, b + j * STEPS<Right>, out + j,  \
+                                                             next);                                                   \
+      });                                                                                                             \
+    });                                                                                                               \
+  }                                                                                                                   \
+  } }
+
+#define ONNXFUSE_SOME_PACKED_TILE(Left, Right)                                                                        \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                \
+  void some_packed(int rows, const Left* a, i64 depth, const Right* b, float* out, bool more, Ahead ahead,            \
+                   int columns) {                                                                                     \
+    with_rows<TALL>(rows, [&](auto n) {                                                                               \
+      over_some(depth / STEPS<Right>, ahead, columns, [&](auto wide, int j, Ahead next) {                             \
+        packed_tile<decltype(n)::value, decltype(wide)::value != 0>(a, depth, b + j * STEPS<Right>, out + j, more, next);  \
+      });                                                                                                             \
+    });                                                                                                               \
+  }                                                                                                                   \
+  } }
 
 #define ONNXFUSE_PACKS(From, To)                                                               \
   namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                         \
   void pack_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) { \
     packed_rows(rows, wide, pitch, from, depth, out);                                          \
   }                                                                                            \
+  } }
+
+#define ONNXFUSE_ZEROS                                    \
+  namespace onnxfuse { inline namespace ONNXFUSE_ISA {    \
+  alignas(64) const float ZEROS[agreed::ZERO_ROW] = {};   \
   } }
 
 } }  // namespace onnxfuse

@@ -30,7 +30,7 @@ from onnxfuse.ir.index import (
     symbols_of,
     upper,
 )
-from onnxfuse.ir.indexing import coefficient, transform
+from onnxfuse.ir.indexing import coefficient, product, transform
 from onnxfuse.ir.scalar import FromIndex, Guard, Load
 from onnxfuse.ops.spec import Definition
 
@@ -53,7 +53,33 @@ def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -
                 if ((extent - 1 - high).constant or 0) < 0:
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
                 found[extent - 1 - high] = None
+        found |= dict.fromkeys((*_filled_tables(d), *_divisible(d)))
     return tuple(found)
+
+
+def _divisible(d: Definition) -> Iterator[Index]:
+    """For each divisor of an index: negative where it is nothing, as of what is cut short, and something is read."""
+    for index, guards in _indices(d):
+        for atom in (a for e in index for a in atoms(e) if isinstance(a, (Div, Mod)) and a.den.constant is None):
+            least = lower(_from_one(atom.den) - 1)
+            if least is None or not nonnegative(least):
+                axes = dict.fromkeys((*d.axes, *axes_of(atom.num)))
+                yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.den - 1])
+
+
+def _from_one(e: Index) -> Index:
+    """The same with symbols that are at least 1."""
+    return transform(e, lambda a: Index.of(replace(a, least=max(1, a.least))) if isinstance(a, Symbol) else None)
+
+
+def _filled_tables(d: Definition) -> Iterator[Index]:
+    """For each index that is looked up: negative where what it leads to has no elements, and something is looked up."""
+    for index, guards in _indices(d):
+        for atom in (a for e in index for a in atoms(e) if isinstance(a, Loaded)):
+            least = lower(atom.extent - 1)
+            if least is None or not nonnegative(least):
+                axes = dict.fromkeys((*d.axes, *(a for e in atom.at for a in axes_of(e))))
+                yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.extent - 1])
 
 
 def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index, Index, tuple[Guard, ...]]:
@@ -130,10 +156,17 @@ def _reads(d: Definition) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...
     for node in walk(d.value):
         if isinstance(node, Load) and node.index:
             yield node.source, node.index, node.guards
+    for index, guards in _indices(d):
+        yield from _lookups(index, guards)
+
+
+def _indices(d: Definition) -> Iterator[tuple[Shape, tuple[Guard, ...]]]:
+    """Every index and extent of a definition that something may be looked up for, and the guards around it."""
+    for node in walk(d.value):
         if isinstance(node, (Load, FromIndex)):
             for at, g in enumerate(node.guards):
-                yield from _lookups((g.index, g.extent), node.guards[:at])
-            yield from _lookups(node.index if isinstance(node, Load) else (node.index,), node.guards)
+                yield (g.index, g.extent), node.guards[:at]
+            yield node.index if isinstance(node, Load) else (node.index,), node.guards
 
 
 def _lookups(index: Shape, guards: tuple[Guard, ...]) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...]]]:

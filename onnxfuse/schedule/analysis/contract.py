@@ -20,7 +20,7 @@ from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
-DEEP = 64  # steps of a sum over windows that pay for columns computed in vain
+FEWEST, FEWEST_OF_BATCH = 2, 8  # columns that pay for those that are computed in vain
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,10 @@ def _contraction(d: Definition, reduce: Reduce, left: Scalar, right: Scalar, tot
 
 
 def worth_tiles(c: Contracted) -> bool:
-    """Whether a register tile suits a contraction: columns to fill vectors and a sum long enough to pay for a tile.
-
-    Windows with fewer columns are read again for each of their taps: a tile pays for what it computes in vain.
-    """
+    """Whether a register tile suits a contraction: several columns and a sum long enough to pay for a tile."""
     columns, depth = product([a.extent for a in c.columns]).constant, product([a.extent for a in c.ranges]).constant
-    windows = len(c.ranges) > 1 and (depth or 0) >= DEEP
-    return (columns is None or columns >= (2 if windows else 8)) and (depth is None or depth >= 8)
+    fewest = FEWEST_OF_BATCH if c.batch else FEWEST
+    return (columns is None or columns >= fewest) and (depth is None or depth >= 8)
 
 
 def as_held(x: Scalar) -> Scalar:

@@ -8,7 +8,7 @@ copies. Which form takes least is for predictions to say.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -25,19 +25,68 @@ from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.image import IMAGES, padded_image
 
 LAST = "%last"  # behind the name of a value: the same with channels last
+ROWS = "%rows"  # behind the name of a value: the same in rows
 MOST_TAPS = 8  # side by side in a line that are spelled out
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
     """The group as it is, and where windows go over images of which lines lie side by side, in three other forms.
 
-    Where one of image and result lies channels last and the other does not, it is that or the turned form.
+    Where one of image and result lies channels last and the other does not, it is that or the turned form. Where rows
+    are read across the lines that they lie in, they are copied first in another form.
     """
     reads = [(d, read) for d, read, lie in _reads(c, weights) if lie == {PLAIN}]
     mixed = [(d, read) for d, read, lie in _reads(c, weights) if len(lie) > 1]
     plain = (_spelled(c, reads), _with_padding(c, reads)) if reads else ()
     turned = (_turned(c, weights, reads or mixed),) if reads or mixed else ()
-    return tuple(dict.fromkeys((c, *plain, *turned)))
+    return tuple(dict.fromkeys((c, *plain, *turned, *_in_rows(c, weights))))
+
+
+def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:
+    """The group with a copy of an input in rows, if its rows lie across lines and are reduced and read again."""
+    for p in c.inputs:
+        dim = _row_of(c, p) if p.name not in weights and p.layout == PLAIN else None
+        if dim is None:
+            continue
+        order = (*(i for i in range(len(p.shape)) if i != dim), dim)
+        name = p.name + ROWS
+        axes = tuple(Axis(f"{name}_{i}", p.shape[i]) for i in order)
+        there = {i: Index.of(a) for i, a in zip(order, axes, strict=True)}
+        copy = Definition(name, axes, Load(p.name, tuple(there[i] for i in range(len(order))), p.dtype))
+        made = (replace(d, value=_in_order(d.value, p.name, order)) for d in c.definitions)
+        yield replace(c, definitions=(copy, *made))
+
+
+def _row_of(c: Canonical, p: Param) -> int | None:
+    """The dimension of an input, not its last, along which everything goes that reduces or reads it; None where not."""
+    reduced: set[int | None] = set()
+    read: set[int | None] = set()
+    for d in c.definitions:
+        reduces = [x for x in walk(d.value) if isinstance(x, Reduce)]
+        inner = [n for x in reduces for b in x.body for n in loads(b) if n.source == p.name]
+        ranges = {r for x in reduces for r in x.ranges}
+        reduced |= {_along(n, ranges) for n in inner}
+        read |= {_along(n, {*d.axes[-1:]}) for n in loads(d.value) if n.source == p.name and n not in inner}
+    (dim,) = reduced if reduced == read and len(read) == 1 else (None,)
+    return dim if dim is not None and product(p.shape[dim + 1 :]) != ONE else None
+
+
+def _along(load: Load, axes: Collection[Axis]) -> int | None:
+    """The one dimension of what a load reads that one of these axes walks alone; None where there is none."""
+    found = [i for i, e in enumerate(load.index) if axes_of(e) & {*axes}]
+    plain = all(e.constant is not None or any(e == Index.of(a) for a in axes_of(e)) for e in load.index)
+    return found[0] if len(found) == 1 and plain and not load.guards else None
+
+
+def _in_order(x: Scalar, name: str, order: Sequence[int]) -> Scalar:
+    """x with what it loads of a value from the copy of which the dimensions are in another order."""
+
+    def leaf(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Load) or node.source != name:
+            return None
+        return replace(node, source=name + ROWS, index=tuple(node.index[i] for i in order))
+
+    return rebuild(x, leaf, lambda i: i)
 
 
 def _spelled(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:

@@ -43,19 +43,19 @@ def image_of(
     moved = {a for row, step, _ in places for a in (row, step)}
     outer, inner = ([a for a in axes if a not in moved] for axes in (rows, (*batch, *ranges)))
     read = (*map(Index.of, outer), *(at for _, _, at in places), *map(Index.of, inner))
-    limits = (upper(at) for at in read)
-    extents = [most + 1 for most in limits if most is not None]
-    if len(extents) != len(read):
+    limits = [(low, most) for low, most in ((lower(at), upper(at)) for at in read) if low is not None is not most]
+    if len(limits) != len(read):
         return None
-    axes = tuple(Axis(f"{name}_{i}", e) for i, e in enumerate(extents))
-    here = {at: Index.of(axis) for at, axis in zip(read, axes, strict=True)}
+    axes = tuple(Axis(f"{name}_{i}", most - low + 1) for i, (low, most) in enumerate(limits))
+    here = {at: Index.of(axis) + low for at, axis, (low, _) in zip(read, axes, limits, strict=True)}
     values = {a: here[Index.of(a)] for a in (*outer, *inner)}
     for row, step, at in places:
         values |= {row: here[at], step: ZERO} if coefficient(at, row) == 1 else {row: ZERO, step: here[at]}
     made = substitute_axes(x, values)
-    if substitute_axes(made, dict(zip(axes, read, strict=True))) != x:
+    there = tuple(at - low for at, (low, _) in zip(read, limits, strict=True))  # taps that count down begin below zero
+    if substitute_axes(made, dict(zip(axes, there, strict=True))) != x:
         return None
-    return Definition(name, axes, made), read
+    return Definition(name, axes, made), there
 
 
 def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load] | None:

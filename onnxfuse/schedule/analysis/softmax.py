@@ -15,10 +15,11 @@ from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, children
 from onnxfuse.ops.spec import Definition
 
 POWERS = ("exp", "exp_or_zero")
+HIGHEST = ("max", "peak")
 
 
 @dataclass(frozen=True, slots=True)
-class _Softmax:
+class Softmax:
     """Its definitions by name, and for each axis of the powers that of the sum, or None where it is summed over."""
 
     high: str
@@ -30,7 +31,7 @@ class _Softmax:
 def with_shares(definitions: Sequence[Definition], outputs: Sequence[str]) -> tuple[Definition, ...]:
     """The definitions with every softmax whose parts nothing else sees in the cheaper form."""
     by_name = {d.name: d for d in definitions}
-    found = [s for d in definitions if (s := _softmax(d, by_name, outputs)) is not None]
+    found = [s for d in definitions if (s := _unseen_softmax(d, by_name, outputs)) is not None]
     highs, powers = {s.high for s in found}, {s.power for s in found}
     made = []
     for d in definitions:
@@ -42,7 +43,15 @@ def with_shares(definitions: Sequence[Definition], outputs: Sequence[str]) -> tu
     return tuple(made)
 
 
-def _softmax(total: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> _Softmax | None:
+def _unseen_softmax(total: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> Softmax | None:
+    """The softmax whose sum a definition is, where nothing else sees its parts."""
+    made = softmax_of(total, by_name)
+    if made is None or {made.high, made.power} & set(outputs):
+        return None
+    return made if _unseen(made, total, by_name) else None
+
+
+def softmax_of(total: Definition, by_name: Mapping[str, Definition]) -> Softmax | None:
     """The softmax whose sum a definition is."""
     if not isinstance(total.value, Reduce) or total.value.combine != "sum" or not isinstance(total.value.body[0], Load):
         return None
@@ -58,10 +67,7 @@ def _softmax(total: Definition, by_name: Mapping[str, Definition], outputs: Sequ
     if [a.extent for a in summed] != [r.extent for r in total.value.ranges]:
         return None
     high = _highest(power.value.args[0], summed, by_name)
-    if high is None or {high, power.name} & set(outputs):
-        return None
-    made = _Softmax(high, power.name, total.name, along)
-    return made if _unseen(made, total, by_name) else None
+    return Softmax(high, power.name, total.name, along) if high is not None else None
 
 
 def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition]) -> str | None:
@@ -70,7 +76,7 @@ def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition
         return None
     read = x.args[1]
     high = by_name.get(read.source)
-    if high is None or read.guards or not isinstance(high.value, Reduce) or high.value.combine != "max":
+    if high is None or read.guards or not isinstance(high.value, Reduce) or high.value.combine not in HIGHEST:
         return None
     values = dict(zip(high.axes, read.index, strict=True)) | dict(
         zip(high.value.ranges, map(Index.of, summed), strict=False)
@@ -79,7 +85,7 @@ def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition
     return high.name if alike and substitute_axes(high.value.body[0], values) == x.args[0] else None
 
 
-def _unseen(s: _Softmax, total: Definition, by_name: Mapping[str, Definition]) -> bool:
+def _unseen(s: Softmax, total: Definition, by_name: Mapping[str, Definition]) -> bool:
     """Whether the largest value is read by the powers alone, and these by their sum, and as shares of it."""
     if any(s.high in sources(d.value) and d.name != s.power for d in by_name.values()):
         return False
@@ -88,7 +94,7 @@ def _unseen(s: _Softmax, total: Definition, by_name: Mapping[str, Definition]) -
     return not any(isinstance(x, Load) and x.source == s.power for x in seen)
 
 
-def _share(n: Scalar, s: _Softmax, total: Definition) -> bool:
+def _share(n: Scalar, s: Softmax, total: Definition) -> bool:
     """Whether n is a power over the sum of its own row."""
     if not isinstance(n, Apply) or n.fn != "div" or not all(isinstance(a, Load) and not a.guards for a in n.args):
         return False

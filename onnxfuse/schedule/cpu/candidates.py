@@ -32,6 +32,7 @@ class Way:
     name: str
     phases: tuple[Phase, ...]
     scratch: tuple[Buffer, ...] = ()
+    usual: bool = True  # else it is worth a look only where it is measured
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +111,27 @@ def _extent(e: Index, values: Mapping[str, int]) -> int:
     """An extent for some values of the symbols; 1 where it has others."""
     known = all(s.name in values for s in symbols_of(e))
     return int(evaluate(e, lambda a: values[a.name] if isinstance(a, Symbol) else 0)) if known else 1
+
+
+@dataclass(frozen=True, slots=True)
+class AsMeasured:
+    """Takes a way that was measured: of pairs of names, the second where the first is that of the way predicted best.
+
+    It is given usual ways and others, and tells the predicted times of all, those of the way that it takes first.
+    """
+
+    instead: tuple[tuple[str, str], ...] = ()
+
+    def __call__(
+        self, judge: Judge, ways: Sequence[Way], scratch: Sequence[Buffer], rows: Sequence[Index]
+    ) -> tuple[Way, tuple[Choice, ...]]:
+        """The way, and what was compared."""
+        first, _ = judge.best([way for way in ways if way.usual], scratch, rows)
+        wanted = dict(self.instead).get(first.name)
+        taken = next((way for way in ways if way.name == wanted), first)
+        _, told = judge.best(ways, scratch, rows)
+        names = {taken.name: 0, first.name: 1}
+        return taken, tuple(Choice(tuple(sorted(c.ways, key=lambda w: (names.get(w[0], 2), w[1])))) for c in told)
 
 
 Best = Callable[[Judge, Sequence[Way], Sequence[Buffer], Sequence[Index]], tuple[Way, tuple[Choice, ...]]]

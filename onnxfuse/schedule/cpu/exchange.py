@@ -15,7 +15,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
-from onnxfuse.ir.scalar import Guard, Load, const
+from onnxfuse.ir.scalar import Guard, Load, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.sides import rows_of_tiles
@@ -130,7 +130,8 @@ class _Multiplied:
         assert isinstance(read, Load)
         apart = coefficient(read.index[0], lane) or ONE
         inside = (Guard(Index.of(lane) * apart, Index.of(stop) * apart),)
-        goal = Goal(SIDE, step * width + lane, replace(read, guards=inside, otherwise=const(0.0, read.dtype)))
+        known = replace(read, guards=inside, otherwise=const(0.0, read.dtype))
+        goal = Goal(SIDE, step * width + lane, cast(known, F32))
         return written([goal], [*map(Level, inner), Level(lane, "vector", ZERO, end)], "x")
 
 

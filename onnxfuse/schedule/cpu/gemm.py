@@ -6,6 +6,7 @@ packed copy of their rows; others (convolutions among them) go through row point
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -38,6 +39,8 @@ PACKED = "packed"
 SUMS = "partial"
 SHORTEST = 256  # steps of a part of the depth, at least
 POINTERS = 2048  # entries of a table of row pointers, at most
+PARTS = (1, 2, 3, 4, 6, 8)  # of the depth, that are worth measuring
+LOWER = 2  # rows by which tiles may be lower, likewise
 CODE = 50  # picoseconds to make a code of a sum
 
 
@@ -59,6 +62,7 @@ class Shape:
     columns_first: bool = False  # tasks share the panels rather than the rows
     chunks: int = 1  # parts of the depth, taken one after the other over all columns
     inside: bool = False  # rows are packed block by block by the task that multiplies them, with all columns
+    low: bool = False  # tiles have fewer rows than they could have
 
     @property
     def places(self) -> Index:
@@ -77,7 +81,8 @@ class Shape:
         rows = "packed by blocks" if self.inside else "packed" if self.packed else "where they lie"
         parts = f", {self.chunks} parts of the depth" if self.chunks > 1 else ""
         blocks = f"blocks of {self.block} tiles" if self.block > 1 else "tile by tile"
-        return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}"
+        low = f", tiles of {self.tall} rows" if self.low else ""
+        return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}{low}"
 
 
 def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
@@ -125,6 +130,31 @@ def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
     return tuple(dict.fromkeys(ways))
 
 
+def varied(shapes: Sequence[Shape], t: Tiled, target: Cpu) -> tuple[Shape, ...]:
+    """Ways besides these, for those who measure: other blocks, other parts of the depth, lower tiles.
+
+    What cannot be, is not: rows that are not packed have so many pointers, parts are of whole pieces.
+    """
+    found: dict[Shape, None] = {}
+    for s in shapes:
+        count = -(-usual_rows([a.extent for a in t.rows]) // s.tall)
+        most = count if s.packed else min(count, max(1, POINTERS // (s.segments * s.tall)))
+        blocks = [b for b in (s.block // 4, s.block // 2, s.block * 2, s.block * 4, most) if 1 <= b <= most]
+        found |= dict.fromkeys(replace(s, block=b) for b in blocks)
+        if s.packed and s.columns_first and (depth := s.depth.constant) is not None:
+            parts = [n for n in PARTS if depth % (n * t.product.piece) == 0 and depth // n >= SHORTEST]
+            found |= dict.fromkeys(replace(s, chunks=n, block=b) for n in parts for b in (s.block, most))
+        if s.unit is None and s.tall == balanced(s.rows.constant, target.rows):
+            heights = range(s.tall - 1, max(s.tall - LOWER, s.tall // 2) - 1, -1)
+            found |= dict.fromkeys(_lower(s, tall) for tall in heights if tall > 0)
+    return tuple(s for s in found if s not in shapes)
+
+
+def _lower(s: Shape, tall: int) -> Shape:
+    tiles = floor_div(s.rows + (tall - 1), Index.of(tall))
+    return replace(s, tall=tall, tiles=tiles, block=max(1, s.block * s.tall // tall), low=True)
+
+
 def _chunks(depth: int, how: Product, rows: int, target: Cpu) -> int:
     """Parts of the depth of which one of all rows stays in half of L2."""
     most = target.l2_bytes // 2 // (how.left.bytes * rows)  # steps of a part
@@ -150,12 +180,13 @@ def height(t: Tiled, offset: Index, target: Cpu) -> int:
     return balanced(rows, most)
 
 
-def gemm_ways(t: Together, places: dict[str, Place], target: Cpu) -> tuple[Way, ...]:
-    """The ways through one contraction, each as its phases and the scratch that they share."""
+def gemm_ways(t: Together, places: dict[str, Place], target: Cpu, *, every: bool = False) -> tuple[Way, ...]:
+    """The ways through one contraction, each as its phases and the scratch that they share; `every` one on request."""
     job = t.jobs[0]
     tiled = job.tiled
     assert tiled is not None
-    shapes = shapes_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
+    shapes = usual = shapes_of(tiled, places[tiled.left.source].offset(tiled.left.index), target)
+    shapes = (*usual, *varied(usual, tiled, target)) if every else usual
     panel = tiled.panel
     m, first, end = (Axis(name, shapes[0].rows + more) for name, more in (("m", 0), ("m0", 0), ("m1", 1)))
     digits = unflatten(Index.of(m), tuple(a.extent for a in tiled.rows))
@@ -164,21 +195,21 @@ def gemm_ways(t: Together, places: dict[str, Place], target: Cpu) -> tuple[Way, 
         SUMS,
         (Index.of(panel) * shapes[0].places + shapes[0].before(Axis("t", shapes[0].tiles), first)) * target.panel,
     )
-    finishes: dict[tuple[str, Index], tuple[Stmt, ...]] = {}
+    finishes: dict[tuple[tuple[str, Index], int], tuple[Stmt, ...]] = {}
     ways = []
     for s in shapes:
         frame = Frame(shared, m, Index.of(first), s.tall, places)
         sums = (C, ZERO) if s.chunks == 1 else apart
-        if sums not in finishes:
-            finishes[sums] = epilogue(job, frame, panel, target.panel, m, Index.of(end), sums, touch=True)
-        phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums])]
+        if (sums, s.tall) not in finishes:
+            finishes[sums, s.tall] = epilogue(job, frame, panel, target.panel, m, Index.of(end), sums, touch=True)
+        phases = [_main_phase(tiled, s, frame, m, first, panel, target, sums, finishes[sums, s.tall])]
         scratch = []
         if s.packed and not s.inside:
             phases.insert(0, _pack_phase(tiled, s, frame, m, first))
             scratch.append(Buffer(PACKED, tiled.product.left, s.places * s.packed_depth, "global"))
         if s.chunks > 1:
             scratch.append(Buffer(SUMS, F32, s.places * s.panels * target.panel, "global"))
-        ways.append(Way(str(s), tuple(phases), tuple(scratch)))
+        ways.append(Way(str(s), tuple(phases), tuple(scratch), usual=s in usual))
     return tuple(ways)
 
 
@@ -277,6 +308,9 @@ def _main_phase(
     b_at = right_offset(tiled, frame)
     before, padding = padding_of(tiled, frame)
     codes, present = coding(tiled, frame, panel, target.panel)
+    counted = _columns(tiled, panel, target) if s.unit is None and codes is None else ()
+    if counted:
+        present, finish = Index.of(counted[0].axis), tuple(x for x in finish if x not in counted)
     rows = _rows(tiled, s, frame, m, first, block, padding, codes)
     if s.chunks == 1:
         frame.local(C, Index.of(target.panel * s.tall), tiled.product.sums)
@@ -296,7 +330,7 @@ def _main_phase(
             chunk,
             Ahead(weights, right + tiled.depth * target.panel, *turn) if s.streams else None,
         )
-        return Loop(panel, *columns, "serial", (block.loop(tile, *after),))
+        return Loop(panel, *columns, "serial", (*counted, block.loop(tile, *after)))
 
     loops = [over_panels(Index.of(s.chunks - 1), finish)]
     if s.chunks > 1:
@@ -308,6 +342,14 @@ def _main_phase(
     if s.columns_first:
         splits.reverse()
     return Phase(tuple(splits), _work(s, tiled, target), tuple(frame.locals), (*before, loop))
+
+
+def _columns(t: Tiled, panel: Axis, target: Cpu) -> tuple[Bind, ...]:
+    """What says how many columns a panel has, where its last one leaves vectors empty."""
+    count, width = product([a.extent for a in t.columns]), target.panel
+    if (count.constant or 0) % width not in range(1, width - target.lanes + 1):
+        return ()
+    return (Bind(Axis("jn", Index.of(width + 1)), count - Index.of(panel) * width, Index.of(width)),)
 
 
 def _work(s: Shape, t: Tiled, target: Cpu) -> Index:

@@ -153,9 +153,9 @@ def _tiled_in_exchange(
         padded = padded_image(f"{c.definition.name}%pad", image, done.shapes[image.source])
         if padded is None or padded[1].guards:
             return None
-        _add(done, padded[0])
-        image = padded[1]
-    done.layouts[filters.source] = layout
+        _add(done, replace(padded[0], value=cast(padded[0].value, F32)))
+        image = replace(padded[1], dtype=F32)
+    done.layouts[filters.source], done.types[filters.source] = layout, F32
     done.places[filters.source] = dense(filters.source, F32, done.shapes[filters.source], layout)
     return exchanged(c, nest, image, done.places, target.panel)
 
@@ -173,16 +173,17 @@ def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType
 
 def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
     parts = _joined(c, done, how)
+    before = len(done.jobs)
     left = parts[0].load if parts else _left(c, done, how.left)
-    offset = done.places[left.source].offset(left.index)
-    ranges = tuple(order_of(c.ranges, offset))
+    read = _read_in_order(left, c, done, parts)
+    if read is None and not parts:  # a window of very many lines: they lie behind each other in a copy
+        del done.jobs[before:]
+        left = _in_rows(c, c.left, done, how.left)
+        read = _read_in_order(left, c, done, ())
+    if read is None:
+        return None
+    ranges, segments, length = read
     c = replace(c, ranges=ranges)
-    pieces = ((), ranges[0].extent) if parts else contiguous_pieces(offset, ranges, left.guards)
-    if pieces is None:
-        return None
-    segments, length = pieces
-    if not few_enough(segments):
-        return None
     if not how.takes(length.constant, several=bool(segments)):
         return None
     panels = _panel_axes(c, target.panel)
@@ -195,6 +196,19 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
     return Tiled(
         left, right, c.batch, c.rows, c.columns, ranges, segments, length, c.finish, how, c.zeros, parts, panels=panels
     )
+
+
+def _read_in_order(
+    left: Load, c: Contracted, done: Prepared, parts: tuple[Part, ...]
+) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Index] | None:
+    """The ranges in the order in which a left side lies, its segments and their length; None where there are too many.
+
+    One that is joined from `parts` is as long as its range.
+    """
+    offset = done.places[left.source].offset(left.index)
+    ranges = tuple(order_of(c.ranges, offset))
+    pieces = ((), ranges[0].extent) if parts else contiguous_pieces(offset, ranges, left.guards)
+    return (ranges, *pieces) if pieces is not None and few_enough(pieces[0]) else None
 
 
 def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:

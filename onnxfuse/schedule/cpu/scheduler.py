@@ -20,7 +20,7 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.cpu.candidates import Best, Judge, Way
+from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, Judge, Way
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
@@ -56,6 +56,7 @@ def schedule(
     winograd: bool = False,
     exchange: bool = True,
     check: Check = verified,
+    measured: tuple[tuple[str, str], ...] | None = None,
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
@@ -63,8 +64,10 @@ def schedule(
     several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
     constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
     make all their products. With `exchange`, constants may be packed as this target alone wants them. `check` sees the
-    kernel that is taken as loop nests, and after each pass.
+    kernel that is taken as loop nests, and after each pass. Where ways were `measured`, in pairs, the second is taken
+    where the first would be; the kernel tells of all there are.
     """
+    best = AsMeasured(measured) if measured is not None else best
     group = sized(lowered, layouts)
     if not isinstance(group, Sized):
         reason = f"the extent {group[0]!r} cannot be read from any input of the group"
@@ -160,7 +163,8 @@ def _nests(
     algorithms = Algorithms(judge, values, prepared.places, winograd)
 
     def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
-        return best(judge, gemm_ways(part, prepared.places, target), beside, [a.extent for a in part.rows])
+        ways = gemm_ways(part, prepared.places, target, every=isinstance(best, AsMeasured))
+        return best(judge, ways, beside, [a.extent for a in part.rows])
 
     parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
     parts = [one for part in parts for one in (algorithms.apart(part, direct) if chained(part.jobs) else [part])]

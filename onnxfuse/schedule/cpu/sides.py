@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.compose import loads
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import Axis, Index, divides
 from onnxfuse.ir.indexing import coefficient, product
 from onnxfuse.ir.lanes import NEAR
@@ -44,7 +44,9 @@ def filters_layout(
     image, filters = c.left, c.right
     if not isinstance(image, Load) or not isinstance(filters, Load) or c.batch or not c.rows or c.zeros is not None:
         return None
-    if image.source not in places or filters.source not in constants or not image.dtype == filters.dtype == F32:
+    if image.source not in places or filters.source not in constants:
+        return None
+    if not {image.dtype, filters.dtype} <= {F32, F16}:
         return None
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
     if stride is None or stride.constant not in range(1, NEAR.stop):
@@ -65,9 +67,8 @@ def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place
     while at and all(walks_as_one(e, *c.rows[at - 1 : at + 1]) for e in walked):
         at -= 1
     length = product([r.extent for r in c.ranges])
-    single = Tiled(
-        operand_of(c.right), image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at]
-    )
+    filters = replace(operand_of(c.right), dtype=F32)  # widened once, when they are packed
+    single = Tiled(filters, image, (), c.columns, c.rows[at:], c.ranges, (), length, c.finish, lines=c.rows[:at])
     if not at or len(c.rows) - at != 1:
         return single
     several = replace(single, columns=c.rows[at - 1 :], lines=c.rows[: at - 1])

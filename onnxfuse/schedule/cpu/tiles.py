@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import loads, rebuild, substitute_axes
-from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import (
     ONE,
     ZERO,
@@ -23,7 +23,7 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Pack, Prefetch, Stmt
-from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Scalar, cast
 from onnxfuse.ir.tile import Coding
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.nests.frame import Frame, flat_in
@@ -35,6 +35,7 @@ from onnxfuse.schedule.nests.writer import written
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
 PADDING = "padding"  # a row of the code of zero
+TURNS = (F32, F16)  # types of elements that are turned in registers on their way to memory
 APART = range(2, 2**24)  # elements from one column of a result to the next where it lies along the rows
 
 
@@ -174,13 +175,13 @@ def epilogue(
     goal = Goal(place.buffer, place.offset(dims), value)
     turn: tuple[Stmt, ...] = ()
     pitch = coefficient(goal.offset, lane)
-    types = {place.dtype, tiled.product.sums}
-    if coefficient(goal.offset, row) == ONE and types == {F32} and pitch is not None and pitch.constant in APART:
+    turns = place.dtype in TURNS and tiled.product.sums == F32
+    if coefficient(goal.offset, row) == ONE and turns and pitch is not None and pitch.constant in APART:
         k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
         done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
         at = substitute(goal.offset, {lane: begin, row: frame.first})
         turn = (Pack(place.buffer, at, row, frame.first, end, k, done, pitch.constant or 0, apart=True),)
-        goal = Goal(sums[0], here.index[0], value)
+        goal = Goal(sums[0], here.index[0], cast(value, F32))
     record = _record(goal, row, lane) if tiled.lines is not None and place.dtype == F32 else 0
     if record:
         u = Axis("u", floor_div(row.extent, Index.of(record)))

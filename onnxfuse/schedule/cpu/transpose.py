@@ -10,11 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
-from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, lower, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
-from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast
+from onnxfuse.schedule.analysis.contract import as_held
+from onnxfuse.schedule.cpu.tiles import TURNS
 from onnxfuse.schedule.nests.nest import Goal, Level
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
@@ -84,7 +85,7 @@ def _turn(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
         return None
     across = tuple(dict.fromkeys(x for x in found if _across(x, lane)))
     step = next((a for a in axes if across and all(coefficient(x.index[0], a) == ONE for x in across)), None)
-    affine = all(coefficient(x.index[0], lane) is not None and x.dtype == F32 for x in across)
+    affine = all(coefficient(x.index[0], lane) is not None and x.dtype in TURNS for x in across)
     if step is None or not affine or not _long(lane) or not _long(step):
         return None
     return lane, step
@@ -106,11 +107,11 @@ def _part(extent: int, lanes: int, most: int) -> int:
 
 
 def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
-    """Whether a value is an element of a source as it is, or, where an outer axis says so, a number.
+    """Whether a value is an element of a source as it is, widened or not, or, where an outer axis says so, a number.
 
     Then blocks go to where they belong at once, if steps of the result are not too far apart.
     """
-    x, pitch = goal.value, coefficient(goal.offset, step)
+    x, pitch = as_held(goal.value), coefficient(goal.offset, step)
     if not isinstance(x, Load) or not _across(x, lane) or pitch is None:
         return False
     return pitch.constant in range(2, FARTHEST) and (not x.guards or isinstance(x.otherwise, Const))
@@ -145,7 +146,7 @@ class _Blocks:
 
     def _copy(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
         """A block turned on its way to the result; where a guard fails, numbers."""
-        load = goal.value
+        load = as_held(goal.value)
         assert isinstance(load, Load)
         at = substitute(goal.offset, {self.k: ZERO, axis: begin})
         pitch = (coefficient(goal.offset, self.k) or ZERO).constant or 0
@@ -155,7 +156,7 @@ class _Blocks:
             return (pack,)
         assert load.otherwise is not None
         levels = [Level(self.k), Level(axis, "vector", begin, Index.of(end))]
-        fill = written([Goal(goal.buffer, goal.offset, load.otherwise)], levels)
+        fill = written([Goal(goal.buffer, goal.offset, cast(load.otherwise, goal.value.dtype))], levels)
         return (When(load.guards, (pack,)), *(When((g,), fill) for each in load.guards for g in _fails(each)))
 
     def _work(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
@@ -168,9 +169,9 @@ class _Blocks:
             pack = Pack(name, ZERO, axis, begin, Index.of(end), self.k, bare, self.most)
             packs.append(When(load.guards, (pack,)) if load.guards else pack)
             at = Index.of(self.k) * self.most + axis - begin
-            there[load] = Load(name, (at,), F32, load.guards, load.otherwise)
+            there[load] = Load(name, (at,), load.dtype, load.guards, load.otherwise)
             if name not in {b.name for b in self.buffers}:
-                self.buffers.append(Buffer(name, F32, self.k.extent * self.most, "local"))
+                self.buffers.append(Buffer(name, load.dtype, self.k.extent * self.most, "local"))
         value = rebuild(goal.value, there.get, lambda i: i)
         levels = [Level(self.k), Level(axis, "vector", begin, Index.of(end))]
         return (*packs, *written([Goal(goal.buffer, goal.offset, value)], levels))

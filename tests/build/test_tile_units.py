@@ -1,0 +1,45 @@
+"""The units of register tiles: a library holds the functions that its kernels call, and no others."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cpp import render
+from onnxfuse.render.tile_units import tiles_sources
+from tests.kernels.cases.contraction import CASES as CONTRACTIONS
+from tests.kernels.cases.half import CASES as HALVES
+from tests.kernels.cases.window import CASES as WINDOWS
+from tests.kernels.compiled import scheduled
+
+_MACROS = {
+    "tile_rows": "ONNXFUSE_ROWS_TILE",
+    "tile_even": "ONNXFUSE_EVEN_TILE",
+    "tile_packed": "ONNXFUSE_PACKED_TILE",
+    "tile_places": "ONNXFUSE_PLACES_TILE",
+    "pack_rows": "ONNXFUSE_PACKS",
+}
+
+
+@pytest.mark.parametrize("target", ["x86-64-v4", "bf16"])
+def test_what_kernels_call_is_spelled_out_and_nothing_else(target: str) -> None:
+    seen: set[str] = set()
+    for case in (*CONTRACTIONS[::4], *WINDOWS[::4], *HALVES[::20]):
+        kernel = scheduled(case, target)
+        if isinstance(kernel, Kernel):
+            calls = set(re.findall(rf"\b({'|'.join(_MACROS)})\(", render(kernel, "k", "k").text))
+            units = "".join(source.text for source in tiles_sources([kernel]))
+            assert set(re.findall(r"ONNXFUSE_(?!ZEROS)\w+", units)) == {_MACROS[name] for name in calls}, case.name
+            seen |= calls
+    assert seen == set(_MACROS)
+
+
+def test_all_that_needs_no_flags_is_one_unit_whatever_the_order() -> None:
+    kernels = [k for case in CONTRACTIONS[::6] if isinstance(k := scheduled(case, "x86-64-v4"), Kernel)]
+    made = tiles_sources(kernels, "_tail", ("-mavx2",))
+    assert [source.symbol for source in made] == ["tiles_tail"]
+    assert made == tiles_sources(reversed(kernels), "_tail", ("-mavx2",))
+    assert made[0].flags == ("-mavx2",)
+    assert tiles_sources([]) == ()

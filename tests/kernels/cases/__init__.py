@@ -1,0 +1,1 @@
+"""Tables of cases of the kernel tests, by what the kernels do."""

@@ -1,0 +1,166 @@
+"""Cases between nodes of the runtime: images whose lines lie side by side, in every form of a kernel; turned blocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from onnxfuse.ir.dtype import F16, F32, I64, DType
+from onnxfuse.ir.graph import Graph
+from tests.kernels.compiled import Array, Case, Sizes
+from tests.rules.build import Build, draw
+
+FORMS = 5  # more than any kernel has: those that it has not are the first ones again
+LAST = -1
+
+
+def strange(graph: Graph, random: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Normal numbers, and NaN and infinities among them."""
+    made = draw(graph, random, sizes)
+    for x in made.values():
+        spots = random.integers(0, x.size, 6)
+        x.reshape(-1)[spots] = np.array([np.nan, np.inf, -np.inf, np.nan, -np.inf, np.inf], x.dtype)
+    return made
+
+
+def pool(op: str, *shape: int, after: str = "Neg", **attrs: Any) -> Graph:
+    """A pool and something elementwise behind it."""
+    b = Build()
+    return b.graph(b.node(after, b.node(op, b.input("x", *shape), **attrs)))
+
+
+def pools() -> list[Case]:
+    """Pools of every form."""
+    square: dict[str, Any] = {"kernel_shape": (3, 3), "pads": (1, 1, 1, 1)}
+    halves: dict[str, Any] = {"kernel_shape": (2, 2), "strides": (2, 2)}
+    graphs = {
+        "max_halves": pool("MaxPool", 1, 5, 9, 37, **halves),
+        "max_padded": pool("MaxPool", 2, 3, 11, 41, strides=(2, 2), **square),
+        "max_thirds": pool("MaxPool", 1, 3, 10, 53, strides=(3, 3), **square),
+        "max_line": pool("MaxPool", 1, 7, 45, kernel_shape=(5,), strides=(4,), pads=(2, 2)),
+        "max_small": pool("MaxPool", 1, 17, 3, 3, **square),
+        "max_dilated": pool("MaxPool", 1, 3, 9, 40, kernel_shape=(3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
+        "mean_padded": pool("AveragePool", 1, 3, 7, 35, **square),
+        "mean_strided": pool("AveragePool", 1, 3, 7, 35, strides=(2, 2), **square),
+        "mean_counted": pool("AveragePool", 1, 3, 7, 19, count_include_pad=1, **square),
+        "mean_ceil": pool("AveragePool", 1, 3, 8, 20, ceil_mode=1, strides=(2, 2), **square),
+        "mean_wide": pool("AveragePool", 1, 2, 4, 40, kernel_shape=(1, 11), pads=(0, 5, 0, 5)),
+    }
+    out = [Case(f"{name}_form_{form}", g, form=form) for name, g in graphs.items() for form in range(FORMS)]
+    strangers = ((f"max_strange_{form}", form) for form in range(FORMS))
+    return [*out, *(Case(name, graphs["max_padded"], feeds=strange, form=form) for name, form in strangers)]
+
+
+def conv(
+    name: str, shape: tuple[int | str, ...], filters: tuple[int, ...], *, residual: bool = False, last: str = "",
+    sizes: tuple[Sizes, ...] = ({},), form: int = LAST, **attrs: Any,
+) -> Case:  # fmt: skip
+    """A convolution with its sides exchanged, and what follows it."""
+    b = Build()
+    x = b.input("x", *shape)
+    y = b.node("Conv", x, b.weights(*filters), b.weights(filters[0]), kernel_shape=filters[2:], **attrs)
+    y = b.node("Add", y, x) if residual else b.node("Relu", y)
+    y = b.node("Mul", y, b.node("Sigmoid", y), out="y")
+    return Case(name, b.graph(y), sizes, tuple(last), form=form)
+
+
+def convolutions() -> list[Case]:
+    """Convolutions between images that lie as the runtime has them, filters as rows."""
+    one: dict[str, Any] = {"pads": (1, 1, 1, 1)}
+    apart: dict[str, Any] = {"dilations": (2, 2), "pads": (2, 2, 2, 2)}
+    return [
+        conv("exchanged", (1, 5, 9, 37), (11, 5, 3, 3), **one),
+        conv("exchanged_images", (2, 5, 5, 16), (29, 5, 3, 3), **one),
+        conv("exchanged_narrow", (1, 5, 9, 7), (3, 5, 3, 3), **one),
+        conv("exchanged_points", (1, 24, 7, 5), (33, 24, 1, 1)),
+        conv("exchanged_points_of_images", (3, 24, 7, 5), (17, 24, 1, 1)),
+        conv("exchanged_residual", (1, 20, 7, 13), (20, 20, 3, 3), residual=True, **one),
+        conv("exchanged_stride", (1, 3, 17, 71), (16, 3, 3, 3), strides=(2, 2), **one),
+        conv("exchanged_thirds", (1, 3, 17, 71), (14, 3, 3, 3), strides=(3, 3), **one),
+        conv("exchanged_far", (1, 3, 9, 70), (14, 3, 3, 3), strides=(1, 5), **one),
+        conv("exchanged_last", (1, 3, 17, 71), (16, 3, 3, 3), strides=(2, 2), last="y", **one),
+        conv("exchanged_apart", (1, 6, 9, 21), (13, 6, 3, 3), **apart),
+        conv("exchanged_line", (2, 8, 97), (16, 8, 3), pads=(1, 1)),
+        conv("exchanged_line_of_one", (1, 8, 1), (16, 8, 1)),
+        conv("exchanged_several_lines", (2, 7, 7, 7), (13, 7, 3, 3), **one),
+        conv("exchanged_several_lines_residual", (1, 19, 11, 13), (19, 19, 3, 3), residual=True, **one),
+        conv("exchanged_several_lines_stride", (1, 5, 17, 7), (9, 5, 3, 3), strides=(2, 2), **one),
+        conv("exchanged_several_lines_apart", (1, 5, 7, 9), (9, 5, 3, 3), dilations=(2, 2), pads=(2, 2, 2, 2)),
+        conv("exchanged_several_lines_open", (1, 5, 9, 11), (9, 5, 3, 3)),
+        conv("exchanged_several_lines_uneven", (1, 5, 9, 6), (9, 5, 3, 3), pads=(0, 2, 1, 0)),
+        conv("exchanged_parts", (1, 67, 9, 13), (17, 67, 3, 3), **one),
+        conv("exchanged_parts_images", (2, 40, 5, 31), (9, 40, 5, 3), pads=(2, 1, 2, 1)),
+        conv("exchanged_parts_line", (1, 140, 53), (19, 140, 3), pads=(1, 1)),
+        conv("one_filter", (1, 9, 1, 97), (1, 9, 1, 3), pads=(0, 1, 0, 1)),
+        conv("exchanged_any_batch", ("N", 8, 7, 19), (24, 8, 3, 3), sizes=({"N": 1}, {"N": 3}), **one),
+        conv("exchanged_any_width", (1, 8, 7, "W"), (24, 8, 1, 1), sizes=({"W": 1}, {"W": 33})),
+        *(
+            conv(f"deep_{way}_{end}_{form}", (2, 19, 9, 11), (19, 1, 3, 3), group=19, last=end, form=form, **how)
+            for way, how in (("even", one), ("stride", {"strides": (2, 2), **one}), ("apart", apart))
+            for end in "xy"
+            for form in range(2)
+        ),
+        conv("padded_and_turned", (1, 16, 9, 37), (40, 16, 3, 3), form=0, **one),
+        conv("padded_and_turned_line", (2, 19, 97), (16, 19, 3), form=0, pads=(1, 1)),
+    ]
+
+
+def turned(*shape: int, perm: tuple[int, ...], beside: bool = False, dtype: DType = F32, after: str = "Exp") -> Graph:
+    """A Transpose and something elementwise, with another tensor that lies as the result if there is one `beside`."""
+    b = Build()
+    x = b.node(after, b.node("Transpose", b.input("x", *shape, dtype=dtype), perm=perm))
+    if beside:
+        x = b.node("Sub", x, b.input("y", *(shape[p] for p in perm), dtype=dtype))
+    return b.graph(x)
+
+
+def rows_turned(*shape: int | str, dtype: DType = F32, sizes: tuple[Sizes, ...] = ({},)) -> list[Case]:
+    """A softmax over the channels of an image, which are brought to the end, in both forms."""
+    b = Build()
+    x = b.node("Softmax", b.node("Transpose", b.input("x", *shape, dtype=dtype), perm=(0, 2, 3, 1)), axis=-1)
+    graph, name = b.graph(x), "_".join(map(str, shape))
+    return [Case(f"rows_turned_{dtype}_{name}_{form}", graph, sizes, form=form) for form in range(2)]
+
+
+def padded(*pads: int, shape: tuple[int, ...] = (2, 19, 11, 37)) -> Graph:
+    """A padded image, its channels brought to the end."""
+    b = Build()
+    x = b.node("Pad", b.input("x", *shape), b.ints(*pads))
+    return b.graph(b.node("Transpose", x, perm=(0, 2, 3, 1)))
+
+
+def blocks() -> list[Case]:
+    """Blocks that are turned, plain and padded, and computed with."""
+    shapes = ((17, 19), (8, 8), (9, 257), (331, 33), (64, 64), (513, 12), (7, 40))
+    return [
+        *(Case(f"turned_{a}_{b}", turned(a, b, perm=(1, 0))) for a, b in shapes),
+        *(Case(f"turned_beside_{a}_{b}", turned(a, b, perm=(1, 0), beside=True)) for a, b in shapes),
+        Case("turned_image", turned(2, 19, 5, 37, perm=(0, 2, 3, 1), beside=True)),
+        Case("turned_back", turned(2, 5, 37, 19, perm=(0, 3, 1, 2), beside=True)),
+        Case("turned_half", turned(19, 33, perm=(1, 0), dtype=F16)),
+        Case("turned_half_beside", turned(2, 19, 5, 37, perm=(0, 2, 3, 1), beside=True, dtype=F16)),
+        Case("turned_half_image", turned(64, 40, perm=(1, 0), dtype=F16, after="Identity")),
+        Case("turned_strange", turned(33, 40, perm=(1, 0), after="Relu"), feeds=strange),
+        *rows_turned(1, 67, 7, 7),
+        *rows_turned(2, 19, 5, 6, dtype=F16),
+        *rows_turned("N", 21, 3, "W", sizes=({"N": 1, "W": 1}, {"N": 2, "W": 33})),
+        Case("padded_lines", padded(0, 0, 0, 1, 0, 0, 0, 2)),
+        Case("padded_image", padded(0, 0, 1, 1, 0, 0, 2, 1)),
+        Case("padded_all_round", padded(1, 2, 1, 1, 1, 3, 2, 1)),
+        Case("padded_wide", padded(0, 0, 1, 9, 0, 0, 1, 12)),
+    ]
+
+
+def steps() -> list[Case]:
+    """Every so many elements of a line."""
+    out = []
+    for dtype in (F32, F16, I64):
+        for step in (2, 3, 4, 5):
+            b = Build()
+            x = b.node("Slice", b.input("x", 3, 101, dtype=dtype), *(b.ints(i) for i in (1, 101, 1, step)))
+            out.append(Case(f"every_{step}_of_{dtype}", b.graph(b.node("Neg", x))))
+    return out
+
+
+CASES: tuple[Case, ...] = (*pools(), *convolutions(), *blocks(), *steps())

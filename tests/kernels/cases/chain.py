@@ -1,0 +1,72 @@
+"""Cases of contractions behind contractions: rows that fill tiles and that do not, residuals, images, norms behind."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from onnxfuse.ir.graph import Graph
+from tests.kernels.cases.contraction import scaled
+from tests.kernels.compiled import Case
+from tests.rules.build import Build
+
+
+def mlp(
+    rows: tuple[int | str, ...], *widths: int, act: str = "Relu", residual: bool = False, also: bool = False
+) -> Graph:
+    """Products with weights of these widths behind each other, an activation after each but the last."""
+    b = Build(20)
+    x = y = b.input("x", *rows, widths[0])
+    made = []
+    for k, (have, want) in enumerate(pairwise(widths)):
+        y = b.node("Add", b.node("MatMul", y, scaled(b, have, want)), scaled(b, want))
+        if k < len(widths) - 2:
+            y = b.node(act, y)
+            made.append(y)
+    if residual:
+        y = b.node("Add", y, x)
+    return b.graph(y, *(made if also else ()))
+
+
+SHAPES = ((1, 24, 40, 24), (13, 24, 40, 33), (15, 16, 45, 16), (29, 31, 37, 41), (64, 128, 96, 128), (113, 9, 8, 70),
+          (113, 32, 1024, 32), (430, 16, 2048, 8))  # fmt: skip
+
+
+def chains() -> list[Case]:
+    out = [Case(f"mlp_{m}_{a}_{b}_{c}", mlp((m,), a, b, c)) for m, a, b, c in SHAPES]
+    out.append(Case("mlp_gelu", mlp((2, 3, 19), 24, 40, 24, act="Gelu", residual=True)))
+    out.append(Case("mlp_three", mlp((1, 57), 24, 40, 64, 24, residual=True)))
+    out.append(Case("mlp_both", mlp((2, 31), 24, 40, 24, residual=True, also=True)))
+    out.append(Case("mlp_any", mlp(("M",), 24, 40, 24), ({"M": 1}, {"M": 30})))
+    b = Build()  # a norm of both, in a phase of its own
+    x = b.input("x", 37, 48)
+    y = b.node("Relu", b.node("MatMul", x, scaled(b, 48, 80)))
+    y = b.node("Add", b.node("MatMul", y, scaled(b, 80, 48)), x)
+    y = b.node("LayerNormalization", y, b.weights(48), b.weights(48), axis=-1)
+    out.append(Case("mlp_norm", b.graph(y)))
+    b = Build()  # rows of the first are joined from several tensors: it packs them, in a phase of its own
+    x = b.node("Concat", b.input("x", 31, 20), b.input("z", 31, 13), axis=1)
+    y = b.node("Relu", b.node("MatMul", x, scaled(b, 33, 40)))
+    out.append(Case("mlp_of_joined", b.graph(b.node("MatMul", y, scaled(b, 40, 24)))))
+    b = Build()  # what the first makes is read twice: by the second and behind it
+    y = b.node("Relu", b.node("MatMul", b.input("x", 37, 20), scaled(b, 20, 40)))
+    out.append(Case("mlp_kept", b.graph(b.node("Add", b.node("MatMul", y, scaled(b, 40, 40)), y))))
+    return out
+
+
+def images() -> list[Case]:
+    out = []
+    for name, size, kernel, channels in (("lines", (14, 28), 3, (8, 32, 40)), ("odd", (9, 11), 3, (10, 16, 33)),
+                                         ("points", (7, 9), 1, (17, 45, 12))):  # fmt: skip
+        b = Build()
+        x = b.input("x", 1, channels[0], *size)
+        w = scaled(b, channels[1], channels[0], kernel, kernel)
+        y = b.node("Conv", x, w, b.weights(channels[1]), pads=(kernel // 2,) * 4)
+        y = b.node("Relu", y, out="between")
+        y = b.node("Conv", y, scaled(b, channels[2], channels[1], 1, 1), b.weights(channels[2]))
+        y = b.node("Relu", b.node("Add", y, b.input("r", 1, channels[2], *size)), out="y")
+        out.append(Case(f"images_{name}", b.graph(y), last=("x", "r", "y")))
+        out.append(Case(f"images_{name}_both", b.graph(y, "between"), last=("x", "r", "y", "between")))
+    return out
+
+
+CASES: tuple[Case, ...] = (*chains(), *images())

@@ -1,0 +1,53 @@
+"""Cases of Winograd's algorithm: rims of images, odd channels, what reads the result, each way to divide the work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from onnxfuse.schedule.cpu.toom import FOUR, TWO
+from onnxfuse.schedule.cpu.winograd import Division
+from tests.kernels.cases.window import conv, pads
+from tests.kernels.compiled import Case
+
+WAYS = {
+    "two": Division(TWO, 1, by_panels=False, keep=True),
+    "four": Division(FOUR, 1, by_panels=False, keep=True),
+    "blocks": Division(FOUR, 2, by_panels=False, keep=False),
+    "panels": Division(FOUR, 3, by_panels=True, keep=False),
+    "few": Division(TWO, 2, by_panels=True, keep=False),
+}
+
+
+def cases() -> list[Case]:
+    one: dict[str, Any] = {"pads": pads(1)}
+    batches, sizes = (
+        ({"N": 1}, {"N": 3}),
+        ({"N": 1, "H": 9, "W": 7}, {"N": 2, "H": 1, "W": 2}, {"N": 1, "H": 4, "W": 30}),
+    )
+    table = [
+        ("two", conv("even", (1, 16, 6, 8), (32, 16, 3, 3), **one, after="residual")),
+        ("four", conv("fours", (1, 16, 8, 12), (32, 16, 3, 3), **one, after="residual")),
+        ("two", conv("prime", (1, 17, 13, 7), (33, 17, 3, 3), **one, after="residual")),
+        ("four", conv("prime4", (1, 33, 13, 7), (17, 33, 3, 3), **one, after="residual")),
+        ("blocks", conv("batch", (3, 20, 15, 11), (40, 20, 3, 3), **one)),
+        ("panels", conv("wide", (1, 100, 14, 14), (100, 100, 3, 3), **one, after="clip")),
+        ("few", conv("wide2", (2, 24, 9, 10), (70, 24, 3, 3), **one, after="residual")),
+        ("four", conv("bare", (1, 12, 9, 9), (24, 12, 3, 3), after="", bias=False)),
+        ("two", conv("uneven", (1, 9, 12, 10), (16, 9, 3, 3), pads=(0, 1, 2, 0))),
+        ("four", conv("uneven4", (1, 9, 11, 10), (16, 9, 3, 3), pads=(2, 0, 1, 3), after="both residual")),
+        ("four", conv("dot", (1, 8, 1, 1), (16, 8, 3, 3), **one)),
+        ("blocks", conv("line", (2, 8, 1, 30), (16, 8, 3, 3), **one)),
+        ("two", conv("three_in", (1, 3, 10, 9), (16, 3, 3, 3), **one, last="y")),
+        ("four", conv("five_in", (1, 5, 10, 9), (16, 5, 3, 3), **one, last="xy")),
+        ("four", conv("plain_out", (1, 16, 9, 14), (40, 16, 3, 3), **one, last="x")),
+        ("four", conv("page", (1, 1024, 4, 5), (16, 1024, 3, 3), **one, bias=False)),
+        ("four", conv("any_batch", ("N", 16, 7, 7), (24, 16, 3, 3), **one, sizes=batches, after="residual")),
+        ("panels", conv("any_batch_panels", ("N", 16, 7, 6), (70, 16, 3, 3), **one, sizes=batches)),
+        ("two", conv("any_image", ("N", 16, "H", "W"), (24, 16, 3, 3), **one, sizes=sizes)),
+        ("blocks", conv("any_image4", ("N", 16, "H", "W"), (40, 16, 3, 3), **one, sizes=sizes, after="residual")),
+    ]
+    return [replace(case, name=f"winograd_{case.name}_{way}", winograd=WAYS[way]) for way, case in table]
+
+
+CASES: tuple[Case, ...] = tuple(cases())

@@ -1,0 +1,41 @@
+"""Kernels between nodes of the runtime: which exchange their sides, and which turn blocks in registers."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.kernel import Kernel, Pack, statements
+from onnxfuse.ir.tile import Packed, Tile
+from onnxfuse.target import CPUS
+from tests.kernels.cases.border import CASES
+from tests.kernels.compiled import kernel_of
+
+TARGET = "x86-64-v4"
+
+
+def kinds(name: str) -> set[type]:
+    """The kinds of statements in the kernel of a case; tiles are those that make some columns alone."""
+    kernel = kernel_of(next(c for c in CASES if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    return {type(s) for s in found if not isinstance(s, Tile) or isinstance(s.left, Packed)}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        c.name
+        for c in CASES
+        if c.name.startswith("exchanged") and c.name not in ("exchanged_far", "exchanged_line_of_one")
+    ],
+)
+def test_sides_are_exchanged(name: str) -> None:
+    assert Tile in kinds(name)
+    assert (Pack in kinds(name)) == (name == "exchanged_last")
+
+
+@pytest.mark.parametrize(
+    "name", ["turned_9_257", "turned_beside_331_33", "padded_lines", "padded_all_round", "padded_and_turned"]
+)
+def test_blocks_are_turned_in_registers(name: str) -> None:
+    assert Pack in kinds(name)

@@ -1,0 +1,27 @@
+"""Kernels of contractions behind contractions are stages of one phase where they can be."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.kernel import Kernel
+from tests.kernels.cases.chain import CASES
+from tests.kernels.compiled import scheduled
+
+
+@pytest.mark.parametrize(
+    ("name", "few"),
+    [
+        ("mlp_29_31_37_41", [True]),
+        ("mlp_three", [True]),
+        ("mlp_both", [True]),
+        ("mlp_norm", [True, False]),
+        ("images_lines", [True]),
+        ("images_points_both", [True]),
+        ("mlp_any", [False, False]),  # nobody knows how many rows there will be
+    ],
+)
+def test_products_of_the_same_rows_are_one_phase(name: str, few: list[bool]) -> None:
+    kernel = scheduled(next(c for c in CASES if c.name == name), "x86-64-v4")
+    assert isinstance(kernel, Kernel)
+    assert [p.few for p in kernel.phases] == few

@@ -1,0 +1,106 @@
+"""Kernels whose images lie line by line: which form is taken, and what each of them is made of."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, statements
+from onnxfuse.ir.lanes import cutting, masked
+from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.tile import Tile
+from onnxfuse.schedule.cpu.exchange import SIDE
+from onnxfuse.target import CPUS
+from tests.kernels.cases.form import CASES, EXCHANGED
+from tests.kernels.cases.window import conv, pads
+from tests.kernels.compiled import Case, kernel_of
+
+
+def kernel(case: Case) -> Kernel:
+    made = kernel_of(case, CPUS["x86-64-v4"])
+    assert isinstance(made, Kernel), made
+    return made
+
+
+def tiles(made: Kernel) -> list[Tile]:
+    return [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Tile)]
+
+
+def exchanged(made: Kernel) -> bool:
+    """Whether there are tiles, all of which have filters for rows and places of a line for columns."""
+    found = tiles(made)
+    return bool(found) and all(tile.right.buffer == SIDE for tile in found)
+
+
+@pytest.mark.parametrize("case", [c for c in CASES if c.name.startswith("exchanged")], ids=lambda c: c.name)
+def test_sides_are_exchanged(case: Case) -> None:
+    assert exchanged(kernel(case))
+
+
+def test_panels_of_places_are_stored_in_whole_vectors() -> None:
+    """Lanes behind the last place would hold what memory held: subnormal numbers are multiplied 50 times as slowly."""
+    for strides in ((1, 1), (1, 2)):
+        how = {"pads": pads(1), "strides": strides, "form": EXCHANGED}
+        made = kernel(conv("panel", (1, 16, 14, 14), (16, 16, 3, 3), **how, last=""))
+        assert exchanged(made)
+        loops = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Loop)]
+        found = [s for s in loops if s.kind == "vector" and any(_stores(x, SIDE) for x in s.body)]
+        assert found
+        for loop in found:
+            (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]
+            assert masked(read, loop.axis) == strides[1]
+            lanes = CPUS["x86-64-v4"].lanes
+            assert all(evaluate(loop.end, lambda _, n=n: n) % lanes == 0 for n in (1, 14, 16, 32))
+
+
+def _stores(s: object, buffer: str) -> bool:
+    return isinstance(s, Store) and s.buffer == buffer
+
+
+LONE = {
+    "seven": ((64, 40, 40), 7, 1),
+    "three": ((37, 23, 23), 3, 1),
+    "every_second": ((24, 56, 56), 3, 2),
+    "small": ((576, 7, 7), 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", LONE)
+def test_a_lone_depthwise_convolution_goes_over_lines_as_they_lie(name: str) -> None:
+    """No copy, no lane loaded by itself: what padding cuts is loaded under masks, several lines at a time."""
+    (channels, *image), taps, stride = LONE[name]
+    how = {"group": channels, "pads": pads(taps // 2), "strides": (stride, stride)}
+    made = kernel(conv(name, (1, channels, *image), (channels, 1, taps, taps), **how, last=""))
+    assert len(made.phases) == 1
+    assert not made.scratch
+    (body,) = [phase.body for phase in made.phases]
+    lanes = [s.axis for s in statements(body) if isinstance(s, Loop) and s.kind == "vector"]
+    reads = [n for s in statements(body) if isinstance(s, Let) for n in walk(s.value) if isinstance(n, Load)]
+    cut = [n for n in reads for axis in lanes if cutting(n, axis)]
+    assert cut
+    assert all(any(masked(n, axis) is not None for axis in lanes) for n in cut)
+    assert any(len(s.targets) > 1 for s in statements(body) if isinstance(s, ReduceLoop))
+
+
+def test_one_filter_goes_over_lines_as_they_lie() -> None:
+    made = kernel(conv("one", (1, 32, 28, 28), (1, 32, 3, 3), pads=pads(1), last=""))
+    folds = [s for s in statements(made.phases[0].body) if isinstance(s, ReduceLoop)]
+    assert not tiles(made)
+    assert max(len(s.targets) for s in folds) == 7  # lines at a time, of 28
+
+
+def test_few_filters_have_their_sides_exchanged() -> None:
+    made = kernel(conv("few", (1, 128, 64, 64), (4, 128, 1, 1), last=""))
+    assert exchanged(made)
+
+
+def test_images_with_channels_last_have_one_form() -> None:
+    made = kernel(conv("last", (1, 64, 28, 28), (64, 64, 3, 3), pads=pads(1)))
+    assert not exchanged(made)
+
+
+def test_windows_without_padding_that_are_strided_have_tiles() -> None:
+    """The feature encoder of a speech network: 512 segments of three elements, which a tile cannot read."""
+    made = kernel(conv("encoder", (1, 512, 399), (512, 512, 3), strides=(2,), last=""))
+    assert tiles(made)

@@ -1,0 +1,78 @@
+"""The steps of scheduling: a fault in one of them is found behind it, and its name is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from onnx import parser
+
+from onnxfuse import optimize
+from onnxfuse.ir.kernel import Kernel, Loop
+from onnxfuse.schedule.cpu import scheduler
+from onnxfuse.schedule.passes.driver import NESTS, Pass, through
+from onnxfuse.target import CPUS, Cpu
+from tests.kernels.cases.row import softmax_chain
+from tests.kernels.compiled import Case, kernel_of
+from tests.kernels.test_planted_faults import in_phases, is_vector, longer, only_first
+
+SMALL = replace(CPUS["x86-64-v4"], l3_bytes=1)  # whose caches hold no output
+CASE = Case("g", softmax_chain(20, 304))
+MODEL = """<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y) {
+    a = Exp(x)\n y = Softmax<axis = 1>(a) }"""
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+    """Kernels are not taken from those that were made before."""
+    scheduler._scheduled.cache_clear()
+    yield monkeypatch
+    scheduler._scheduled.cache_clear()
+
+
+def too_far(kernel: Kernel, *_: Any) -> Kernel:
+    """A kernel of which vectors leave their buffers."""
+    return in_phases(kernel, only_first(Loop, longer, is_vector))
+
+
+def with_planted(at: int) -> tuple[Pass[Cpu], ...]:
+    """The passes with one that spoils kernels before the one at this place."""
+    return (*scheduler.PASSES[:at], Pass("planted", too_far), *scheduler.PASSES[at:])
+
+
+@pytest.mark.parametrize("at", range(len(scheduler.PASSES) + 1))
+def test_a_pass_that_spoils_a_kernel_is_blamed(at: int, fresh: pytest.MonkeyPatch) -> None:
+    fresh.setattr(scheduler, "PASSES", with_planted(at))
+    with pytest.raises(AssertionError, match=r"^schedule: planted: phase 0: reads in0\["):
+        kernel_of(CASE, SMALL)
+
+
+def test_loop_nests_that_are_wrong_are_blamed(fresh: pytest.MonkeyPatch) -> None:
+    real = scheduler._nests
+    fresh.setattr(scheduler, "_nests", lambda *given, **settings: too_far(real(*given, **settings)))
+    with pytest.raises(AssertionError, match=rf"^schedule: {NESTS}: phase 0: reads in0\["):
+        kernel_of(CASE, SMALL)
+
+
+def test_each_pass_is_seen_where_it_changed_something(fresh: pytest.MonkeyPatch) -> None:
+    passes, steps = scheduler.PASSES, list[str]()
+    fresh.setattr(scheduler, "PASSES", ())
+    nests = kernel_of(CASE, SMALL)
+    assert isinstance(nests, Kernel)
+    made = through(passes, nests, SMALL, lambda step, _: steps.append(step))
+    assert steps == [NESTS, *(step.name for step in passes)]
+    steps.clear()
+    assert through(passes[1:], made, SMALL, lambda step, _: steps.append(step)) == made
+    assert steps == [NESTS], "there is nothing left to do for passes that are through"
+
+
+def test_a_build_names_the_step_and_leaves_the_group_to_the_runtime(fresh: pytest.MonkeyPatch) -> None:
+    """One that is strict ends."""
+    fresh.setattr(scheduler, "PASSES", with_planted(1))
+    model = parser.parse_model(MODEL).SerializeToString()
+    (bug,) = (r for r in optimize(model, stop_after="render").refusals if r.code == "E-INTERNAL")
+    assert "schedule: planted: phase 0: reads in0[" in bug.reason
+    with pytest.raises(AssertionError, match=r"^schedule: planted: "):
+        optimize(model, stop_after="render", strict=True)

@@ -1,0 +1,151 @@
+"""What is chosen for rows: softmax in its cheaper form where nobody sees its parts, large outputs past the caches."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.kernel import Bind, Kernel, ReduceLoop, Store, statements
+from onnxfuse.schedule.cpu.causal_skip import END
+from onnxfuse.target import CPUS
+from tests.kernels.cases.function import CASES as FUNCTIONS
+from tests.kernels.cases.row import norm_chain, one, softmax_chain
+from tests.kernels.compiled import BUILDS, Array, Case, kernel_of, verified
+from tests.kernels.pool_host import compiler
+from tests.rules.build import Build, draw
+
+TARGET = "x86-64-v4"
+
+
+def softmax(rows: int, columns: int, see: str = "", over: str = "sum") -> Graph:
+    """Softmax in primitive operators along the last axis; `see` names another value that is handed on as well."""
+    b = Build(18)
+    axes = b.constant(np.array([-1]))
+    x = b.input("x", rows, columns)
+    high = b.node("ReduceMax", x, axes)
+    e = b.node("Exp", b.node("Sub", x, high))
+    s = b.node("ReduceSum", e, axes)
+    y = b.node("Div", e, s if over == "sum" else b.node("Sqrt", s))
+    return b.graph(y, *{"high": (high,), "powers": (e,), "sum": (s,)}.get(see, ()))
+
+
+def combines(graph: Graph) -> set[str]:
+    """The monoids of all folds of the kernel of a graph."""
+    kernel = kernel_of(Case("g", graph), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    return {s.combine for phase in kernel.phases for s in statements(phase.body) if isinstance(s, ReduceLoop)}
+
+
+@pytest.mark.parametrize(
+    ("graph", "combine"),
+    [
+        (softmax(20, 40), "peak"),
+        (softmax_chain(20, 40), "peak"),
+        (one("Softmax", 20, 40, axis=-1), "peak"),
+        (one("Softmax", 20, 40, 3, axis=1), "peak"),
+        (softmax(20, 40, see="sum"), "peak"),  # which is NaN where an element is
+        (softmax(20, 40, see="high"), "max"),
+        (softmax(20, 40, see="powers"), "max"),
+        (softmax(20, 40, over="root"), "max"),
+        (one("LogSoftmax", 20, 40, axis=-1), "max"),
+    ],
+)
+def test_the_parts_of_a_softmax(graph: Graph, combine: str) -> None:
+    assert combines(graph) & {"max", "peak"} == {combine}
+
+
+@pytest.mark.parametrize(
+    ("name", "ends"),
+    [
+        ("attention_causal_long", True),
+        ("attention_causal_shared_keys", True),
+        ("attention_causal_shared_keys_any_length", True),
+        ("attention_causal_fewer_keys", True),
+        ("attention_causal_more_keys", True),
+        ("attention_causal_any_length", True),
+        ("attention_causal_masked", True),
+        ("attention_of_fewer_keys", False),
+        ("attention_masked", False),
+    ],
+)
+def test_keys_that_a_tile_of_rows_does_not_see_are_left_out(name: str, ends: bool) -> None:
+    kernel = kernel_of(next(c for c in FUNCTIONS if c.name == name), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body)]
+    assert any(isinstance(s, Bind) and s.axis.name == END for s in found) == ends
+    assert len(kernel.phases) <= 2
+
+
+def odd(graph: Graph, rng: np.random.Generator, sizes: Mapping[str, int]) -> dict[str, Array]:
+    """Rows with NaN at each end, with infinities, of nothing but -inf, and with powers that are nearly nothing."""
+    made = draw(graph, rng, sizes)
+    x: Any = made["x"]
+    x[0, 0] = x[1, -1] = x[2, x.shape[1] // 2] = np.nan
+    x[3, 1] = x[4, -1] = np.inf
+    x[5, 2] = -np.inf
+    x[6] = -np.inf
+    x[7] *= 60
+    x[8] = -1e30
+    return made
+
+
+ODD = (
+    Case("odd_softmax", softmax(20, 43), feeds=odd),
+    Case("odd_softmax_short", softmax(35, 5), feeds=odd),
+    Case("odd_softmax_long", softmax(9, 1300), feeds=odd),
+    Case("odd_softmax_row", one("Softmax", 20, 43, axis=-1), feeds=odd),
+    Case("odd_softmax_seen", softmax(20, 43, see="high"), feeds=odd),
+)
+
+
+@pytest.mark.parametrize(("sizes", "pieces"), [((20, 33, 9), 3), ((40, 3, 21), 1)])
+def test_rows_that_are_put_together_are_summed_piece_by_piece(sizes: tuple[int, ...], pieces: int) -> None:
+    b = Build(12)
+    x = b.node("Concat", *(b.input(f"x{i}", 5, n) for i, n in enumerate(sizes)), axis=1)
+    kernel = kernel_of(Case("g", b.graph(b.node("ReduceSum", x, axes=(1,)))), CPUS[TARGET])
+    assert isinstance(kernel, Kernel)
+    (fold,) = (s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, ReduceLoop))
+    assert len(fold.body) == pieces
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("target", CPUS)
+@pytest.mark.parametrize("case", ODD, ids=lambda c: c.name)
+def test_odd_numbers_show_where_they_should(case: Case, target: str) -> None:
+    verified(ODD, case, target)
+
+
+STREAMED = (
+    Case("streamed_softmax", softmax(20, 304)),
+    Case("streamed_softmax_odd", softmax(21, 301)),
+    Case("streamed_softmax_short", softmax(33, 32)),
+    Case("streamed_norm", norm_chain(37, 48)),
+    Case("streamed_gelu", one("Gelu", 70, 64, opset=20)),
+    Case("streamed_gelu_odd", one("Gelu", 37, 97, opset=20)),
+)
+
+
+def stores(case: Case, target: str) -> list[bool]:
+    """Whether each store in the output is streamed."""
+    kernel = kernel_of(case, BUILDS[target])
+    assert isinstance(kernel, Kernel)
+    found = [s for phase in kernel.phases for s in statements(phase.body) if isinstance(s, Store)]
+    return [s.stream for s in found if s.buffer == "out0"]
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("target", ["x86-64-v4", "x86-64-v3", "generic"])
+@pytest.mark.parametrize("case", STREAMED, ids=lambda c: c.name)
+def test_large_outputs_are_streamed(case: Case, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(stores(case, target))
+    monkeypatch.setitem(BUILDS, target, replace(BUILDS[target], l3_bytes=1))
+    if case.name != "streamed_softmax_short":
+        assert stores(case, target) == [True]
+    else:  # its powers are made in the output's place, and read again
+        assert stores(case, target) == [False, False]
+    verified(STREAMED, case, target)

@@ -1,0 +1,101 @@
+"""What the schedule chooses for shapes that stand for many: tiles, packed operands, where loops are cut."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.index import Axis, Index
+from onnxfuse.ir.kernel import Kernel, Loop, Prefetch, statements
+from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
+from onnxfuse.schedule.nests.subranges import cut_at
+from onnxfuse.target import CPUS
+from tests.kernels.cases.contraction import BLOCKWISE
+from tests.kernels.cases.contraction import CASES as CONTRACTIONS
+from tests.kernels.cases.window import CASES as WINDOWS
+from tests.kernels.cases.window import conv
+from tests.kernels.compiled import BUILDS, Case, kernel_of
+
+TARGET = CPUS["x86-64-v4"]
+TABLE: dict[str, Case] = {c.name: c for c in (*CONTRACTIONS, *WINDOWS)}
+
+
+def kernel(name: str) -> Kernel:
+    made = kernel_of(TABLE[name], TARGET)
+    assert not isinstance(made, Decision)
+    return made
+
+
+def left_of(tile: Tile) -> str:
+    """How the rows of a tile lie."""
+    even = isinstance(tile.left, Pointers) and tile.left.even
+    return "even" if even else {Pointers: "rows", Packed: "packed", Quantized: "codes"}[type(tile.left)]
+
+
+def tiles(name: str) -> list[Tile]:
+    return [s for phase in kernel(name).phases for s in statements(phase.body) if isinstance(s, Tile)]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("conv3_lines", "even"),
+        ("conv3_lines_any", "even"),
+        ("conv3_lines_strided", "even"),
+        ("conv1_lines_strided", "even"),
+        ("conv5_lines", "packed"),  # two pixels of padding at an edge: not even
+        ("conv3_lines_apart", "packed"),
+        ("conv_whole_height_last", "rows"),  # its 96 lines are copied behind each other
+        ("conv3_packed", "packed"),
+        ("conv3_packed_parts", "packed"),
+        ("gemm_17_31_37", "even"),
+        ("gemm_deep_43", "packed"),
+    ],
+)
+def test_the_left_side_of_a_tile(name: str, kind: str):
+    assert {left_of(t) for t in tiles(name)} == {kind}
+
+
+@pytest.mark.parametrize("name", ["gemm_deep_43", "gemm_deep_M"])
+def test_deep_sums_are_taken_in_parts_that_add_up(name: str):
+    first, last = tiles(name)
+    assert any(b.name == first.out for b in kernel(name).scratch)
+    assert first.left.length == last.left.length
+    assert last.more.constant is not None
+    assert first.left.length * (last.more + 1) == Index.of(6144)
+
+
+@pytest.mark.parametrize("case", BLOCKWISE, ids=lambda c: c.name)
+def test_rows_are_packed_by_the_task_that_uses_them(case: Case):
+    made = kernel_of(case, BUILDS["little-cache"])
+    assert isinstance(made, Kernel)
+    assert not made.scratch and [b.name for b in made.phases[0].locals] == ["packed", "acc"]
+
+
+def test_rows_that_are_read_after_a_tile_are_touched_before():
+    body = [s for phase in kernel("conv3_lines").phases for s in statements(phase.body)]
+    assert [s.buffer for s in body if isinstance(s, Prefetch)] == ["in3"]
+
+
+@pytest.mark.parametrize(
+    ("signs", "points"),
+    [
+        ([], (0, 20)),
+        ([(1, -3), (1, -17)], (0, 3, 17, 20)),
+        ([(1, 0), (1, -20), (1, 5)], (0, 20)),
+        ([(2, -3)], (0, 2, 20)),
+        ([(-2, 3)], None),  # changes its sign between elements of a stride
+    ],
+)
+def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ...] | None):
+    axis = Axis("x", Index.of(20))
+    assert cut_at(axis, [Index.of(axis) * step + at for step, at in signs]) == points
+
+
+@pytest.mark.parametrize(("width", "pieces"), [(9, [11]), (93, [95]), (94, [1, 94, 1]), (200, [1, 200, 1])])
+def test_a_padded_copy_has_a_loop_for_each_piece_of_a_line_that_is_not_short(width: int, pieces: list[int]):
+    case = conv("c", (1, 5, 9, width), (11, 5, 3, 3), pads=(1, 1, 1, 1), last="y")
+    made = kernel_of(case, CPUS["x86-64-v4"])
+    assert isinstance(made, Kernel), made
+    vectors = [s for s in statements(made.phases[0].body) if isinstance(s, Loop) and s.kind == "vector"]
+    assert [v.axis.extent.constant for v in vectors] == pieces

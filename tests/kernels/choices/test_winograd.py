@@ -1,0 +1,199 @@
+"""Winograd's algorithm: its matrices filter exactly, it is taken where it pays, and what one NaN does to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from onnxfuse.ir.dtype import BF16, F32
+from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
+from onnxfuse.lower import lower
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.schedule.cpu import convolution
+from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.scheduler import _scheduled, schedule
+from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
+from onnxfuse.schedule.cpu.winograd import HALF, Division, Windows
+from onnxfuse.schedule.nests.tiled import Tiled
+from onnxfuse.target import CPUS, Target, runs_here
+from tests.kernels.cases.window import conv, pads
+from tests.kernels.cases.winograd import CASES, WAYS
+from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of, scheduled
+from tests.kernels.pool_host import Pool, compiler
+
+PADDED = {"pads": pads(1)}
+FLAT = ("winograd_dot_four", "winograd_line_blocks")  # images of one line: nothing slides over lines
+LEFT = [Load(f"%{i}", (), F32) for i in range(8)]
+
+
+def value(x: Scalar, of: dict[Scalar, float]) -> float:
+    """An expression in float64."""
+    if x in of:
+        return of[x]
+    if isinstance(x, Const):
+        return float(x.value)
+    assert isinstance(x, Apply)
+    args = [value(a, of) for a in x.args]
+    return {"add": np.add, "sub": np.subtract, "mul": np.multiply, "neg": lambda a: -a}[x.fn](*args)
+
+
+def transformed(rows: tuple[tuple[float, ...], ...], values: Array) -> Array:
+    """The rows on values, as kernels compute them."""
+    loads = LEFT[: len(values)]
+    of = dict(zip(loads, values, strict=True))
+    return np.array([value(x, of) for x in combined(rows, loads)])
+
+
+@pytest.mark.parametrize("t", [TWO, FOUR], ids=["two", "four"])
+def test_products_of_transforms_are_the_filtered_values(t: Transform) -> None:
+    rng = np.random.default_rng(3)
+    d, g = rng.integers(-9, 10, t.size).astype(float), rng.integers(-9, 10, TAPS).astype(float)
+    found = transformed(t.results, transformed(t.filters, g) * transformed(t.inputs, d))
+    assert np.allclose(found, np.convolve(d, g[::-1], "valid"), rtol=0, atol=1e-5)  # constants are of float32
+
+
+@pytest.mark.parametrize(("t", "most"), [(TWO, 4.0), (FOUR, 12.0)], ids=["two", "four"])
+def test_errors_are_a_small_multiple_of_those_of_direct_sums(t: Transform, most: float) -> None:
+    """Relative L2 errors of lines of sums over 256 channels."""
+    rng = np.random.default_rng(5)
+    d = np.maximum(rng.normal(size=(40, 256, t.size)), 0).astype(np.float32)
+    g = rng.normal(size=(256, TAPS)).astype(np.float32)
+    left, right, back = (np.array(m, np.float32) for m in (t.inputs, t.filters, t.results))
+    sums = np.einsum("ncp,cp->np", d @ left.T, g @ right.T, dtype=np.float32, casting="same_kind")
+    want = np.stack([np.einsum("nck,ck->n", d[..., i : i + TAPS], g, dtype=np.float64) for i in range(t.outputs)], -1)
+    plain = np.stack([d[..., i : i + TAPS].reshape(40, -1) @ g.reshape(-1) for i in range(t.outputs)], -1)
+    off, own = (np.sqrt(((x - want) ** 2).sum() / (want**2).sum()) for x in (sums @ back.T, plain))
+    assert off < most * max(own, 1e-7)
+
+
+def by_winograd(case: Case, target: str = "x86-64-v4", *, winograd: bool = True) -> bool:
+    """Whether a case's kernel makes fewer products than taps."""
+    group = group_of_all(case.graph)
+    lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    assert not isinstance(lowered, Decision)
+    made = schedule(lowered, case.layouts, case.graph.constants, CPUS[target], case.half, winograd=winograd)
+    assert isinstance(made, Kernel), made
+    return any(b.name == "filters" for p in made.phases for b in p.locals)
+
+
+SHAPES = {  # of ResNets and others: image, filters, whether it pays
+    "28x28x64": ((1, 64, 28, 28), (64, 64, 3, 3), True),
+    "56x56x32": ((1, 32, 56, 56), (32, 32, 3, 3), True),
+    "56x56x64": ((1, 64, 56, 56), (64, 64, 3, 3), True),
+    "28x28x128": ((1, 128, 28, 28), (128, 128, 3, 3), True),
+    "14x14x256": ((1, 256, 14, 14), (256, 256, 3, 3), True),
+    "any batch": (("N", 256, 14, 14), (256, 256, 3, 3), True),
+    "any image": ((1, 64, "H", "W"), (64, 64, 3, 3), True),
+    "8x8x64": ((1, 64, 8, 8), (64, 64, 3, 3), False),
+    "1x1": ((1, 64, 56, 56), (64, 64, 1, 1), False),
+    "5x5": ((1, 64, 56, 56), (64, 64, 5, 5), False),
+    "few channels": ((1, 3, 56, 56), (64, 3, 3, 3), False),
+    "few filters": ((1, 64, 56, 56), (4, 64, 3, 3), False),
+    "one filter": ((1, 64, 56, 56), (1, 64, 3, 3), False),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_it_is_taken_where_it_is_predicted_to_pay(name: str) -> None:
+    x, filters, pays = SHAPES[name]
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
+    assert by_winograd(case) is pays
+    assert not by_winograd(case, winograd=False)
+
+
+BOUNDS = {
+    **{name: (x, filters) for name, (x, filters, _) in SHAPES.items()},
+    "prime": ((2, 37, 29, 31), (41, 37, 3, 3)),
+    "narrow": ((1, 8, 80, 80), (8, 8, 3, 3)),
+    "several panels": (("N", 96, 20, 20), (200, 96, 3, 3)),
+    "many channels": ((1, 512, 7, 7), (512, 512, 3, 3)),
+}
+
+
+BOUNDED = [
+    pytest.param(name, target, marks=[pytest.mark.slow] if (name, target) == ("any image", "aarch64") else [])
+    for name in BOUNDS
+    for target in ("x86-64-v4", "aarch64")
+]
+
+
+@pytest.mark.parametrize(("name", "target"), BOUNDED)
+def test_what_is_not_scheduled_would_not_have_been_taken(
+    name: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bound is below what is predicted, and without it kernels are the same, for more work."""
+    x, filters = BOUNDS[name]
+    case = conv("c", x, filters, pads=pads(filters[-1] // 2), last="", sizes=())
+    pairs: list[tuple[float, float]] = []
+    waiting: list[float] = []
+    least, time = convolution.least_seconds, Judge.time
+
+    def kernel() -> Kernel | Decision:
+        group = group_of_all(case.graph)
+        lowered = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+        assert not isinstance(lowered, Decision)
+        _scheduled.cache_clear()
+        return schedule(lowered, case.layouts, case.graph.constants, CPUS[target], winograd=True)
+
+    made = kernel()
+
+    def none(t: Tiled, w: Windows, d: Division, machine: Target, sizes: Mapping[str, int]) -> float:
+        if machine.cores == CPUS[target].cores:
+            waiting.append(least(t, w, d, machine, sizes))
+        return 0.0
+
+    def noted(judge: Judge, way: Way, made: Kernel, sizes: Mapping[str, int], machine: Target) -> float:
+        found = time(judge, way, made, sizes, machine)
+        if way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
+            pairs.append((waiting.pop(0), found))
+        return found
+
+    monkeypatch.setattr(convolution, "least_seconds", none)
+    monkeypatch.setattr(Judge, "time", noted)
+    assert kernel() == made
+    assert all(0 < bound < found for bound, found in pairs), pairs
+    assert bool(pairs) == (filters[2:] == (3, 3) and filters[0] > 1)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_a_case_of_the_table_goes_by_winograd(case: Case) -> None:
+    kernel = scheduled(case, "x86-64-v4")
+    assert isinstance(kernel, Kernel)
+    found = HALF in {b.name for phase in kernel.phases for b in phase.locals}
+    assert found != (case.name in FLAT)
+
+
+def test_other_convolutions_are_direct() -> None:
+    x, filters = (1, 64, 56, 56), (64, 64, 3, 3)
+    for attrs in ({"strides": (2, 2)}, {"dilations": (2, 2)}, {"strides": (1, 2)}):
+        assert not by_winograd(conv("c", x, filters, **PADDED, **attrs))
+    assert not by_winograd(conv("c", x, (64, 32, 3, 3), group=2, **PADDED))
+    assert not by_winograd(replace(conv("c", x, filters, **PADDED), half=BF16))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+def test_a_nan_and_an_infinity_reach_the_tiles_that_read_them_and_no_others() -> None:
+    """Direct sums confine them to the windows around them; here they are NaN in every result of these tiles."""
+    case = next(c for c in CASES if c.name == "winograd_fours_four")
+    kernel = kernel_of(case, CPUS["x86-64-v4"])
+    assert isinstance(kernel, Kernel) and case.winograd == WAYS["four"]
+    if not runs_here(CPUS["x86-64-v4"]):
+        pytest.skip("this machine cannot run x86-64-v4")
+    inputs = fed(kernel, case, 0)
+    image = next(i for i, p in enumerate(kernel.inputs) if p.value == "x")
+    with Pool(2) as pool:
+        loaded = pool.load(library_of((case,), "x86-64-v4"), f"onnxfuse_{case.name}")
+        clean = loaded.run(*inputs)[0].copy()
+        for odd in (np.nan, np.inf):
+            inputs[image] = inputs[image].copy()
+            inputs[image][0, 1, 5] = odd  # read by the first two tiles of the first line of tiles
+            got = loaded.run(*inputs)[0]
+            assert not np.isfinite(got[0, 0:3, 4:7]).any(), "what reads it directly"
+            assert np.array_equal(got[0, 4:], clean[0, 4:])
+            assert np.array_equal(got[0, :4, 8:], clean[0, :4, 8:])

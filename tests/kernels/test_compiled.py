@@ -1,0 +1,74 @@
+"""Kernels of every table, compiled and run by one to three threads, compute what their rows mean, on any vectors.
+
+A run compiles those that `tables` calls usual; all others run under the `slow` marker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+
+import pytest
+
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cpp import render
+from tests.kernels.compiled import Case, scheduled, verified
+from tests.kernels.pool_host import compiler
+from tests.kernels.tables import NARROW, TABLES, Unit, kind, units
+
+UNITS = tuple(units())
+EVERY = [
+    pytest.param(unit, case, id=f"{case.name}-{unit.target}", marks=[] if unit.usual else [pytest.mark.slow])
+    for unit in UNITS
+    for case in unit.cases
+]
+_CALL = re.compile(r"\b([a-z]\w*)(<[^<>;()]*>)?\(")
+
+
+def together(target: str) -> str:
+    """The classes of which one compiles a kind."""
+    return " or ".join(NARROW) if target in NARROW else target
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize(("unit", "case"), EVERY)
+def test_a_kernel_computes_what_its_rows_mean(unit: Unit, case: Case) -> None:
+    verified(unit.cases, case, unit.target)
+
+
+def test_every_kind_of_case_is_compiled_every_time() -> None:
+    """For each machine class, or in turn; nothing is left out under `slow`."""
+    for name, table in TABLES.items():
+        assert len({case.name for case in table.cases}) == len(table.cases), "two kernels of a unit have one name"
+        of_table = [unit for unit in UNITS if unit.table == name]
+        usual, every = defaultdict(set), defaultdict(set)
+        for unit in of_table:
+            every[unit.target].update(case.name for case in unit.cases)
+            if unit.usual:
+                usual["all" if table.in_turn else together(unit.target)].update(map(kind, unit.cases))
+        assert all(kinds == set(map(kind, table.cases)) for kinds in usual.values())
+        assert all(names == {case.name for case in table.cases} for names in every.values())
+
+
+@pytest.mark.slow
+def test_every_function_of_the_headers_is_compiled_every_time() -> None:
+    """No kernel calls one, with element types of its own, that none of the usual ones calls: else it is to be MORE.
+
+    For some machine class, that is: `headers` tests functions for each.
+    """
+    usual, others = set(), {}
+    for unit in UNITS:
+        for case in unit.cases:
+            called = functions(case, unit.target)
+            if unit.usual:
+                usual |= called
+            else:
+                others |= dict.fromkeys(called, case.name)
+    assert {function: case for function, case in others.items() if function not in usual} == {}
+
+
+def functions(case: Case, target: str) -> set[str]:
+    """The functions that a kernel's text calls, whatever the numbers in their names."""
+    kernel = scheduled(case, target)
+    assert isinstance(kernel, Kernel), kernel
+    return {re.sub(r"\d+", "#", "".join(found)) for found in _CALL.findall(render(kernel, "K", "K").text)}
