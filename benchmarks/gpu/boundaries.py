@@ -55,20 +55,25 @@ def counted(ops: Iterable[str]) -> Count:
     return Count(total, sum(n for op, n in found.items() if op in PRODUCTS) + found["Attention"])
 
 
-def of_runtime(path: Path) -> Count:
-    """The boundaries of what the runtime makes of a model."""
+def optimized(path: Path, folder: Path) -> Path:
+    """The file of what the runtime makes of a model."""
     options = onnxruntime.SessionOptions()
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
     options.log_severity_level = 3
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return folder / "optimized.onnx"
+
+
+def of_runtime(path: Path) -> Count:
+    """The boundaries of what the runtime makes of a model."""
     with tempfile.TemporaryDirectory() as folder:
-        options.optimized_model_filepath = str(Path(folder) / "optimized.onnx")
-        onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        graph = onnx.load(options.optimized_model_filepath).graph
+        graph = onnx.load(optimized(path, Path(folder))).graph
     return counted(n.op_type for n in graph.node)
 
 
-def of_build(path: Path) -> tuple[Count, int]:
-    """The boundaries of a build for GPUs, and how many of them are kernels of the library."""
+def stopped(path: Path, step: str) -> Build:
+    """The build of a model up to a step."""
     seen: list[Build] = []
     original = run._result
 
@@ -77,8 +82,13 @@ def of_build(path: Path) -> tuple[Count, int]:
         return original(context, b, *others)  # type: ignore[arg-type]  # what it was given
 
     with patch.object(run, "_result", result):
-        run.optimize(path, None, target="cuda", arch=("sm_90",), stop_after="schedule")
-    (b,) = seen
+        run.optimize(path, None, target="cuda", arch=("sm_90",), stop_after=step)
+    return seen[0]
+
+
+def of_build(path: Path) -> tuple[Count, int]:
+    """The boundaries of a build for GPUs, and how many of them are kernels of the library."""
+    b = stopped(path, "schedule")
     graph = have(b.plan).graph
     names = set(nodes_left(b))
     left = counted(n.op for n in graph.nodes if n.name in names and not _taken_in(n, graph))

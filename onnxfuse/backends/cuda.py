@@ -54,8 +54,8 @@ def features(target: Gpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
     return ()
 
 
-def registration(domain: str, variants: Sequence[Variant]) -> Source:
-    """The source that registers the kernels of the best variant that the GPUs of a machine run."""
+def registration(domain: str, variants: Sequence[Variant]) -> Sequence[Source]:
+    """The sources that register the kernels of the best variant that the GPUs of a machine run."""
     rows = {row.name: row for row in TARGETS}
     found = [replace(v, capability=rows[v.name].capability, portable=rows[v.name].portable) for v in variants]
     return ort_glue.registration(domain, found, PROVIDER)

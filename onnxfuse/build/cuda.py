@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from onnxfuse.build import CompileError, Library
+from onnxfuse.build import CompileError, Library, Told, untold
 from onnxfuse.build import build_library as build_host
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.nvrtc import OPTIONS, CompileFailed, Image, compiled, headers, identity, version
@@ -33,12 +33,14 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
 
     def build_library(
         sources: Sequence[Source],
-        glue: Source,
+        glue: Sequence[Source],
         toolchain: Toolchain,
         cache: Cache | None,
         jobs: int,
         out: Path,
         time_limit: float | None = None,
+        *,
+        told: Told = untold,
     ) -> Library:
         """Sources and registration code to a library at `out`. Raises CompileError and BudgetError."""
         start = time.monotonic()
@@ -48,7 +50,7 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(sources, images, strict=True)]
         left = None if until is None else max(until - time.monotonic(), 0.0)
         units = (host, Source("code", "".join(arrays)))
-        made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",))
+        made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",), told=told)
         functions = tuple(each for image in images for each in image.functions)
         return replace(
             made, compiled=fresh, cached=len(sources) - fresh, seconds=time.monotonic() - start,
@@ -84,7 +86,7 @@ def _images(sources: Sequence[Source], cache: Cache | None, jobs: int, until: fl
 
 def _compiled(source: Source) -> Image:
     try:
-        image = compiled(source.text, source.flags)
+        image = compiled(source.file, source.flags)
     except CompileFailed as problem:
         said = str(problem)
         first = next((line for line in said.splitlines() if "error" in line), said[:200])

@@ -14,15 +14,22 @@ from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.runtime import VIEW, Call, Tensor, work_of
 from onnxfuse.ir.compose import cost as operations
 from onnxfuse.ir.compose import loads
+from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Node
+from onnxfuse.ir.index import axes_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Phase, ReduceLoop, Stmt, Store, statements
-from onnxfuse.ir.launch import Sync
+from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.launch import Mma, Sync
+from onnxfuse.ir.scalar import Scalar
 from onnxfuse.target import Gpu
 
 HELD = 0.5  # share of L2 that holds what goes from kernel to kernel
 REACHED = 0.85  # share of a bandwidth that kernels reach
 PRODUCTS = 0.6  # and of the units that multiply, by the runtime's own
+OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as well
+OWN_TENSOR = 0.2  # and of products of fragments, by kernels
+PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
+TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
 VIEWS = 0.0  # seconds of a node that only changes a shape
 
 
@@ -32,11 +39,17 @@ def node_seconds(call: Call, target: Gpu, round_bytes: float = 0.0) -> float:
     if work.kind == VIEW:
         return VIEWS
     moved = sum(t.bytes for t in (*call.read, *call.outputs))
-    half = all(t.dtype.bits == 16 for t in call.outputs)
-    peak = target.tensor_gflops if half else target.gflops
     heavy = work.kind.startswith(("product", "convolution"))
-    computing = work.operations / (peak * PRODUCTS * 1e9) if heavy else 0.0
+    computing = work.operations / (_peak(call, target) * PRODUCTS * 1e9) if heavy else 0.0
     return target.boundary_us * 1e-6 + max(_moving(moved, target), computing)
+
+
+def _peak(call: Call, target: Gpu) -> float:
+    """What multiplies in the runtime: float32 is rounded to TF32, unless it is told not to."""
+    if all(t.dtype.bits == 16 for t in call.outputs):
+        return target.tensor_gflops
+    rounds = target.capability >= TF32_SINCE and all(t.dtype == F32 for t in call.outputs)
+    return target.tensor_gflops / 2 if rounds else target.gflops
 
 
 def group_seconds(nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Gpu, round_bytes: float = 0.0) -> float:
@@ -78,8 +91,9 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     resident = max(target.threads // number(launch.block, symbols), 1) * target.sms
     waves = -(-grid // resident)
     waiting = target.boundary_us * 1e-6 + waves * (1 + 0.1 * waits) * target.latency_us * 1e-6
+    computing = _computing(phase, target, symbols) * max(1.0, target.sms / max(grid, 1))
     parts = (moving, 0.0) if inside else (0.0, moving)
-    return PhaseCost(_computing(phase, moved, target), parts[0], 0.0, parts[1], moved, grid, waiting, moving + waiting)
+    return PhaseCost(computing, parts[0], 0.0, parts[1], moved, grid, waiting, max(moving, computing) + waiting)
 
 
 def _moving(moved: float, target: Gpu) -> float:
@@ -87,10 +101,37 @@ def _moving(moved: float, target: Gpu) -> float:
     return moved / (rate * REACHED) * 1e-9
 
 
-def _computing(phase: Phase, moved: int, target: Gpu) -> float:
-    """Roughly: the operations of all statements, for each element that is moved."""
-    each = sum(operations(v) for s in statements(phase.body) for v in _values(s))
-    return each * moved / 4 / (target.gflops * 1e9)
+def _computing(phase: Phase, target: Gpu, symbols: Mapping[str, int]) -> float:
+    """Seconds of the operations of all statements, as often as their loops run, whoever runs them."""
+    private = {b.name for b in phase.locals if b.space != "shared"}
+    found = _operations(phase.body, 1.0, symbols, private)
+    return found[0] / (target.gflops * OWN * 1e9) + found[1] / (target.tensor_gflops * OWN_TENSOR * 1e9)
+
+
+def _operations(
+    body: tuple[Stmt, ...], times: float, symbols: Mapping[str, int], private: Container[str]
+) -> tuple[float, float]:
+    """Operations of statements that run so many times: of numbers, loads among them, and of products of fragments."""
+    plain = multiplied = 0.0
+    for s in body:
+        plain += times * sum(operations(v) + _loading(v, private) for v in _values(s))
+        if isinstance(s, Mma):
+            multiplied += times * 2 * s.core.m * s.core.n * s.core.k
+        if isinstance(s, (Loop, ReduceLoop, When)):
+            turns = number(s.end - s.begin, symbols) if isinstance(s, Loop) and _known(s) else 1
+            inner = _operations(s.body, times * turns, symbols, private)
+            plain, multiplied = plain + inner[0], multiplied + inner[1]
+    return plain, multiplied
+
+
+def _loading(x: Scalar, private: Container[str]) -> float:
+    """What else a multiprocessor could compute while a value's elements come, which are not in registers."""
+    return sum(PER_BYTE * load.dtype.bytes for load in loads(x) if load.index and load.source not in private)
+
+
+def _known(s: Loop) -> bool:
+    """Whether a loop's length depends on no other loop."""
+    return not axes_of(s.end - s.begin)
 
 
 def _values(s: Stmt) -> tuple:  # type: ignore[type-arg]  # of scalars

@@ -69,7 +69,8 @@ def _table(t: Table) -> str:
 def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
     assert phase.launch is not None
     given = ", ".join(f"{t} {name}" for t, name in parameters(kernel))
-    yield f'extern "C" __global__ void __launch_bounds__({phase.launch.block.constant}) {name}({given}) {{'
+    bounds = ", ".join(str(n) for n in (phase.launch.block.constant, phase.launch.resident) if n)
+    yield f'extern "C" __global__ void __launch_bounds__({bounds}) {name}({given}) {{'
     types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)}
     types |= {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
     printer = Printer(types, phase=phase, integer=_integer(kernel))

@@ -40,6 +40,9 @@ class Gpu(Target):
         return 16 * self.sms
 
 
+MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of attention has room for
+MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
+
 _K, _M = 1 << 10, 1 << 20
 
 

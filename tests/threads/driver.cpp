@@ -2,8 +2,10 @@
 // then runs as host code. It refuses what a real one would, and keeps a list of all that it was asked for.
 //
 // In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY and
-// DRIVER_VERSION, what it says of itself; DRIVER_DEVICES.
+// DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many launches are forgotten.
+// Memory that it allocates is closed to the host but in copies, and while kernels run.
 #include <dlfcn.h>
+#include <sys/mman.h>
 
 #include <cstdarg>
 #include <cstdint>
@@ -45,6 +47,7 @@ bool begun;
 int context_, *current;
 std::map<void*, std::deque<Launch>> streams;
 std::map<std::string, Kernel> kernels;
+std::map<char*, size_t> memory;  // of whole pages
 
 int number(const char* name, int otherwise) {
   const char* said = getenv(name);
@@ -77,6 +80,22 @@ int architecture(const unsigned char* image) {
   return image[8] >= 8 || before == 0 ? since : before;
 }
 
+// The device's memory, open as long as this lives.
+struct Open {
+  Open() { protect(PROT_READ | PROT_WRITE); }
+  ~Open() { protect(PROT_NONE); }
+  static void protect(int how) {
+    for (auto& [begin, bytes] : memory) mprotect(begin, bytes, how);
+  }
+};
+
+bool inside(uint64_t at, size_t bytes) {
+  auto after = memory.upper_bound(reinterpret_cast<char*>(at));
+  if (after == memory.begin()) return false;
+  --after;
+  return reinterpret_cast<char*>(at) + bytes <= after->first + after->second;
+}
+
 }  // namespace
 
 EXPORT int cuInit(unsigned) {
@@ -98,6 +117,48 @@ EXPORT int cuDeviceGetAttribute(int* out, int attribute, int) {
   if (attribute == 76) return *out = capability() % 10, OK;
   return refuse(INVALID_VALUE, "an attribute that it does not know");
 }
+EXPORT int cuGetExportTable(const void** out, const void*) { return *out = nullptr, NOT_FOUND; }  // NVRTC asks
+EXPORT int cuDeviceGetName(char* out, int bytes, int) { return snprintf(out, bytes, "no device"), OK; }
+EXPORT int cuGetErrorName(int code, const char** out) {
+  static thread_local std::string name;
+  name = "error " + std::to_string(code);
+  return *out = name.c_str(), OK;
+}
+
+EXPORT int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
+  if (!current) return refuse(INVALID_CONTEXT, "memory without a context");
+  const size_t pages = (bytes + 4095) / 4096 * 4096;
+  void* made = mmap(nullptr, pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::lock_guard<std::mutex> held(lock);
+  memory[static_cast<char*>(made)] = pages;
+  return *out = reinterpret_cast<uint64_t>(made), OK;
+}
+EXPORT int cuMemFree_v2(uint64_t at) {
+  std::lock_guard<std::mutex> held(lock);
+  auto found = memory.find(reinterpret_cast<char*>(at));
+  if (found == memory.end()) return refuse(INVALID_VALUE, "memory that it has not given");
+  munmap(found->first, found->second);
+  return memory.erase(found), OK;
+}
+EXPORT int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  if (!inside(at, bytes)) return refuse(INVALID_VALUE, "a fill of memory that is not the device's");
+  Open open;
+  return memset(reinterpret_cast<void*>(at), value, bytes), OK;
+}
+EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  if (!inside(to, bytes)) return refuse(INVALID_VALUE, "a copy to memory that is not the device's");
+  Open open;
+  return memcpy(reinterpret_cast<void*>(to), from, bytes), OK;
+}
+EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+  std::lock_guard<std::mutex> held(lock);
+  if (!inside(from, bytes)) return refuse(INVALID_VALUE, "a copy from memory that is not the device's");
+  Open open;
+  return memcpy(to, reinterpret_cast<void*>(from), bytes), OK;
+}
+
 EXPORT int cuDevicePrimaryCtxRetain(void** out, int) {
   say("retain");
   return *out = &context_, OK;
@@ -151,6 +212,8 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
     l.values.push_back(value);
   }
   say("launch %s %u %u %u", k->name.c_str(), gx, bx, shared);
+  static int lost = number("DRIVER_LOSES", 0);
+  if (lost-- > 0) return OK;
   std::lock_guard<std::mutex> held(lock);
   streams[stream].push_back(l);
   return OK;
@@ -158,6 +221,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
 EXPORT int cuStreamSynchronize(void* stream) {
   std::lock_guard<std::mutex> held(lock);
   say("synchronize %zu", streams[stream].size());
+  Open open;
   for (; !streams[stream].empty(); streams[stream].pop_front()) {
     Launch& l = streams[stream].front();
     std::vector<void*> arguments;

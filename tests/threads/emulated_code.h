@@ -18,7 +18,8 @@ void wait_copies() {
 }
 
 // Elements of fragments by the rows and columns of the PTX manual (mma.m16n8k16).
-inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) {
+template <class T>
+inline void mma_m16n8k16(float* c, const T* a, const T* b) {
   emulated::Warp& w = emulated::now->warps[threadIdx.x / 32];
   const int group = threadIdx.x % 32 / 4, within = threadIdx.x % 4;
   for (int i = 0; i < 8; i++) {
@@ -31,3 +32,5 @@ inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) {
     for (int k = 0; k < 16; k++) c[i] += w.left[group + (i >= 2 ? 8 : 0)][k] * w.right[k][within * 2 + (i & 1)];
   __syncwarp();
 }
+inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) { mma_m16n8k16(c, a, b); }
+inline void mma_m16n8k16_bfloat16(float* c, const bf16* a, const bf16* b) { mma_m16n8k16(c, a, b); }

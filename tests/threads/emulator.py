@@ -12,7 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from onnxfuse.build import SUPPORT
+from onnxfuse.emit.spell import stored
+from onnxfuse.ir.dtype import BF16, DType
 from onnxfuse.ir.interpret import bound
+from onnxfuse.ir.interpret.elements import from_stored
 from onnxfuse.ir.interpret.values import Places
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda import device_text, function_name
@@ -21,7 +24,7 @@ from tests.kernels.pool_host import Array, compile_library
 
 HERE = Path(__file__).parent
 FLAGS = ("-std=c++20", "-DEMULATED", "-D__CUDACC_RTC__", "-O1", f"-I{HERE}", f"-I{SUPPORT}")
-_FUNCTION = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+)\) (\w+)\((.*)\) \{')
+_FUNCTION = re.compile(r'extern "C" __global__ void __launch_bounds__\((\d+)(?:, \d+)?\) (\w+)\((.*)\) \{')
 
 
 def entries(text: str) -> Iterator[str]:
@@ -62,9 +65,10 @@ def run(
     library = library or alone(kernel, name)
     symbols = bound(kernel, [a.shape for a in inputs])
     here = Places((), np.zeros(1, np.int64), symbols, {})
-    outputs = [_poisoned([int(here.index(e)) for e in p.storage], p.dtype.numpy) for p in kernel.outputs]
-    scratch = [_poisoned([int(here.index(b.size))], b.dtype.numpy) for b in kernel.scratch]
-    arrays = [np.ascontiguousarray(a) for a in inputs] + outputs + scratch
+    outputs = [_poisoned([int(here.index(e)) for e in p.storage], in_memory(p.dtype)) for p in kernel.outputs]
+    scratch = [_poisoned([int(here.index(b.size))], in_memory(b.dtype)) for b in kernel.scratch]
+    given = [as_stored(a, p.dtype) for p, a in zip(kernel.inputs, inputs, strict=True)]
+    arrays = [np.ascontiguousarray(a) for a in given] + outputs + scratch
     values = [ctypes.c_void_p(a.ctypes.data) for a in arrays] + [ctypes.c_int64(n) for n in symbols.values()]
     pointers = (ctypes.c_void_p * len(values))(*(ctypes.addressof(v) for v in values))
     for number, phase in enumerate(kernel.phases):
@@ -72,7 +76,17 @@ def run(
         grid, block, shared = (int(here.index(e)) for e in (phase.launch.grid, phase.launch.block, phase.launch.shared))
         launched = library[f"run_{function_name(name, number)}"]
         launched(pointers, ctypes.c_uint(grid), ctypes.c_uint(block), ctypes.c_size_t(shared), ctypes.c_uint(seed))
-    return tuple(outputs)
+    return tuple(from_stored(a, p.dtype) for p, a in zip(kernel.outputs, outputs, strict=True))
+
+
+def as_stored(x: Array, dtype: DType) -> Array:
+    """An array as it lies in memory: numbers of bfloat16 as their bits, where they are not bits already."""
+    return stored(x, dtype) if x.dtype == np.float32 else x
+
+
+def in_memory(dtype: DType) -> np.dtype[np.generic]:
+    """The type of elements in memory: those of bfloat16 are its bits."""
+    return np.dtype(np.uint16) if dtype == BF16 else dtype.numpy
 
 
 def _poisoned(shape: Sequence[int], dtype: np.dtype[np.generic]) -> Array:

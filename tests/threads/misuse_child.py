@@ -10,7 +10,9 @@ import sys
 
 
 def main(what: str) -> None:
-    """One launch with too many threads, too much shared memory, or of code that was not brought to the device."""
+    """A launch with too many threads, too much shared memory, or of code that was not brought to the device; or a look
+    at the device's memory, which ends the process.
+    """
     driver = ctypes.CDLL("libcuda.so.1")
     symbols = subprocess.run(["nm", "-D", os.environ["DRIVER_KERNELS"]], capture_output=True, text=True, check=True)
     match = re.search(r" run_(\w+)$", symbols.stdout, re.MULTILINE)
@@ -24,6 +26,10 @@ def main(what: str) -> None:
     context = ctypes.c_void_p()
     assert driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
     assert driver.cuCtxSetCurrent(context) == 0
+    if what == "memory":
+        where = ctypes.c_uint64()
+        assert driver.cuMemAlloc_v2(ctypes.byref(where), ctypes.c_size_t(64)) == 0
+        ctypes.string_at(where.value, 1)
     if what != "unloaded":
         assert driver.cuKernelGetFunction(ctypes.byref(function), kernel) == 0
     threads, shared = {"threads": (2048, 0), "shared": (32, 60 << 10), "unloaded": (32, 0)}[what]

@@ -13,19 +13,22 @@ from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
-from tests.kernels import elementwise_cases, function_cases, movement_cases, operator_cases, row_cases
+from tests.kernels.cases import elementwise, function, movement, operator, row
 from tests.kernels.compiled import Case, alone, group_of_all
 from tests.kernels.isa import CACHE
+from tests.threads import attention_cases, product_cases
 from tests.threads.emulator import compiled
 
 TARGET = GPUS["sm_90"]
 PER_UNIT = 48
 TABLES: dict[str, Sequence[Case]] = {
-    "rows": row_cases.CASES,
-    "elementwise": elementwise_cases.CASES,
-    "movement": movement_cases.CASES,
-    "functions": function_cases.CASES,
-    "operators": operator_cases.CASES,
+    "rows": row.CASES,
+    "elementwise": elementwise.CASES,
+    "movement": movement.CASES,
+    "functions": function.CASES,
+    "operators": operator.CASES,
+    "attention": attention_cases.TYPED,
+    "products": product_cases.CASES,
 }
 
 

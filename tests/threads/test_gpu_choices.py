@@ -14,8 +14,8 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel, Let, Loop, Stmt, Store, all_statements, statements
 from onnxfuse.ir.scalar import Load
+from tests.kernels.cases.row import norm_chain, one, softmax_chain
 from tests.kernels.compiled import Case, check, expected, fed
-from tests.kernels.row_cases import norm_chain, one, softmax_chain
 from tests.rules.build import Build
 from tests.threads.scheduled import scheduled
 

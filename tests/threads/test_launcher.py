@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,17 +21,13 @@ import onnx
 import onnxruntime
 import pytest
 
-from onnxfuse.backends import BACKENDS
-from onnxfuse.build import Library
+from models.small_swin import swin
 from onnxfuse.build.nvrtc import libraries
-from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.run import optimize
-from onnxfuse.render.source import Source
 from onnxfuse.report.result import Result
-from tests.kernels.isa import CACHE
-from tests.kernels.pool_host import compile_library, compiler
-from tests.threads.emulator import library_of
+from tests.kernels.pool_host import compiler
+from tests.threads import stand_in
 from tests.threads.layer import ROWS, WIDTH, layer
+from tests.threads.stand_in import HERE, ON_HOST, Ran
 
 pytestmark = [
     pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
@@ -39,78 +35,39 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
 ]
 
-HERE = Path(__file__).parent
-ON_HOST = {"ONNXFUSE_CUDA_PROVIDER": "CPUExecutionProvider"}
 BODIES = "function bodies run instead of the kernels"
-CALLS = ("init", "retain", "load", "launch", "synchronize", "refused")
 
 
 @dataclass(frozen=True)
 class Built:
-    """An optimized model, its kernels for the host, and what it computes."""
+    """A layer built for GPUs, inputs for it, and what it makes of them."""
 
-    folder: Path
-    result: Result
-    kernels: Path
-    driver: Path
+    made: stand_in.Built
+    inputs: Path
     wanted: np.ndarray[Any, Any]
 
-
-@dataclass(frozen=True)
-class Ran:
-    """What a session gave, what the library said of itself, and what the driver was asked for."""
-
-    outputs: Sequence[np.ndarray[Any, Any]]
-    status: str
-    calls: Sequence[str]
+    @property
+    def result(self) -> Result:
+        """What the build said."""
+        return self.made.result
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Built:
     folder = tmp_path_factory.mktemp("gpu")
     onnx.save(layer(), folder / "layer.onnx")
-    seen: list[Source] = []
-    row = BACKENDS["cuda"]
-
-    def build(sources: Sequence[Source], *others: Any, **more: Any) -> Library:
-        seen[:] = sources
-        return row.build_library(sources, *others, **more)
-
-    calls = Calls(backends={"cuda": replace(row, build_library=build)})
-    result = optimize(
-        folder / "layer.onnx", folder / "made.onnx", target="cuda", arch=("sm_80", "sm_90"), calls=calls,
-        cache_dir=str(CACHE), strict=True,
-    )  # fmt: skip
+    made = stand_in.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
     rng = np.random.default_rng(1)
     feeds = {"x": rng.normal(size=(3, ROWS, WIDTH)), "mask": -np.abs(rng.normal(size=(3, 1, 1, ROWS)))}
     feeds = {name: value.astype(np.float32) for name, value in feeds.items()}
     np.savez(folder / "inputs.npz", **feeds)
     (wanted,) = onnxruntime.InferenceSession(folder / "layer.onnx", providers=["CPUExecutionProvider"]).run(None, feeds)
-    (folder / "driver").mkdir()
-    made = compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",))
-    (folder / "driver" / "libcuda.so.1").symlink_to(made)
-    return Built(folder, result, library_of("".join(s.text for s in seen), "layer"), folder / "driver", wanted)
+    return Built(made, folder / "inputs.npz", wanted)
 
 
-def ran(built: Built, tmp_path: Path, *, driver: bool = True, **environment: str) -> Ran:
-    """Two runs of a session in a process of its own."""
-    log, out = tmp_path / "calls", tmp_path / "out.npz"
-    env: Mapping[str, str] = {
-        **os.environ, "LD_LIBRARY_PATH": str(built.driver) if driver else "", "DRIVER_KERNELS": str(built.kernels),
-        "DRIVER_LOG": str(log), "PYTHONPATH": str(HERE.parents[1]), **environment,
-    }  # fmt: skip
-    arguments = (
-        built.folder / "made.onnx",
-        built.folder / "libmade.so",
-        built.result.domain,
-        built.folder / "inputs.npz",
-    )
-    command = [sys.executable, str(HERE / "session_child.py"), *map(str, arguments), str(out)]
-    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
-    assert done.returncode == 0, done.stderr
-    found = np.load(out)
-    calls = log.read_text().splitlines() if log.exists() else []
-    return Ran([found[name] for name in found.files], json.loads(done.stdout)["status"], calls)
+def ran(built: Built, tmp_path: Path, **how: Any) -> Ran:
+    """Two runs in a process of its own."""
+    return stand_in.ran(built.made, built.inputs, tmp_path, **how)
 
 
 def assert_right(built: Built, made: Ran) -> None:
@@ -185,18 +142,19 @@ def test_bodies_run_where_the_runtime_has_no_such_provider(built: Built, tmp_pat
     assert made.status == f"{BODIES}: this runtime has no CUDAExecutionProvider"
 
 
-def test_neighbourhoods_are_a_kernel_each_and_products_are_the_runtime_s(built: Built) -> None:
+def test_neighbourhoods_and_attention_are_a_kernel_each_and_other_products_the_runtime_s(built: Built) -> None:
     ops = [set(g.ops) for g in built.result.groups]
-    assert not any(o & {"MatMul", "Gemm"} for o in ops)
-    for wanted in ({"Add", "Softmax"}, {"Add", "LayerNormalization"}, {"Add", "Erf", "Mul"}):
+    for wanted in ({"MatMul", "Add", "Softmax"}, {"Add", "LayerNormalization"}, {"Add", "Erf", "Mul"}):
         assert any(wanted <= o for o in ops), wanted
+    multiplying = [g.ops for g in built.result.groups if {"MatMul", "Gemm"} & set(g.ops)]
+    assert [list(o).count("MatMul") for o in multiplying] == [2], "an attention has its two products, nobody else any"
     assert all(g.phases == 1 for g in built.result.groups)
     refused = {r.code for r in built.result.refusals if "multiplies" in r.reason}
     assert refused == {"E-NO-KERNEL"}
 
 
 def test_the_manifest_says_what_each_function_uses(built: Built) -> None:
-    manifest = json.loads((built.folder / "made.fuse.json").read_text())
+    manifest = json.loads((built.made.folder / "made.fuse.json").read_text())
     functions = manifest["build"]["functions"]
     assert {f["target"] for f in functions} == {"sm_80", "sm_90"}
     assert all(f["spills"] == 0 and f["stack"] == 0 and 0 < f["registers"] <= 128 for f in functions)
@@ -212,6 +170,31 @@ def test_a_result_is_not_called_verified(built: Built) -> None:
 def test_the_driver_refuses_what_a_device_would(built: Built, tmp_path: Path, what: str) -> None:
     """The stand-in for the driver is no better than it says: what no device runs, it does not."""
     script = HERE / "misuse_child.py"
-    env = {**os.environ, "DRIVER_KERNELS": str(built.kernels), "LD_LIBRARY_PATH": str(built.driver)}
+    env = {**os.environ, "DRIVER_KERNELS": str(built.made.kernels), "LD_LIBRARY_PATH": str(built.made.driver)}
     done = subprocess.run([sys.executable, str(script), what], env=env, capture_output=True, text=True, check=False)
     assert done.stdout.strip() == "refused", done.stderr
+
+
+def test_the_memory_of_the_device_is_closed_to_the_host(built: Built) -> None:
+    script = HERE / "misuse_child.py"
+    env = {**os.environ, "DRIVER_KERNELS": str(built.made.kernels), "LD_LIBRARY_PATH": str(built.made.driver)}
+    done = subprocess.run([sys.executable, str(script), "memory"], env=env, capture_output=True, check=False)
+    assert done.returncode == -signal.SIGSEGV
+
+
+def test_windows_of_a_whole_network_run_on_the_stream(tmp_path: Path) -> None:
+    """Attention in windows, shifted ones too, is one kernel each, and the network gives the same."""
+    model = swin(depths=(2,), widths=(16,), heads=(2,))
+    onnx.save(model, tmp_path / "windows.onnx")
+    feeds = {"pixel_values": np.random.default_rng(1).normal(size=(1, 3, 40, 40)).astype(np.float32)}
+    np.savez(tmp_path / "inputs.npz", **feeds)
+    session = onnxruntime.InferenceSession(tmp_path / "windows.onnx", providers=["CPUExecutionProvider"])
+    (wanted,) = session.run(None, feeds)
+    made = stand_in.built_for_gpus(tmp_path / "windows.onnx", tmp_path, ("sm_80",))
+    attentions = [g for g in made.result.groups if list(g.ops).count("MatMul") == 2]
+    assert len(attentions) == 2 and all("Softmax" in g.ops and g.phases == 1 for g in attentions)
+    found = stand_in.ran(made, tmp_path / "inputs.npz", tmp_path, DRIVER_CAPABILITY="80", **ON_HOST)
+    assert found.status == "kernels for sm_80"
+    assert not [c for c in found.calls if c.startswith("refused")]
+    for got in found.outputs:
+        np.testing.assert_allclose(got, wanted, rtol=1e-5, atol=1e-5)

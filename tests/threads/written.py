@@ -29,8 +29,8 @@ from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.layout import PLAIN
 from onnxfuse.ir.scalar import Guard, Load, Scalar, apply, const
 from onnxfuse.schedule.passes.block_reductions import in_warps
+from tests.kernels.cases.row import one
 from tests.kernels.compiled import Case
-from tests.kernels.row_cases import one
 from tests.rules.build import Build
 
 ROWS = Symbol("N")

@@ -61,13 +61,19 @@ __device__ inline void wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
 }
 
-__device__ inline unsigned pair(const f16* at) { return at[0].bits | (unsigned)at[1].bits << 16; }
-__device__ inline void mma_m16n8k16_float16(float* c, const f16* a, const f16* b) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
-      : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "r"(pair(b)), "r"(pair(b + 2)));
-}
+template <class T>
+__device__ inline unsigned pair(const T* at) { return at[0].bits | (unsigned)at[1].bits << 16; }
+#define MMA(NAME, T, TYPE)                                                                                     \
+  __device__ inline void mma_m16n8k16_##NAME(float* c, const T* a, const T* b) {                               \
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." TYPE "." TYPE                                        \
+                 ".f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"                                  \
+                 : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                              \
+                 : "r"(pair(a)), "r"(pair(a + 2)), "r"(pair(a + 4)), "r"(pair(a + 6)), "r"(pair(b)),           \
+                   "r"(pair(b + 2)));                                                                          \
+  }
+MMA(float16, f16, "f16")
+MMA(bfloat16, bf16, "bf16")
+#undef MMA
 #endif
 
 // Round to nearest even; NaN stays NaN.

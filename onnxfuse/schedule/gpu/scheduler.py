@@ -16,16 +16,21 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
 from onnxfuse.lower.scans import scan_of
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.attention import Attention, attention_of
 from onnxfuse.schedule.analysis.binds import binds_of
 from onnxfuse.schedule.analysis.bounds import conditions
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
+from onnxfuse.schedule.gpu.attention import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import partition, reduces
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
+from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
+from onnxfuse.schedule.gpu.tiles import tile_of
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
@@ -42,6 +47,9 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
+Part = Together | Attention | Skinny  # what a phase makes
+
+
 def schedule(
     lowered: Lowered,
     layouts: Mapping[str, Layout],
@@ -53,6 +61,7 @@ def schedule(
     winograd: bool = False,
     exchange: bool = True,
     check: Check = verified,
+    measured: tuple[tuple[str, str], ...] | None = None,
 ) -> Kernel | Decision:
     """The kernel of a group, or why there is none yet. What packs weights is of other targets, and asked of them.
 
@@ -89,36 +98,78 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
 def _kernel(c: Canonical, target: Gpu) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
-    outputs = {p.name for p in c.outputs}
-    nests: dict[str, Nest] = {}
-    for d in c.definitions:
-        nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
-    jobs = list(map(Job, split_as_read(list(nests.values()))))
-    parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(jobs)
+    parts = _parts(c, places, target)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
     scratch: list[Buffer] = []
     for at, part in enumerate(parts):
-        later = [j for t in parts[at + 1 :] for j in t.jobs]
-        kept = _kept(part, later, places, scratch)
+        read = {name for later in parts[at + 1 :] for name in _reads(later)}
+        kept = _kept(part, read, places, scratch)
         made = _phase(part, places, kept, types | {b.name: b.dtype for b in scratch}, target)
         phases.append(made.phase)
         scratch += made.scratch
     return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases))
 
 
-def _kept(part: Together, later: Sequence[Job], places: dict[str, Place], scratch: list[Buffer]) -> set[str]:
-    """Values of a phase that later phases read get a place in the run's memory; their names."""
-    read = {load.source for j in later for load in j.reads} | {name for j in later for name in j.looks_up}
-    kept = {j.nest.name for j in part.jobs if j.nest.name in read and not j.nest.output}
-    for nest in (j.nest for j in part.jobs if j.nest.name in kept):
+def _parts(c: Canonical, places: Mapping[str, Place], target: Gpu) -> list[Part]:
+    """What the phases make, in order: rows that are gone through together, and attention."""
+    if all(product(p.shape) == ZERO for p in c.outputs):
+        return []
+    outputs = [p.name for p in c.outputs]
+    found = attention_of(c.definitions, outputs, places)
+    found = found if found is not None and tile_of(found, target) is not None else None
+    whole = {found.nest.name} | found.consumed if found is not None else set()
+    rest = [d for d in c.definitions if d.name not in whole]
+    own: dict[str, Part] = {found.nest.name: found} if found is not None else {}
+    products = {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    parts: list[Part] = []
+    waiting: list[Definition] = []
+    for d in c.definitions:
+        part = (own | products).get(d.name)
+        if part is not None:
+            parts += [*_rows(waiting, outputs, places), part]
+            waiting = []
+        elif d.name not in whole:
+            waiting.append(d)
+    return [*parts, *_rows(waiting, outputs, places)]
+
+
+def _rows(definitions: Sequence[Definition], outputs: Sequence[str], places: Mapping[str, Place]) -> list[Together]:
+    """Definitions, with their axes split as their readers' are, as phases of rows and elements."""
+    nests: dict[str, Nest] = {}
+    for d in definitions:
+        nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
+    return partition(list(map(Job, split_as_read(list(nests.values()))))) if nests else []
+
+
+def _reads(part: Part) -> set[str]:
+    """Values that a part reads."""
+    if isinstance(part, (Attention, Skinny)):
+        return {*part.reads}
+    return {load.source for j in part.jobs for load in j.reads} | {name for j in part.jobs for name in j.looks_up}
+
+
+def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: list[Buffer]) -> set[str]:
+    """Values of a phase that later phases `read` get a place in the run's memory; their names."""
+    made = [part.nest] if isinstance(part, (Attention, Skinny)) else [j.nest for j in part.jobs]
+    kept = {n.name for n in made if n.name in read and not n.output}
+    for nest in (n for n in made if n.name in kept):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
         scratch.append(Buffer(nest.name, nest.dtype, product(nest.shape), "global"))
     return kept
 
 
-def _phase(part: Together, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
+def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
+    if isinstance(part, Attention):
+        phase = attention_phase(part, places, target)
+        assert phase is not None, "schedule: an attention has a tile"
+        return Phased(phase, ())
+    if isinstance(part, Skinny):
+        phase = skinny_phase(part, places, types, target)
+        if phase is not None:
+            return Phased(phase, ())
+        part = partition([Job(part.nest)])[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
         for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
             phase = flat_phase(part, width, places, target)

@@ -1,0 +1,291 @@
+"""Whether what `--target cuda` makes is right and fast on the GPU of this machine; scripts/gpu_check.sh runs all of it.
+
+    python -m benchmarks.gpu.check RESULT.json PART [PART ...] [--emulated] [--every N] [--until SECONDS]
+
+| part | what it does |
+| --- | --- |
+| facts | says what there is: device, driver, compiler, runtime |
+| kernels | runs the kernels of the tests' cases and compares them with float64 references, and with the emulator |
+| models | builds small networks, runs them in the CUDA provider with and without graphs, compares with the original's |
+| times | the same networks against the original in the same provider, in turns, graphs on both sides and on none |
+
+`--emulated` takes the emulator and the stand-in for the driver in place of a device; nothing is timed then. Each part
+adds to the file. The exit code is 1 where something was wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+from benchmarks.gpu.devices import Array, Cuda, Device, Emulated
+from models.networks import network
+from onnxfuse.build import nvrtc
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.pipeline.run import optimize
+from onnxfuse.target.device import cuda_driver
+from tests.kernels.compiled import Case, check, expected, fed, packed
+from tests.threads import stand_in
+from tests.threads.scheduled import OTHERS, TABLES, scheduled
+
+NETWORKS = (
+    "tiny-bert", "tiny-gpt2", "tiny-mobilebert", "tiny-vit", "tiny-swin", "tiny-convnext", "tiny-segformer",
+    "tiny-resnet", "tiny-mobilenet",
+)  # fmt: skip
+LIMIT = 1e-3  # relative L2 of a network's output: products of the provider may round to 10 bits (TF32)
+ROUNDS = 15
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What is asked of every part."""
+
+    device: Device
+    emulated: bool
+    every: int
+    until: float  # by time.monotonic
+
+
+def facts(wish: Wish) -> Facts:
+    """What the figures of the other parts are of."""
+    driver = cuda_driver()
+    return {
+        "device": wish.device.name,
+        "target": wish.device.target.name,
+        "driver": driver.version if driver is not None else None,
+        "nvrtc": nvrtc.version() if nvrtc.libraries() else None,
+        "onnxruntime": ort.__version__,
+        "providers": ort.get_available_providers(),
+        "onnxfuse": importlib.metadata.version("onnxfuse"),
+        "ok": True,
+    }
+
+
+# kernels --------------------------------------------------------------------------------------------------------------
+
+
+def kernels(wish: Wish) -> Facts:
+    """Every N-th kernel of all cases, on all their sizes."""
+    ran, wrong, left, furthest, apart = 0, [], 0, 0.0, 0.0
+    other = Emulated(seed=2)
+    for case in (*TABLES["rows"], *OTHERS)[:: wish.every]:
+        kernel = scheduled(case)
+        if not isinstance(kernel, Kernel):
+            continue
+        if time.monotonic() > wish.until:
+            left += 1
+            continue
+        ran += 1
+        try:
+            for share, distance in _compared(wish.device, other, kernel, case):
+                furthest, apart = max(furthest, share), max(apart, distance)
+        except Exception as problem:
+            wrong.append({"case": case.name, "problem": str(problem)[:300]})
+    return {
+        "ran": ran, "out_of_time": left, "wrong": wrong, "largest_share_of_bound": furthest,
+        "largest_difference_from_emulator": apart, "ok": not wrong and ran > 0,
+    }  # fmt: skip
+
+
+def _compared(device: Device, other: Device, kernel: Kernel, case: Case) -> Iterator[tuple[float, float]]:
+    """Of each output the share of its bound that is used, and the distance from the emulator's."""
+    for number in range(len(case.sizes)):
+        inputs, wanted = fed(kernel, case, number), expected(case, number)
+        found, emulated = device.run(case, kernel, inputs), other.run(case, kernel, inputs)
+        for p, got, again in zip(kernel.outputs, found, emulated, strict=True):
+            share = check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
+            yield share, _apart(got, again)
+
+
+def _apart(a: Array, b: Array) -> float:
+    """The largest difference of finite elements over the largest of them."""
+    x, y = a.astype(np.float64).ravel(), b.astype(np.float64).ravel()
+    finite = np.isfinite(x) & np.isfinite(y)
+    x, y = x[finite], y[finite]
+    return float(np.abs(x - y).max(initial=0.0) / max(np.abs(y).max(initial=0.0), 1e-30))
+
+
+# networks -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Made:
+    """A network as a file, inputs for it, and what the CPU makes of them."""
+
+    folder: Path
+    model: Path
+    feeds: Mapping[str, Array]
+    wanted: list[Array]
+
+
+def _networks(wish: Wish) -> Iterator[tuple[str, Made]]:
+    """Small networks, as far as there is time."""
+    for name in NETWORKS[:: wish.every]:
+        if time.monotonic() > wish.until:
+            return
+        row = network(name)
+        with tempfile.TemporaryDirectory() as place:
+            path = Path(place) / f"{name}.onnx"
+            onnx.save(row.build(), path)
+            feeds = row.sample()
+            session = ort.InferenceSession(path, providers=["CPUExecutionProvider"])
+            yield name, Made(Path(place), path, feeds, session.run(None, feeds))
+
+
+def models(wish: Wish) -> Facts:
+    """Outputs of fused networks: kernels of the library in the provider, with and without CUDA graphs."""
+    found: dict[str, Facts] = {}
+    for name, made in _networks(wish):
+        try:
+            errors = _emulated_errors(made) if wish.emulated else _device_errors(made)
+            found[name] = {"errors": errors, "ok": all(e <= LIMIT for e in errors.values())}
+        except Exception as problem:
+            found[name] = {"problem": str(problem)[:300], "ok": False}
+    return {"networks": found, "ok": bool(found) and all(each["ok"] for each in found.values())}
+
+
+def _emulated_errors(made: Made) -> dict[str, float]:
+    """The launcher runs over the stand-in for the driver, inside the CPU provider."""
+    built = stand_in.built_for_gpus(made.model, made.folder, ("sm_90",))
+    np.savez(made.folder / "inputs.npz", **made.feeds)
+    ran = stand_in.ran(built, made.folder / "inputs.npz", made.folder, **stand_in.ON_HOST)
+    assert ran.status == "kernels for sm_90", ran.status
+    assert any(call.startswith("launch") for call in ran.calls), "no kernel was launched"
+    half = len(ran.outputs) // 2
+    return {"first": _error(ran.outputs[:half], made.wanted), "again": _error(ran.outputs[half:], made.wanted)}
+
+
+def _device_errors(made: Made) -> dict[str, float]:
+    path, library = _fused(made)
+    return {
+        "graph" if graph else "stream": _error(_bound(path, library, made, graph)(), made.wanted)
+        for graph in (False, True)
+    }
+
+
+def _fused(made: Made) -> tuple[Path, Path]:
+    """The network built for this machine's GPU, and its library."""
+    out = made.folder / "made.onnx"
+    result = optimize(made.model, out, target="cuda", arch=("native",), overwrite=True)
+    assert result.output.library is not None, "no kernel was made"
+    return out, Path(result.output.library)
+
+
+def _bound(path: Path, library: Path | None, made: Made, graph: bool) -> Callable[[], list[Array]]:
+    """A run in the CUDA provider, inputs and outputs at fixed addresses of the device; it gives the outputs."""
+    options = ort.SessionOptions()
+    options.log_severity_level = 3
+    if library is not None:
+        options.register_custom_ops_library(str(library))
+    given = {"enable_cuda_graph": "1"} if graph else {}
+    session = ort.InferenceSession(path, options, providers=[("CUDAExecutionProvider", given), "CPUExecutionProvider"])
+    assert session.get_providers()[0] == "CUDAExecutionProvider", "the CUDA provider was not loaded"
+    binding = session.io_binding()
+    for each in session.get_inputs():
+        binding.bind_ortvalue_input(each.name, ort.OrtValue.ortvalue_from_numpy(made.feeds[each.name], "cuda", 0))
+    outputs = []
+    for each, value in zip(session.get_outputs(), made.wanted, strict=True):
+        outputs.append(ort.OrtValue.ortvalue_from_numpy(np.full_like(value, np.nan), "cuda", 0))
+        binding.bind_ortvalue_output(each.name, outputs[-1])
+
+    def run() -> list[Array]:
+        session.run_with_iobinding(binding)
+        return [each.numpy() for each in outputs]
+
+    for _ in range(3):  # the second run of a graph is the one that is captured
+        run()
+    return run
+
+
+def _error(found: list[Array], wanted: list[Array]) -> float:
+    """The largest relative L2 distance of an output."""
+    return max(
+        float(np.linalg.norm(a.astype(np.float64) - b) / max(np.linalg.norm(b.astype(np.float64)), 1e-30))
+        for a, b in zip(found, wanted, strict=True)
+    )
+
+
+def times(wish: Wish) -> Facts:
+    """Networks against their originals in the same provider, in turns: graphs on both sides, or on none."""
+    if wish.emulated:
+        return {"skipped": "there is no device: nothing is timed", "ok": True}
+    found: dict[str, Facts] = {}
+    for name, made in _networks(wish):
+        path, library = _fused(made)
+        found[name] = {
+            "graph" if graph else "stream": _ratio(
+                _bound(made.model, None, made, graph), _bound(path, library, made, graph)
+            )
+            for graph in (False, True)
+        }
+    return {"networks": found, "ok": True}
+
+
+def _ratio(before: Callable[[], Any], after: Callable[[], Any]) -> Facts:
+    """Milliseconds of each, least of short turns, and the median of the turns' ratios."""
+    turns = [[_least(call) for call in (before, after)] for _ in range(ROUNDS)]
+    least = [min(column) for column in zip(*turns, strict=True)]
+    return {"before_ms": least[0], "after_ms": least[1], "ratio": statistics.median(a / b for a, b in turns)}
+
+
+def _least(call: Callable[[], Any], count: int = 10) -> float:
+    spent = []
+    for _ in range(count):
+        begin = time.perf_counter()
+        call()
+        spent.append((time.perf_counter() - begin) * 1e3)
+    return min(spent)
+
+
+# one file -------------------------------------------------------------------------------------------------------------
+
+PARTS: Mapping[str, Callable[[Wish], Facts]] = {"facts": facts, "kernels": kernels, "models": models, "times": times}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the parts, each of which adds to the file as soon as it ends."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("result", type=Path)
+    parser.add_argument("parts", nargs="+", choices=PARTS)
+    parser.add_argument("--emulated", action="store_true", help="the emulator in place of a device")
+    parser.add_argument("--every", type=int, default=1, help="take one of so many kernels and networks")
+    parser.add_argument("--until", type=float, default=540.0, help="seconds after which a part begins nothing new")
+    asked = parser.parse_args(arguments)
+    device: Device = Emulated() if asked.emulated else Cuda()
+    known: dict[str, Facts] = json.loads(asked.result.read_text()) if asked.result.exists() else {}
+    for name in asked.parts:
+        begin = time.monotonic()
+        found = PARTS[name](Wish(device, asked.emulated, asked.every, begin + asked.until))
+        known[name] = found | {"seconds": round(time.monotonic() - begin, 1)}
+        asked.result.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
+        sys.stdout.write(f"{name:8} {'ok' if found['ok'] else 'WRONG'} {_line(found)}\n")
+        sys.stdout.flush()
+    return 0 if all(known[name]["ok"] for name in asked.parts) else 1
+
+
+def _line(found: Facts) -> str:
+    """The figures of a part in one line."""
+    said = {key: value for key, value in found.items() if isinstance(value, int | float | str) and key != "ok"}
+    said |= {f"{name}": each.get("errors", each) for name, each in found.get("networks", {}).items()}
+    said |= {"wrong": len(found["wrong"])} if "wrong" in found else {}
+    return ", ".join(
+        f"{key} {value:.3g}" if isinstance(value, float) else f"{key} {value}" for key, value in said.items()
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,263 @@
+"""A block at some rows of an attention, with keys and values in shared memory, tile after tile.
+
+Scores of a tile go to shared memory; teams of lanes take the largest of each row and the powers below it; the sums of
+values by these stay in registers. With several tiles of keys the sums so far are scaled when a larger score turns up
+(online softmax); they are divided in the end alone. Rows that hide shares count as 0 if values are finite.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from onnxfuse.ir.compose import guarded, rebuild, substitute_axes
+from onnxfuse.ir.dtype import BOOL, F32, I32
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, LoopKind, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.launch import ALIGNED, Launch, Sync
+from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
+from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
+from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times
+from onnxfuse.schedule.gpu.staged import Matrix, staged
+from onnxfuse.schedule.gpu.tiles import THREADS, Tile, padded, ragged
+from onnxfuse.target import Gpu
+
+LOWEST = float("-inf")
+RESIDENT = 4  # blocks of a multiprocessor that registers suffice for
+ROWS_EACH = 4  # of a team, whose reductions are under way at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Block(ABC):
+    """Writes the statements of a phase; what makes products is left to those who derive from it."""
+
+    a: Attention
+    tile: Tile
+    places: Mapping[str, Place]
+
+    @property
+    def first_row(self) -> Index:
+        """The first row of the block."""
+        return Index.of(axis("tile", self.row_tiles)) * self.tile.rows
+
+    @property
+    def rows(self) -> Index:
+        """All rows of a batch."""
+        return product([x.extent for x in self.a.rows])
+
+    @property
+    def keys(self) -> Index:
+        """All keys."""
+        return product([x.extent for x in self.a.keys])
+
+    @property
+    def row_tiles(self) -> Index:
+        """Tiles of rows of a batch."""
+        return floor_div(self.rows + (self.tile.rows - 1), Index.of(self.tile.rows))
+
+    @property
+    def key_tiles(self) -> Index:
+        """Tiles of keys."""
+        return floor_div(self.keys + (self.tile.keys - 1), Index.of(self.tile.keys))
+
+    @property
+    def once(self) -> bool:
+        """Whether all keys are one tile."""
+        return self.key_tiles == ONE
+
+    @property
+    def first_key(self) -> Index:
+        """The first key of the tile at hand."""
+        return ZERO if self.once else Index.of(axis("keys", self.key_tiles)) * self.tile.keys
+
+    def phase(self, target: Gpu) -> Phase:
+        """The phase."""
+        t = self.tile
+        blocks = product([x.extent for x in self.a.batch]) * self.row_tiles
+        block = Axis("block", blocks)
+        digits = unflatten(floor_div(Index.of(block), self.row_tiles), tuple(x.extent for x in self.a.batch))
+        where = [Bind(x, e) for x, e in zip(self.a.batch, digits, strict=True)]
+        where.append(Bind(axis("tile", self.row_tiles), modulo(Index.of(block), self.row_tiles)))
+        body = (*where, *self.block())
+        buffers = self.buffers()
+        grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
+        shared = Index.of(t.bytes(once=self.once))
+        launch = Launch(grid, Index.of(THREADS), shared, lanes=t.team, resident=RESIDENT)
+        return Phase((), ONE, buffers, (loop(block, "block", *body),), launch=launch)
+
+    @property
+    @abstractmethod
+    def registers(self) -> tuple[Buffer, ...]:
+        """What a thread holds in registers."""
+
+    @abstractmethod
+    def zeroed(self) -> Stmt:
+        """Nothing is summed up yet."""
+
+    @abstractmethod
+    def scores(self) -> Stmt:
+        """Products of rows and keys, and the scores that they make, which go to shared memory."""
+
+    @abstractmethod
+    def weighted(self) -> Stmt:
+        """Values by the powers, added to the sums, which are scaled first."""
+
+    @abstractmethod
+    def stored(self) -> Stmt:
+        """What is made of the sums, and where that goes."""
+
+    def buffers(self) -> tuple[Buffer, ...]:
+        """Shared memory, and the registers of a thread."""
+        made, place = [], 0
+        for name, dtype, size in self.tile.shared(once=self.once):
+            made.append(Buffer(name, dtype, Index.of(size), "shared", place))
+            place += padded(size * dtype.bytes)
+        return (*made, *self.registers)
+
+    def block(self) -> tuple[Stmt, ...]:
+        """What a block does for its rows."""
+        start = () if self.once else (self.per_row("z", Store("highest", self.row_of("z"), const(LOWEST)),
+                                                   Store("total", self.row_of("z"), const(0.0))),)  # fmt: skip
+        tiles: tuple[Stmt, ...] = self.of_keys()
+        if not self.once:
+            tiles = (loop(axis("keys", self.key_tiles), "serial", *tiles),)
+        return (self.staged_queries(), *start, self.zeroed(), *tiles, self.stored(), Sync("block"))
+
+    def of_keys(self) -> tuple[Stmt, ...]:
+        """What a block does with a tile of keys."""
+        again = () if self.once else (Sync("block"),)
+        return (
+            self.staged(self.a.key, self.a.depth, self.tile.query_pitch),
+            Sync("block"),
+            self.scores(),
+            Sync("block"),
+            self.staged(self.a.value, self.a.columns, self.tile.value_pitch),
+            self.powers(),
+            Sync("block"),
+            self.weighted(),
+            *again,
+        )
+
+    # Shared memory ----------------------------------------------------------------------------------------------------
+
+    def staged_queries(self) -> Stmt:
+        """The queries of the block's rows go to shared memory."""
+        m = Matrix(
+            "queries", self.tile.rows, self.tile.query_pitch, self.a.rows, self.a.depth, self.first_row, self.tile.held
+        )
+        return staged("qs", m, self.a.query, self.places, THREADS)
+
+    def staged(self, x: Scalar, columns: tuple[Axis, ...], pitch: int) -> Stmt:
+        """Keys or values of a tile go to shared memory, zeros behind the last."""
+        m = Matrix("tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.held)
+        return staged("ks" if columns == self.a.depth else "vs", m, x, self.places, THREADS)
+
+    def row_of(self, name: str) -> Index:
+        """The row of the block that a thread has in a loop of `per_row`."""
+        return Index.of(axis(f"t{name}", self.tile.rows))
+
+    def per_row(self, name: str, *body: Stmt) -> Stmt:
+        """Something that is done once for each row."""
+        return loop(axis(f"t{name}", self.tile.rows), "thread", *body)
+
+    # Rows -------------------------------------------------------------------------------------------------------------
+
+    def score(self, row: Index, key: Index, dot: Scalar) -> tuple[Stmt, ...]:
+        """A score of a row and a key of the tiles: what is behind the last of either is hidden."""
+        r, k = self.first_row + row, self.first_key + key
+        digits = self.digits(r, self.a.rows) | self.digits(k, self.a.keys)
+        x = rebuild(self.a.score, lambda n: of("%d") if n == of(DOT) else None, lambda e: substitute(e, digits))
+        x = flat(x, self.places)
+        of_rows = (Guard(r, self.rows),) if ragged(self.rows, self.tile.rows) else ()
+        of_keys = (Guard(k, self.keys),) if ragged(self.keys, self.tile.keys) else ()
+        x = guarded(x, (*of_rows, *of_keys)) if of_rows or of_keys else x
+        behind = apply("less", FromIndex(k, I32), FromIndex(self.keys, I32))
+        x = apply("select", behind, x, const(LOWEST)) if of_keys else x
+        return Let("%d", dot), Store("scores", row * self.tile.score_pitch + key, x)
+
+    def powers(self) -> Stmt:
+        """Of each row of scores the largest one, their powers below it, and the sum of these."""
+        t = self.tile
+        teams = THREADS // t.team
+        each = min(ROWS_EACH, t.rows // teams)
+        team, turn, i, c = (
+            axis(*n) for n in (("w", teams), ("turn", t.rows // teams // each), ("ip", each), ("c", t.keys))
+        )
+        row = Index.of(team) + (Index.of(turn) * each + i) * teams
+        here, there = row * t.score_pitch + c, row * t.power_pitch + c
+        first = axis("first", 1)
+        highest: Scalar = of("%tile_high")
+        if not self.once:
+            highest = apply("max_or_second", highest, at("highest", row))
+        nothing = apply("equal", of("%high"), const(LOWEST))
+        power = apply("exp_or_zero", apply("sub", at("scores", here), of("%below")))
+        total: Scalar = of("%sum_of_tile")
+        kept: tuple[Stmt, ...] = (Store("total", row, total),)
+        before: tuple[Stmt, ...] = ()
+        if not self.once:
+            scale = apply("exp_or_zero", apply("sub", at("highest", row), of("%below")))
+            before = (Let("%scale", scale), Let("%total", plus(times(at("total", row), of("%scale")), total)))
+            before = (*before, Sync("warp"))
+            kept = (Store("highest", row, of("%high")), Store("scale", row, of("%scale")))
+            kept = (*kept, Store("total", row, of("%total")))
+        return loop(
+            team, "warp", loop(turn, "serial",
+            loop(i, "unroll",
+                 self.of_row("%tile_high", "peak", loop(
+                     c, "lane", Accumulate(("%tile_high",), "peak", (at("scores", here),)))),
+                 Let("%high", highest),
+                 Let("%below", apply("select", nothing, const(0.0), of("%high"))),
+                 self.of_row("%sum_of_tile", "sum", loop(
+                     c, "lane", Let("%power", power), Store(t.powers, there, of("%power")),
+                     Accumulate(("%sum_of_tile",), "sum", (of("%power"),)))),
+                 *before,
+                 loop(first, "lane", *kept))),
+        )  # fmt: skip
+
+    def of_row(self, name: str, combine: str, body: Stmt) -> Stmt:
+        """What the lanes at a row reduce together."""
+        return ReduceLoop((name,), combine, F32, (body,), scope="warp")
+
+    def hidden(self, row: Index, total: Scalar) -> Scalar | None:
+        """Whether a row's shares count as 0."""
+        x = self.a.hidden
+        if x is None or x == HIDES_NAN:
+            return apply("or", apply("isnan", total), apply("equal", total, const(0.0))) if x is not None else None
+        return flat(substitute_axes(x, self.digits(row, self.a.rows)), self.places)
+
+    def digits(self, e: Index, axes: tuple[Axis, ...]) -> dict[Axis, Index]:
+        """The values of axes for a number that they are the digits of."""
+        return dict(zip(axes, unflatten(e, tuple(a.extent for a in axes)), strict=True))
+
+    def result(self, row: Index, column: Index, value: Scalar) -> Store:
+        """An element of the result, and where it goes."""
+        digits = self.digits(row, self.a.rows) | self.digits(column, self.a.columns)
+        made = rebuild(self.a.finish, lambda n: value if n == of(SUM) else None, lambda e: substitute(e, digits))
+        place = self.places[self.a.nest.name]
+        return Store(
+            place.buffer, place.offset(tuple(substitute(e, digits) for e in self.a.nest.dims)), flat(made, self.places)
+        )
+
+    def value(self, sums: Scalar) -> Scalar:
+        """What a sum is in a row of `finished`."""
+        made = times(sums, of("%inverse"))
+        hidden = Load("%hidden", (), BOOL)
+        return apply("select", hidden, const(0.0), made) if self.a.hidden is not None else made
+
+    def finished(self, row: Index, *body: Stmt) -> tuple[Stmt, ...]:
+        """What is done for a row of the block once all of it is summed up."""
+        total, r = at("total", row), self.first_row + row
+        hidden = self.hidden(r, total)
+        body = (Let("%inverse", apply("reciprocal", total)), *body)
+        body = (Let("%hidden", hidden), *body) if hidden is not None else body
+        return (When((Guard(r, self.rows),), body),) if ragged(self.rows, self.tile.rows) else body
+
+    def kind(self, s: Store, v: Axis) -> LoopKind:
+        """Whether elements of a result are stored at once."""
+        n = v.extent.constant or 1
+        width = n * self.places[self.a.nest.name].dtype.bytes
+        side = coefficient(s.offset, v) == ONE and all(c % n == 0 for _, c in (s.offset - v).terms)
+        return "vector" if side and n > 1 and width <= ALIGNED else "unroll"

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Checks what `--target cuda` makes on the GPU of this machine: kernels, networks in onnxruntime-gpu, times. Without
+# network, unattended, in parts of at most ten minutes each; writes benchmarks/gpu/DATE.json.
+#
+#   scripts/gpu_check.sh [--emulated] [PART...]      parts: facts kernels models times sanitize (default: all of them)
+#
+# --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
+# interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks.
+# sanitize runs some kernels under compute-sanitizer, where that is installed.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+emulated=()
+if [[ ${1:-} == --emulated ]]; then
+    emulated=(--emulated)
+    shift
+fi
+parts=("$@")
+[[ ${#parts[@]} -gt 0 ]] || parts=(facts kernels models times sanitize)
+default=.venv/bin/python
+[[ -x $default ]] || default=python3
+python=${PYTHON:-$default}
+result=${RESULT:-benchmarks/gpu/$(date +%F)${emulated:+-emulated}.json}
+every=${EVERY:-1}
+failed=0
+for part in "${parts[@]}"; do
+    if [[ $part == sanitize ]]; then
+        if [[ -n ${emulated[*]} ]] || ! command -v compute-sanitizer >/dev/null; then
+            echo "sanitize skipped: no device, or no compute-sanitizer"
+            continue
+        fi
+        timeout 600 compute-sanitizer --error-exitcode 1 "$python" -m benchmarks.gpu.check "$result.sanitized" kernels \
+            --every $((16 * every)) || failed=1
+    else
+        timeout 600 "$python" -m benchmarks.gpu.check "$result" "$part" "${emulated[@]}" --every "$every" || failed=1
+    fi
+done
+echo "gpu_check: $result, $([[ $failed == 0 ]] && echo all right || echo FAILED)"
+exit $failed

@@ -1,0 +1,117 @@
+"""Attention as kernels for GPUs: one phase, right in any order of threads, and compiled without spills.
+
+What a kernel computes is compared with float64 references, interpreted and as host code.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from functools import cache
+
+import pytest
+
+from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel, all_statements
+from onnxfuse.ir.launch import Mma, Sync
+from onnxfuse.ir.verify import verify
+from onnxfuse.render.cuda import device_text
+from onnxfuse.target import gpus_of
+from tests.kernels.compiled import Case, alone, check, expected, fed, packed
+from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import compiler
+from tests.threads import emulator
+from tests.threads.attention_cases import CASES, TYPED
+from tests.threads.scheduled import scheduled
+
+DEVICES = gpus_of(("sm_80", "sm_90", "sm_100", "sm_120"))
+HALVES = ("float16", "bfloat16")
+HERE = [pytest.param(c, id=c.name, marks=[] if c in TYPED else [pytest.mark.slow]) for c in CASES]
+COMPILED = [
+    pytest.param(c, t, id=f"{c.name}-{t.name}", marks=[] if t.name == "sm_90" else [pytest.mark.slow])
+    for c in TYPED
+    for t in DEVICES
+]
+
+
+def kernel_of(case: Case) -> Kernel:
+    made = scheduled(case)
+    assert isinstance(made, Kernel), made
+    return made
+
+
+def name_of(case: Case) -> str:
+    return f"one_{case.name}"
+
+
+@cache
+def library(cases: tuple[Case, ...]) -> ctypes.CDLL:
+    """Kernels for the host, in one unit."""
+    with alone(CACHE / f"threads-{cases[0].name}.lock"):
+        return ctypes.CDLL(str(emulator.compiled({name_of(c): kernel_of(c) for c in cases})))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_attention_is_one_phase_and_right(case: Case) -> None:
+    kernel = kernel_of(case)
+    assert verify(kernel) == ()
+    assert len(kernel.phases) == 1
+    for number in range(len(case.sizes)):
+        wanted = expected(case, number)
+        for p, got in zip(kernel.outputs, interpret(kernel, fed(kernel, case, number), 1), strict=True):
+            check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("case", HERE)
+def test_its_text_computes_the_same_in_any_order_of_threads(case: Case) -> None:
+    kernel, unit = kernel_of(case), library(TYPED if case in TYPED else tuple(c for c in CASES if c not in TYPED))
+    for number in range(len(case.sizes)):
+        wanted = expected(case, number)
+        for seed in (1, 2):
+            made = emulator.run(kernel, name_of(case), fed(kernel, case, number), unit, seed)
+            for p, got in zip(kernel.outputs, made, strict=True):
+                check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
+
+
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+@pytest.mark.parametrize(("case", "target"), COMPILED)
+def test_nothing_is_spilled(case: Case, target: object) -> None:
+    row = next(t for t in DEVICES if t == target)
+    made = compiled(device_text(kernel_of(case), "attention"), row.flags)
+    for used in made.functions:
+        assert (used.spills, used.stack) == (0, 0)
+        assert used.registers * 128 * 4 <= 1 << 16
+
+
+@pytest.mark.parametrize("case", TYPED, ids=lambda case: case.name)
+def test_tensor_cores_multiply_where_they_have_the_type_and_the_sizes(case: Case) -> None:
+    multiplied = any(isinstance(s, Mma) for s in all_statements(kernel_of(case)))
+    assert multiplied == (case.name.endswith(HALVES) and not case.name.startswith("uneven"))
+
+
+def test_a_barrier_less_is_found() -> None:
+    """What one thread leaves in shared memory others read: each barrier of a block's rows is needed."""
+    kernel = kernel_of(next(c for c in TYPED if c.name == "deep_float32"))
+    barriers = [s for s in all_statements(kernel) if s == Sync("block")]
+    assert len(barriers) == 5
+    for number in range(len(barriers) - 1):  # the last is for blocks that go on to other rows
+        assert verify(without(kernel, number)) != (), number
+
+
+def without(kernel: Kernel, number: int) -> Kernel:
+    """A kernel that lacks one of its barriers of blocks."""
+    left = [number]
+
+    def body(statements: tuple) -> tuple:  # type: ignore[type-arg]  # of statements
+        made = []
+        for s in statements:
+            if s == Sync("block"):
+                left[0] -= 1
+                if left[0] == -1:
+                    continue
+            made.append(replace(s, body=body(s.body)) if hasattr(s, "body") else s)
+        return tuple(made)
+
+    return replace(kernel, phases=tuple(replace(p, body=body(p.body)) for p in kernel.phases))

@@ -1,0 +1,73 @@
+"""Products of few rows as kernels for GPUs: right in any order of threads, not spilled, and planned where they pay."""
+
+from __future__ import annotations
+
+import pytest
+
+from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.config import Options
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.verify import verify
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.legality import CUDA
+from onnxfuse.render.cuda import device_text
+from onnxfuse.target import MOST_ROWS, gpus_of
+from tests.kernels.compiled import Case, check, expected, fed
+from tests.kernels.pool_host import compiler
+from tests.rules.build import Build
+from tests.threads import emulator
+from tests.threads.product_cases import CASES
+from tests.threads.scheduled import scheduled
+
+
+def kernel_of(case: Case) -> Kernel:
+    made = scheduled(case)
+    assert isinstance(made, Kernel), made
+    return made
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_a_product_of_few_rows_is_one_phase_and_right(case: Case) -> None:
+    kernel = kernel_of(case)
+    assert verify(kernel) == ()
+    (phase,) = kernel.phases
+    assert any(b.name == "parts" for b in phase.locals)
+    (out,) = kernel.outputs
+    check(interpret(kernel, fed(kernel, case, 0), 1)[0], out.dtype, *expected(case, 0)[out.value])
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_its_text_computes_the_same_in_any_order_of_threads(case: Case) -> None:
+    kernel = kernel_of(case)
+    (out,) = kernel.outputs
+    for seed in (1, 2):
+        (got,) = emulator.run(kernel, case.name, fed(kernel, case, 0), None, seed)
+        check(got, out.dtype, *expected(case, 0)[out.value])
+
+
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+@pytest.mark.parametrize("target", gpus_of(("sm_80", "sm_90", "sm_120")), ids=lambda t: t.name)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_nothing_is_spilled(case: Case, target: object) -> None:
+    row = next(t for t in gpus_of(("sm_80", "sm_90", "sm_120")) if t == target)
+    made = compiled(device_text(kernel_of(case), "product"), row.flags)
+    assert all((used.spills, used.stack) == (0, 0) for used in made.functions)
+
+
+def layer(rows: int) -> Graph:
+    """Relu(x w + b) v, with constant weights."""
+    b = Build(17)
+    y = b.node("MatMul", b.input("x", rows, 64), b.constant([[0.5] * 128] * 64))
+    y = b.node("Relu", b.node("Add", y, b.constant([0.1] * 128)))
+    return b.graph(b.node("MatMul", y, b.constant([[0.25] * 64] * 128)))
+
+
+@pytest.mark.parametrize(("rows", "kernels"), [(1, 2), (MOST_ROWS, 2), (MOST_ROWS + 1, 0)])
+def test_products_of_many_rows_are_left_to_the_runtime(rows: int, kernels: int) -> None:
+    made = plan(layer(rows), ROWS, Options(strategy="anchors", min_group=1, target="cuda"), legality=CUDA)
+    multiplying = [[n.op for n in g.nodes if n.op == "MatMul"] for g in made.groups]
+    assert [ops for ops in multiplying if ops] == [["MatMul"]] * kernels
