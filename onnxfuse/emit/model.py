@@ -18,8 +18,8 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
-from onnxfuse.load.wire import Buffer, key_of, slim
 from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.wire import Buffer, key_of, slim
 
 _IR_WITH_FUNCTIONS = 8
 

@@ -19,7 +19,7 @@ from onnxfuse.ir.kernel import Param
 from onnxfuse.ir.layout import PLAIN, Layout
 from onnxfuse.load.source import Source
 from onnxfuse.load.tensors import Payloads
-from onnxfuse.load.wire import THRESHOLD, Buffer, key_of, make_stub
+from onnxfuse.runtime.wire import THRESHOLD, Buffer, key_of, make_stub
 
 _KEY = "weight:"
 # What is stored: a value as it is, or a constant (or the digest of its payload) as it was packed.

@@ -13,7 +13,7 @@ from onnxfuse.emit.model import Emitted
 from onnxfuse.emit.proto import tensors_in
 from onnxfuse.emit.staged import Staged
 from onnxfuse.errors import OutputError
-from onnxfuse.load.wire import Buffer, expand, key_of
+from onnxfuse.runtime.wire import Buffer, expand, key_of
 
 LARGE = 100_000_000  # bytes of weights from which on they lie beside the model
 _MOST = (1 << 31) - 1  # bytes of a message that protobuf reads

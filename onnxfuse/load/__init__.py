@@ -5,6 +5,6 @@ from __future__ import annotations
 from onnxfuse.load.model import load
 from onnxfuse.load.simplify import simplify_shapes
 from onnxfuse.load.source import Body, Source, everywhere
-from onnxfuse.load.wire import expand, key_of, make_stub
+from onnxfuse.runtime.wire import expand, key_of, make_stub
 
 __all__ = ["Body", "Source", "everywhere", "expand", "key_of", "load", "make_stub", "simplify_shapes"]

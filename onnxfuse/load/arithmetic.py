@@ -9,7 +9,7 @@ do: rounding matters nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 import numpy as np
@@ -269,7 +269,7 @@ class Prover:
         """a == b, or Undecided."""
         if a == b:
             return True
-        if self.nonnegative(a - b - 1) or self.nonnegative(b - a - 1):
+        if self.nonnegative(a - b - 1) or self.nonnegative(b - a - 1) or _never_zero(a - b):
             return False
         raise Undecided
 
@@ -278,6 +278,14 @@ class Prover:
         if not isinstance(e, Index):
             return bool(_number(e))
         return not self.equal(e, ZERO)
+
+
+def _never_zero(e: Index) -> bool:
+    """Whether a number divides every part of e that hangs on symbols, and not the rest: 512*T is never 1."""
+    parts = dict(e.terms)
+    rest = parts.pop((), 0)
+    common = gcd(*parts.values())
+    return common != 0 and rest % common != 0
 
 
 def _nonnegative(e: Index) -> bool:

@@ -47,6 +47,8 @@ def load(source: str | os.PathLike[str] | bytes, options: Options) -> Graph:
     if proto.functions and not already_fused:
         proto = _inline(proto, warnings)
     defined_once(proto)
+    if options.constant_initializers:
+        _take_as_constants(proto.graph)
     spelled = {} if already_fused else respelled(proto)
     make = partial(_graph, file, options, spelled, tuple(warnings), already_fused=already_fused)
     with inference.watched(options.time_budget) as losses:
@@ -78,7 +80,8 @@ def _graph(
     if parts.overridable:
         warnings.append(
             f"{len(parts.overridable)} initializers are inputs too ({parts.overridable[0]}, ...): "
-            "callers may change their values, so nothing is computed from them ahead of time"
+            "callers may change their values, so nothing is computed from them ahead of time "
+            "(unless --constant-initializers says that none does)"
         )
     handle = Source(
         proto=proto,
@@ -108,6 +111,14 @@ def _inline(proto: onnx.ModelProto, warnings: list[str]) -> onnx.ModelProto:
     if left:
         warnings.append(f"{len(left)} functions of the model stay calls ({left[0].domain}::{left[0].name}, ...)")
     return proto if done is None else done
+
+
+def _take_as_constants(graph: onnx.GraphProto) -> None:
+    """Strikes initializers from the inputs of a graph."""
+    stored = {t.name for t in graph.initializer}
+    inputs = [v for v in graph.input if v.name not in stored]
+    del graph.input[:]
+    graph.input.extend(inputs)
 
 
 def _as_loaded(options: Options, spelled: Mapping[str, str]) -> Options:

@@ -15,8 +15,8 @@ from google.protobuf.message import DecodeError  # type: ignore[import-untyped] 
 
 from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.load.tensors import mapped
-from onnxfuse.load.wire import Malformed, slim
 from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.wire import Malformed, slim
 
 # What people hand over by mistake, by the bytes that it begins with.
 _NOT_ONNX: tuple[tuple[bytes, str, str], ...] = (

@@ -10,7 +10,7 @@ import onnx
 
 from onnxfuse.ir.graph import Constant, Graph
 from onnxfuse.ir.index import Index
-from onnxfuse.load.wire import slice_of
+from onnxfuse.runtime.wire import slice_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -19,7 +19,7 @@ from onnx import numpy_helper
 from onnxfuse.errors import ModelError
 from onnxfuse.ir.dtype import DType, dtype_of
 from onnxfuse.ir.graph import Constant
-from onnxfuse.load.wire import key_of, slice_of
+from onnxfuse.runtime.wire import key_of, slice_of
 
 Array = np.ndarray[Any, Any]
 _DAMAGED = "the file is damaged; export or download it again"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import ChainMap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
 from onnxfuse.rewrite.folding import folded
 from onnxfuse.rewrite.measure import Measure, cost
-from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Work, integers, type_of
+from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Origin, Work, integers, moves, type_of
 
 Attributes = Mapping[str, Attribute]
 MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Identity", "Cast"})
@@ -164,6 +164,10 @@ class Draft:
         self.becomes[old] = constant
         return self
 
+    def moves(self, node: Node) -> bool:
+        """Whether a new node only moves elements."""
+        return moves(self.meanings.get(node.outputs[0], ()))
+
     # Deciding ---------------------------------------------------------------------------------------------------------
 
     def dead(self) -> list[int]:
@@ -255,6 +259,43 @@ class Draft:
         self.types[old] = self.work.types.get(old)
 
 
+# What new nodes stand for ---------------------------------------------------------------------------------------------
+
+
+def origins(work: Work, draft: Draft, dead: Sequence[int]) -> list[Origin]:
+    """For each new node what it stands for, so that no kernel claims nodes whose work another one does.
+
+    A dead node is continued by new ones of its operator: one by one in their order where there are as many of both. A
+    dead node without such goes to new nodes of its sort (that compute, or that only move elements) which continue none,
+    else to those that read a constant made for them, else to all that compute. New nodes that continue none and get
+    none, such as the slices of a joined product, stand for no node of the model.
+    """
+    new = draft.nodes
+    found: list[list[Origin]] = [[] for _ in new]
+    rest: list[int] = []
+    for at in dead:
+        node = work.nodes[at]
+        mine = [k for k, n in enumerate(new) if n.key == node.key]
+        like = [k for k in dead if work.nodes[k].key == node.key]
+        takers = mine if len(mine) != len(like) else [mine[like.index(at)]]
+        _give(found, takers, work.origin(at))
+        if not takers:
+            rest.append(at)
+    free = {k for k, parts in enumerate(found) if not parts}
+    computing = [k for k, n in enumerate(new) if not draft.moves(n)]
+    fresh = [k for k in computing if draft.constants.keys() & set(new[k].reads)]
+    for at in rest:
+        moves = work.moves(at)
+        alike = [k for k in sorted(free) if (k not in computing) == moves]
+        _give(found, alike or fresh or computing or range(len(new)), work.origin(at))
+    return [tuple(parts) for parts in found]
+
+
+def _give(found: list[list[Origin]], takers: Iterable[int], origin: Origin) -> None:
+    for k in takers:
+        found[k].append(origin)
+
+
 def _renamed(node: Node, names: Mapping[str, str]) -> Node:
     inputs = tuple(names.get(i, i) for i in node.inputs)
     return replace(node, inputs=inputs, outputs=tuple(names.get(o, o) for o in node.outputs))
@@ -275,4 +316,4 @@ def ordinary(op: str, operands: Sequence[Constant], result: Constant) -> None:
         raise Miss("the folded constant underflows")
 
 
-__all__ = ["MOVES", "Draft", "ordinary"]
+__all__ = ["MOVES", "Draft", "ordinary", "origins"]

@@ -29,7 +29,7 @@ from onnxfuse.rewrite import (
     spectrum,
 )
 from onnxfuse.rewrite.algebra import RULES
-from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.draft import Draft, origins
 from onnxfuse.rewrite.idioms import idiom_of, may_belong
 from onnxfuse.rewrite.measure import Measure
 from onnxfuse.rewrite.steps import Step
@@ -247,7 +247,7 @@ def _best(
 def commit(work: Work, draft: Draft) -> list[int]:
     """Carry a settled draft out; the nodes around it that see something new."""
     dead, root = draft.dead(), work.nodes[draft.root]
-    origin = tuple(work.origin(at) for at in dead)
+    stands_for = origins(work, draft, dead)
     first = tuple(_label(work.nodes[at]) for at in dead[:1])
     freed = [v for at in dead for v in work.remove(at).reads]
     touched: list[int] = []
@@ -257,7 +257,7 @@ def commit(work: Work, draft: Draft) -> list[int]:
     for name, constant in (*draft.constants.items(), *draft.becomes.items()):
         work.set_constant(name, constant)
         touched.extend(work.users.get(name, ()))
-    for node in draft.nodes:
+    for node, origin in zip(draft.nodes, stands_for, strict=True):
         # what makes the root's value takes its name, the nodes before it derived ones
         name = root.name if set(node.outputs) & set(root.outputs) else work.unused_name(f"{_label(root)}/{node.op}")
         made = Node(node.op, node.inputs, node.outputs, node.attrs, name, node.domain, origin=first)

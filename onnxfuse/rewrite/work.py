@@ -15,6 +15,7 @@ import numpy as np
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType, sorted_nodes
 from onnxfuse.ir.index import Index
+from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
 
@@ -96,6 +97,13 @@ class Work:
             raise Miss(found.reason)
         return found
 
+    def moves(self, at: int) -> bool:
+        """Whether a node only moves elements."""
+        try:
+            return moves(self.definitions(at))
+        except Miss:
+            return False
+
     def number(self, value: str) -> float | None:
         """The number that all elements of a constant are; None when they differ, or nobody looked."""
         if value not in self._numbers:
@@ -118,7 +126,7 @@ class Work:
     def origin(self, at: int) -> Origin:
         """Names of the loaded model's nodes that a node stands for, or what they are made of."""
         node = self.nodes[at]
-        return self.origins.get(at) or node.origin or (node.name,)
+        return self.origins.get(at, node.origin or (node.name,))
 
     def add(self, node: Node, place: tuple[int, int] | None = None, beside: int = 0) -> int:
         """Put a node at a place, or right behind the node `beside`."""
@@ -254,6 +262,11 @@ def names_of(origin: Origin) -> tuple[str, ...]:
         else:
             stack.extend(reversed(part))
     return tuple(name for name in found if name)
+
+
+def moves(meaning: Definitions) -> bool:
+    """Whether all that is defined are elements of something else, as they are."""
+    return bool(meaning) and all(isinstance(d.value, Load) for d in meaning)
 
 
 def content(constant: Constant) -> bytes | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import mmap
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,7 +23,7 @@ from onnx import (
 )
 
 from onnxfuse.errors import ModelError, UsageError
-from onnxfuse.runtime import inference
+from onnxfuse.runtime import inference, wire
 from onnxfuse.runtime.graphs import bounded, graphs
 
 _SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
@@ -81,9 +81,22 @@ def load_proto(path: Path) -> ModelProto:
     The file is mapped: its weights are in memory once, not twice. A model that is too large with its functions written
     out is refused before anything writes them out.
     """
+    return _read(path, ModelProto.FromString)
+
+
+def skeleton(path: Path) -> ModelProto:
+    """The model without the values of its weights, which shape inference treats as external data.
+
+    They are not even read. Raises as `load_proto` does.
+    """
+    return _read(path, _without_weights)
+
+
+def _read(path: Path, parsed: Callable[[memoryview], ModelProto]) -> ModelProto:
     try:
         with path.open("rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as mapped:
-            model: ModelProto = ModelProto.FromString(memoryview(mapped))
+            with memoryview(mapped) as view:
+                model = parsed(view)
             if not model.HasField("graph"):
                 raise ValueError
     except OSError as problem:
@@ -94,17 +107,16 @@ def load_proto(path: Path) -> ModelProto:
     return model
 
 
-def skeleton(path: Path) -> ModelProto:
-    """The model without the values of its weights, which shape inference treats as external data."""
-    model = load_proto(path)
+def _without_weights(view: memoryview) -> ModelProto:
+    model: ModelProto = ModelProto.FromString(wire.slim(view))
     for tensor in model.graph.initializer:
         if math.prod(tensor.dims) > _SMALL:
             bare = TensorProto(name=tensor.name, dims=tensor.dims, data_type=tensor.data_type)
             bare.data_location = TensorProto.EXTERNAL
             tensor.CopyFrom(bare)
-    copy = ModelProto()
-    copy.CopyFrom(model)  # what was dropped is freed with the first message only
-    return copy
+    whole = wire.expand(model.SerializeToString(), lambda key: wire.slice_of(key, view))
+    found: ModelProto = ModelProto.FromString(b"".join(map(bytes, whole)))
+    return found
 
 
 def uses(bare: ModelProto) -> dict[str, Use]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -26,6 +27,7 @@ Extent: TypeAlias = int | str  # a number, or a symbol such as "batch" or "past 
 
 _FOREIGN: dict[int, Any] = {TensorProto.BFLOAT16: ml_dtypes.bfloat16, TensorProto.FLOAT8E4M3FN: ml_dtypes.float8_e4m3fn}
 _MOST_ELEMENTS = 1 << 27  # of one random input
+_MOST_SUMMED = 6  # symbols among which one is sought that is the sum of two others
 _PRIMES = ((2, 5, 7, 11, 13, 17, 19, 23, 29, 31), (3, 37, 41, 43, 47, 53, 59, 61, 67, 71))
 
 
@@ -138,6 +140,21 @@ def decided(inputs: Sequence[Input], number: int) -> tuple[Input, ...]:
         return replace(each, values=(ways[number % len(ways)],)) if each.role == "choice" else each
 
     return tuple(map(one, inputs))
+
+
+def with_sums(inputs: Sequence[Input], fixed: Collection[str]) -> Iterator[tuple[Input, ...]]:
+    """The inputs with one symbol written as the sum of two others, in every way: a cache and what is new are a whole.
+
+    Symbols that are `fixed` stay, those of first axes, which count the inputs of a batch, and those whose names no sum
+    can be written of.
+    """
+    extents = dict.fromkeys(extent for each in inputs for extent in each.shape[1:] if isinstance(extent, str))
+    settled = {*fixed, *(each.shape[0] for each in inputs if each.shape)}
+    free = [each for each in extents if each.isidentifier() and each not in settled][:_MOST_SUMMED]
+    for whole in free:
+        for one, other in itertools.combinations([each for each in free if each != whole], 2):
+            both = f"{one} + {other}"
+            yield tuple(replace(i, shape=tuple(both if e == whole else e for e in i.shape)) for i in inputs)
 
 
 def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:

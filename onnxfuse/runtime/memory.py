@@ -6,13 +6,17 @@ Clean pages of mapped files are not counted: the system takes them back when it 
 from __future__ import annotations
 
 import ctypes
+import math
 import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
 _EVERY = 0.004  # seconds between looks at what is watched
@@ -55,16 +59,18 @@ class Load:
     way: str
     seconds: float
     peak_bytes: int  # above what the process held before
+    run_seconds: float = 0.0  # the least that a run took, beside whatever else the machine did
 
 
 class Watch:
     """Measures, as a context, what loading a model and running it once costs this process.
 
-    `opened` says that it is loaded. Whatever is to be watched must let other threads run, as the runtime does.
+    `opened` says that it is loaded, `timed` is for runs. Whatever is to be watched must let other threads run, as the
+    runtime does.
     """
 
     def __init__(self) -> None:
-        self.seconds, self.peak = 0.0, 0
+        self.seconds, self.peak, self.least = 0.0, 0, math.inf
         self._end = threading.Event()
         self._thread = threading.Thread(target=self._sample, daemon=True, name="onnxfuse-watch")
 
@@ -85,9 +91,16 @@ class Watch:
         self.seconds = time.monotonic() - self._begin
         self._look()
 
+    def timed(self, run: Callable[[], T]) -> T:
+        """What a run gives."""
+        begin = time.monotonic()
+        found = run()
+        self.least = min(self.least, time.monotonic() - begin)
+        return found
+
     def load(self, way: str) -> Load:
-        """What was measured of one way."""
-        return Load(way, round(self.seconds, 4), self.peak)
+        """What was measured of one way, of at least one run."""
+        return Load(way, round(self.seconds, 4), self.peak, round(self.least, 5))
 
     def _sample(self) -> None:
         while not self._end.wait(_EVERY):

@@ -1,6 +1,6 @@
 """Runs a command or a Python child within limits of time and memory, and leaves none of its processes behind.
 
-The only file that starts processes. Each command leads a process group of its own, which is killed as a whole; should
+The only file that starts programs. Each command leads a process group of its own, which is killed as a whole; should
 this process be killed itself, a guard that waits for that kills the group.
 
 Memory is sampled, not limited by the kernel: RLIMIT_AS counts mapped weights, RLIMIT_RSS does nothing on Linux, and
@@ -11,6 +11,7 @@ pages of the command and all its descendants, without clean file pages. A spike 
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -24,11 +25,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Protocol
 
 from onnxfuse import errors
-from onnxfuse.runtime import memory
+from onnxfuse.runtime import forks, memory
 
 _FIRST_SAMPLE, _LAST_SAMPLE = (
     0.002,
@@ -65,32 +67,69 @@ def run(
     An exit code other than 0 and a command that does not exist are values; setting `stop` ends it with code -9.
     Raises BudgetError when a limit is exceeded. However this function is left, the whole process group is dead.
     """
-    start = time.monotonic()
+    start = partial(_program, command, {**os.environ, **(env or {})}, cwd)
+    limits = _Limits(f"{stage}: {Path(command[0]).name}", time_limit, memory_limit, stop or threading.Event())
+    return _finished(start, stdin, limits, command[0])
+
+
+class Child(Protocol):
+    """A process that leads a group, and is reaped by `wait` alone."""
+
+    pid: int
+    returncode: int | None
+
+    def ended(self) -> bool:
+        """Whether it has; its number is its own until it is reaped."""
+
+    def wait(self) -> int:
+        """Its exit status, minus the signal that ended it."""
+
+
+class _Program(subprocess.Popen[bytes]):
+    """A command."""
+
+    def ended(self) -> bool:
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _program(
+    command: Sequence[str], env: Mapping[str, str], cwd: Path | None, given: IO[bytes], out: IO[bytes], err: IO[bytes]
+) -> Child:
+    return _Program(list(command), stdin=given, stdout=out, stderr=err, cwd=cwd, env=env, start_new_session=True)
+
+
+_Start = Callable[[IO[bytes], IO[bytes], IO[bytes]], Child]  # with files that are its input and its two outputs
+
+
+@dataclass(frozen=True, slots=True)
+class _Limits:
+    """Of a child of this name: seconds and bytes, and what ends it early."""
+
+    name: str
+    seconds: float | None
+    bytes: int | None
+    stop: threading.Event
+
+
+def _finished(start: _Start, stdin: str, limits: _Limits, what: str) -> Finished:
+    """Start a child and see it to its end; `what` names it where it cannot be started."""
+    begin = time.monotonic()
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin.encode())
         given.seek(0)
         try:
-            child = subprocess.Popen(
-                list(command),
-                stdin=given,
-                stdout=out,
-                stderr=err,
-                cwd=cwd,
-                env={**os.environ, **env} if env else None,
-                start_new_session=True,
-            )
+            child = start(given, out, err)
         except OSError as problem:
-            return Finished(127, "", f"{command[0]}: {problem.strerror or problem}", time.monotonic() - start, 0)
+            return Finished(127, "", f"{what}: {problem.strerror or problem}", time.monotonic() - begin, 0)
         try:
-            name = f"{stage}: {Path(command[0]).name}"
             with _guarded(child.pid):
-                peak = _watch(child.pid, name, start, time_limit, memory_limit, stop or threading.Event())
+                peak = _watch(child, begin, limits)
         finally:
             # Before `child` is reaped its number cannot have been given to another group.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-        return Finished(child.returncode, _text(out), _text(err), time.monotonic() - start, peak)
+            code = child.wait()
+        return Finished(code, _text(out), _text(err), time.monotonic() - begin, peak)
 
 
 @contextlib.contextmanager
@@ -110,18 +149,16 @@ def _guarded(group: int) -> Iterator[None]:
         guard.communicate(b"\n")
 
 
-def _watch(
-    pid: int, name: str, start: float, time_limit: float | None, memory_limit: int | None, stop: threading.Event
-) -> int:
-    """Return the peak memory of `pid` in bytes once it has ended (unreaped) or `stop` is set; raise at a limit."""
+def _watch(child: Child, begin: float, limits: _Limits) -> int:
+    """The peak memory of a child in bytes once it has ended (unreaped) or is to stop. Raises BudgetError at a limit."""
     peak, pause = 0, _FIRST_SAMPLE
-    while os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-        peak = max(peak, memory.held_by_tree(pid))
-        _fits(name, peak, memory_limit)
-        left = float("inf") if time_limit is None else time_limit - (time.monotonic() - start)
+    while not child.ended():
+        peak = max(peak, memory.held_by_tree(child.pid))
+        _fits(limits.name, peak, limits.bytes)
+        left = float("inf") if limits.seconds is None else limits.seconds - (time.monotonic() - begin)
         if left <= 0:
-            raise _too_long(name, time_limit or 0)
-        if stop.wait(min(pause, left)):
+            raise _too_long(limits.name, limits.seconds or 0)
+        if limits.stop.wait(min(pause, left)):
             break
         pause = min(2 * pause, _LAST_SAMPLE)
     return peak
@@ -238,19 +275,25 @@ def python_child(
 ) -> Any:
     """What `module`, run as a program of its own that calls `serve`, answers to `payload`; both are JSON values.
 
-    The child imports the same onnxfuse as this process, and nothing from the current folder. An onnxfuse error of the
+    The child imports the same onnxfuse as this process, and nothing from the current folder; where it can be, it is
+    forked from a process that has imported its module (`fork_server`). An onnxfuse error of the
     child is raised here as it was there; setting `stop` kills it. Raises DeviceError when it dies of a signal,
     OnnxFuseError when it ends without an answer (both with its stderr as a note), BudgetError as `run` does.
     """
-    done = run(
-        (sys.executable, "-P", "-m", module),
-        stage=stage,
-        stdin=json.dumps(payload),
-        env={**_import_path(), **(env or {})},
-        time_limit=time_limit,
-        memory_limit=memory_limit,
-        stop=stop,
-    )
+    variables = {**os.environ, **_import_path(), **(env or {})}
+
+    def started(given: IO[bytes], out: IO[bytes], err: IO[bytes]) -> Child:
+        forked = _FORKS.child(module, variables, (given.fileno(), out.fileno(), err.fileno()))
+        if forked is not None:
+            return forked
+        for file in (given, out, err):  # a fork that was ended at once may have used them
+            file.seek(0)
+        for file in (out, err):
+            file.truncate()
+        return _program(_python(module), variables, None, given, out, err)
+
+    limits = _Limits(f"{stage}: {Path(sys.executable).name}", time_limit, memory_limit, stop or threading.Event())
+    done = _finished(started, json.dumps(payload), limits, sys.executable)
     try:
         answer: dict[str, Any] = json.loads(done.out.splitlines()[-1])
         if "answer" in answer:
@@ -259,6 +302,23 @@ def python_child(
     except (ValueError, TypeError, KeyError, IndexError):
         raise _no_answer(stage, module, done) from None
     raise _error_class(error["kind"])(error["message"], hint=error["hint"])
+
+
+def _python(module: str, *arguments: str) -> tuple[str, ...]:
+    """The command that runs a module as a program; it imports nothing from the current folder."""
+    return (sys.executable, "-P", "-m", module, *arguments)
+
+
+def _fork_server(number: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start the server whose socket has this number, in this environment."""
+    command, quiet = _python(_SERVER, str(number)), subprocess.DEVNULL
+    given: dict[str, Any] = {"env": variables, "pass_fds": (number,), "start_new_session": True}
+    return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, **given)
+
+
+_SERVER = "onnxfuse.runtime.fork_server"
+_FORKS = forks.Forks(_fork_server)
+atexit.register(_FORKS.end)
 
 
 def _import_path() -> dict[str, str]:

@@ -17,6 +17,8 @@ from onnxfuse.verify import culprits, nodes, trial
 from onnxfuse.verify.original import Original, loads, original
 from onnxfuse.verify.ways import Note, Way, compared, facts_of, loaded, ways
 
+_LONG = 0.05  # seconds of a run
+
 
 def main(request: dict[str, Any]) -> Any:
     """Answer one request of `verify.py`: `do` names the function, the rest are its arguments."""
@@ -56,7 +58,7 @@ def measure(
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
     """
     bare = feed_limits.skeleton(Path(a))
-    feed_limits.load_proto(Path(b))  # raises where it is no model
+    feed_limits.skeleton(Path(b))  # raises where it is no model
     note("the original, no optimizations")
     try:
         first = kept(reference) if reference is not None else _of(a, bare, custom, inputs, seed, dims, rounding)
@@ -109,12 +111,17 @@ def _of(
 def _runs(
     note: Note, b: str, each_way: Iterator[Way], custom: Sequence[str], first: Original, costs: list[Load]
 ) -> Iterator[dict[str, Any]]:
-    """What became of the model under test, way by way; what loading it takes is added to `costs`."""
+    """What became of the model under test, way by way; what loading it takes is added to `costs`.
+
+    Where runs take long, function bodies as they are run on one set: with all optimizations they do on all of them.
+    """
+    long = first.load is not None and first.load.run_seconds > _LONG
     for way in each_way:
-        found = compared(note, b, way, custom, first)
+        reference = first.alone() if long and not way.libraries and not way.optimize else first
+        found = compared(note, b, way, custom, reference)
         note("the original, in float64, if need be")
         costs += [found.load] if found.load is not None else []
-        yield facts_of(way, found, first)
+        yield facts_of(way, found, reference)
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,8 +20,8 @@ from onnxfuse.runtime.memory import Load, Watch
 from onnxfuse.verify import compare, trial, truth
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.trial import Values
+from onnxfuse.verify.verdicts import ORIGINAL
 
-ORIGINAL = "original"  # the way of its `load`
 BOUND = "a bound by types and depth"  # the evaluator where there is none
 SHAKE = 1e-6  # of themselves, how far weights and inputs of quantized models are moved
 _SHAKEN = 64  # elements of the smallest weight that is moved: smaller ones are scales
@@ -53,6 +54,7 @@ class Original:
     moved: list[float] = field(default_factory=list)  # by output: inputs moved by `rounding`
     shaken: list[float] = field(default_factory=list)  # by output, of a model of codes: weights and inputs moved
     known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # what float64 said, by set
+    unknown: DeviceError | None = None  # why it says nothing
     load: Load | None = None  # what it takes to load it, with all optimizations
 
     @property
@@ -71,19 +73,24 @@ class Original:
         least, exact = floor(self.bare), self.exact
         return [[compare.limit([own], least, exact[o]) for o, own in enumerate(row)] for row in self.own]
 
+    def alone(self) -> Original:
+        """The same of the first set of inputs alone."""
+        one = {name: getattr(self, name)[:1] for name in ("sets", "expected", "optimized", "own")}
+        return replace(self, **one, known={at: said for at, said in self.known.items() if at == 0})
+
     def nearest(self, found: Results) -> tuple[list[compare.Distance], list[float]]:
         """By output the distance from the original, and the original's own, on the set nearest its limit or over it.
 
         Sets on which the original does not reproduce an output say nothing of it, unless there are no others.
         """
-        rows = [self._row(o, found) for o in range(len(self.names))]
+        limits = self.limits
+        rows = [self._row(o, found, [each[o] for each in limits]) for o in range(len(self.names))]
         return [each for each, _ in rows], [own for _, own in rows]
 
-    def _row(self, output: int, found: Results) -> tuple[compare.Distance, float]:
+    def _row(self, output: int, found: Results, limits: Sequence[float]) -> tuple[compare.Distance, float]:
         pairs = zip(self.expected, found, strict=True)
         column = [replace(compare.distance(x[output], y[output]), at=at) for at, (x, y) in enumerate(pairs)]
         steady = [d for d in column if self.own[d.at][output] <= compare.STEADY or d.reason]
-        limits = [row[output] for row in self.limits]
         each = max(steady or column, key=lambda d: (compare.excess(d.error, limits[d.at]), d.error))
         return each, self.own[each.at][output]
 
@@ -103,25 +110,44 @@ class Original:
             [compare.distance(x, y) for x, y in zip(a, b, strict=True)]
             for a, b in zip(self.expected, found, strict=True)
         ]
-        over = [i for i, row in enumerate(rows) if any(d.error > m for d, m in zip(row, self.limits[i], strict=True))]
+        allowed = self._allowed()
+        over = [i for i, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[i], strict=True))]
         finite = all(np.isfinite(d.error) for i in over for d in rows[i])
-        if not over or not finite or self.coded or self.rounding:
+        if not over or not finite or self.rounding:
             return None
         try:
             each = [self._of_set(i, found[i]) for i in over]
         except DeviceError:
+            if self.coded:
+                return None
             bound = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.bare))
             errors = [max(rows[i][o].error for i in over) for o in range(len(self.names))]
             return Opinion(BOUND, errors, [bound] * len(self.names))
-        least = [min(self.limits[i][o] for i in over) for o in range(len(self.names))]
+        least = [min(allowed[i][o] for i in over) for o in range(len(self.names))]
         others = len(over) < len(self.sets)
         worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(least)]
         return Opinion(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
+    def _allowed(self) -> list[list[float]]:
+        """`limits`, or where steps of codes drive a model farther, what that allows without asking float64."""
+        if not self.coded:
+            return self.limits
+        least = floor(self.bare)
+        return [
+            [compare.coded_limit([own, far], least) for own, far in zip(row, self.shaken, strict=True)]
+            for row in self.own
+        ]
+
     def _of_set(self, at: int, found: list[compare.Array]) -> tuple[str, list[tuple[float, float]]]:
         """The evaluator, and by output the errors to float64 of what was found and of the original."""
+        if self.unknown is not None:
+            raise self.unknown
         if at not in self.known:
-            name, rows = truth.truth(onnx.load(self.path), [self.sets[at]], self.names)
+            try:
+                name, rows = truth.truth(onnx.load(self.path), [self.sets[at]], self.names)
+            except DeviceError as problem:
+                self.unknown = problem
+                raise
             self.known[at] = (name, rows[0])
         name, true = self.known[at]
         runs = [self.expected[at], *self.optimized[at : at + 1]]
@@ -157,9 +183,9 @@ def _measure(o: Original) -> None:
         with Watch() as watch:
             session = _opened(o.path, o.custom)
             watch.opened()
-            found = [engine.run(session, o.sets[0])]
+            found = [watch.timed(partial(engine.run, session, o.sets[0]))]
+        found += [watch.timed(partial(engine.run, session, each)) for each in (*o.sets[1:], *nudged, *far)]
         o.load = watch.load(ORIGINAL)
-        found += [engine.run(session, each) for each in (*o.sets[1:], *nudged, *far)]
     except DeviceError:  # the reference ran: what is left is the floor
         o.own, o.moved = [[0.0] * count for _ in o.sets], [0.0] * count
         return

@@ -155,6 +155,9 @@ def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
         unclear = unclear or found
     if unclear is not None and not runner.empty(unclear.results):
         return unclear
+    summed = _with_sums(runner, wanted, {**wish.dims, **fixed})
+    if summed is not None:
+        return summed
     fitting = fitting_sizes(wish.bare, wanted, {**fixed, **wish.dims})
     sought = (_sought(runner, wanted, fixed | fitting) if fitting else None) or _sought(runner, wanted, fixed)
     if sought is not None:
@@ -176,6 +179,19 @@ def _by_recipe(runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Rec
         if seconds > LONG_RUN:
             break
     return found
+
+
+def _with_sums(runner: _Runner, wanted: Sequence[feeds.Input], dims: Mapping[str, int]) -> Sets | None:
+    """Sets for inputs of which one size is the sum of two others, as that of a mask over a cache and new words."""
+    recipe = feeds.RECIPES[0]
+    for summed in feeds.with_sums(wanted, dims):
+        try:
+            found = _by_recipe(runner, summed, recipe, dims)
+        except DeviceError:
+            continue
+        if runner.tells(found.results):
+            return _with_more(runner, summed, found, recipe)
+    return None
 
 
 # ---- other sizes ----

@@ -9,6 +9,7 @@ from typing import Any
 from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import compare
 
+ORIGINAL = "original"  # the way in which it is loaded
 WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
 
 

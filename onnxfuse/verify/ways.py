@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 from onnxruntime import InferenceSession
@@ -63,8 +64,9 @@ def compared(
             if len(own) != len(first.names):
                 raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(first.names)}")
             matched = first.names if set(own) == set(first.names) else own
-            found = [_ran(note, way, session, first.sets[0], matched, first.seed)]
-        found += [_ran(note, way, session, each, matched, first.seed) for each in first.sets[1:]]
+            runs = [partial(_ran, note, way, session, each, matched, first.seed) for each in first.sets]
+            found = [watch.timed(runs[0])]
+        found += [watch.timed(run) for run in runs[1:]]
     except OnnxFuseError as problem:
         return Found(problem.message)
     return Found("", found, watch.load(way.name.partition(",")[0]) if way.optimize else None)

@@ -12,7 +12,7 @@ from onnxfuse.emit import Staged, write
 from onnxfuse.load.model import OLDEST
 from onnxfuse.ops.rows import ROWS
 from tests.emit import plans
-from tests.kernels.operator_cases import chosen
+from tests.kernels.cases.operator import chosen
 from tests.ops.case import Case, feeds, model, ours, runtime_says
 from tests.ops.test_rows import CASES
 

@@ -32,12 +32,12 @@ SLACK = 4.0  # sums that a rewrite takes in another order or form
 LAST = CACHE / "fuzz"  # where the model that is being tried lies, for when it ends this process
 
 
-def in_one_unit(sources: tuple[Source, ...], *others: Any) -> Library:
+def in_one_unit(sources: tuple[Source, ...], *others: Any, **more: Any) -> Library:
     """A library whose kernels are compiled together, which is much quicker."""
     kernels = [s for s in sources if not s.symbol.startswith("tiles")]
     tiles = [s for s in sources if s.symbol.startswith("tiles")]
     together = Source("kernels", "\n".join(own_names(s.text, s.symbol) for s in kernels), kernels[0].flags)
-    return build_library((together, *tiles), *others)
+    return build_library((together, *tiles), *others, **more)
 
 
 def tried(made: Made, folder: Path, **changes: Any) -> None:

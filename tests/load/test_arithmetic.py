@@ -192,6 +192,16 @@ def test_proofs_use_facts():
         Prover().equal(n, Index.of(1))
 
 
+def test_no_multiple_of_a_number_is_what_it_does_not_divide():
+    """An image of 512 * T samples has never one of them, whatever T is."""
+    t, u = Index.of(Symbol("t")), Index.of(Symbol("u"))
+    assert Prover().equal(512 * t, Index.of(1)) is False
+    assert Prover().equal(6 * t + 3, 4 * u) is False
+    for one, other in ((512 * t, Index.of(512)), (6 * t + 3, 9 * u), (t, Index.of(1))):
+        with pytest.raises(Undecided):
+            Prover().equal(one, other)
+
+
 def test_overridable_integers_are_not_known():
     model = parse("g (float[6] x, int64[2] t) => (float[a, b] y) <int64[2] t = {2, 3}> { y = Reshape(x, t) }")
     model.graph.input.add(name="t").type.CopyFrom(helper.make_tensor_type_proto(TensorProto.INT64, [2]))

@@ -67,6 +67,27 @@ def test_a_branch_that_is_known_to_run_replaces_its_if(extent: int) -> None:
     assert np.array_equal(*runs)
 
 
+def test_an_extent_that_no_size_makes_one_decides() -> None:
+    """What is squeezed "if it has one element" is a multiple of 512 long."""
+    model = onnx.parser.parse_model(
+        HEAD
+        + """squeezed (float[1, T] x) => (float[P, Q] y)
+        <int64[1] one = {1}, int64[1] at = {1}, int64[2] to = {1, -1}> {
+          wide = Concat <axis = 0> (x, x, x)
+          flat = Reshape (wide, to)
+          s = Shape (flat)
+          n = Gather <axis = 0> (s, at)
+          none = Equal (n, one)
+          y = If (none) <
+            then_branch = then () => (float[P] z) { z = Squeeze (flat, at) },
+            else_branch = else () => (float[P, Q] v) { v = Identity (flat) }
+          >
+        }"""
+    )
+    graph = load(model.SerializeToString(), Options())
+    assert "If" not in ops(graph) and repr(graph.types["y"]) == "float32[1, 3*T]"
+
+
 def test_one_that_depends_on_the_input_stays() -> None:
     _, graph = loaded()
     assert ops(graph).count("If") == 2

@@ -107,7 +107,11 @@ def test_initializers_that_are_inputs_too(ir: int):
     else:
         assert graph.inputs == ("x", "w") and "w" not in graph.constants and graph.source.overridable == ("w",)
         assert len(graph.source.warnings) == 1
+        assert "--constant-initializers" in graph.source.warnings[0]
     assert repr(graph.types["w"]) == "float32[2]"
+    taken = graph_of(model, constant_initializers=True)
+    assert taken.inputs == ("x",) and "w" in taken.constants
+    assert not taken.source.overridable and not taken.source.warnings
 
 
 def test_a_constant_string_stays_a_node():

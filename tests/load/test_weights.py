@@ -14,7 +14,8 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.load import expand, key_of, load, make_stub
-from onnxfuse.load.wire import THRESHOLD, slim
+from onnxfuse.runtime import wire
+from onnxfuse.runtime.wire import THRESHOLD, slim
 from tests.load.models import graph_of, parse
 
 BIG = 4 * THRESHOLD  # elements of a weight that is surely cut out
@@ -182,6 +183,24 @@ def test_cutting_out_and_putting_back_give_the_same_model():
     for t in (model.graph.initializer[1], again.graph.initializer[1]):  # typed fields come back as raw data
         t.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(t), t.name))
     assert again == model
+
+
+def test_lists_of_numbers_are_not_walked_through(monkeypatch: pytest.MonkeyPatch):
+    """The trees of a forest are attributes of millions of numbers, each a field of its own."""
+    steps = 0
+
+    def counted(data: memoryview, at: int) -> tuple[int, int]:
+        nonlocal steps
+        steps += 1
+        return varint(data, at)
+
+    varint = wire._varint
+    monkeypatch.setattr(wire, "_varint", counted)
+    lists = {"splits": [0.5] * BIG, "nodes": list(range(BIG)), "names": [b"tree"] * BIG}
+    node = helper.make_node("Forest", ["x"], ["y"], domain="trees", **lists)
+    model = helper.make_model(helper.make_graph([node], "g", [], []))
+    assert slim(memoryview(model.SerializeToString())) == model.SerializeToString()
+    assert steps < BIG
 
 
 def test_a_model_without_large_tensors_is_left_alone():

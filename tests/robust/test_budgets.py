@@ -32,6 +32,7 @@ IN_OTHERS |= {
     "verify_reference",
     "profile_models",
     "measure_gain",
+    "time_samples",
     "copied",
     "write_stream",
 }  # their time is that of other processes

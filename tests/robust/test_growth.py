@@ -103,6 +103,11 @@ def test_a_small_model_is_soon_scheduled(make: object, tmp_path: Path) -> None:
     assert time.process_time() - start < SECONDS
 
 
+def test_what_no_machine_can_count_is_refused(tmp_path: Path) -> None:
+    result = optimize(_far_padding(tmp_path), stop_after="render", strict=True, min_group=1)
+    assert result.kernels == 0 and {r.code for r in result.refusals} == {"E-RESOURCE"}
+
+
 def test_what_is_stored_on_the_way_is_right(tmp_path: Path) -> None:
     path = _behind_a_product(tmp_path)
     result = optimize(path, tmp_path / "out.onnx", verify=True, min_group=1, cache_dir=str(tmp_path / "cache"))

@@ -205,6 +205,34 @@ def test_a_skeleton_has_no_weights_but_their_shapes(tmp_path: Path):
     assert {tuple(each.dims) for each in bare.graph.initializer} == {(50, 300), (4, 9), (1,)}
 
 
+def test_a_skeleton_has_all_but_the_weights(tmp_path: Path):
+    """Small initializers, constants of any size in nodes, and those of inner graphs are values that shapes may need."""
+    big, small = (
+        np.arange(600, dtype=np.float32),
+        np.arange(100, dtype=np.float64),
+    )  # of 2.4 kB and 128 elements at most
+
+    def large(name: str) -> onnx.TensorProto:
+        return onnx.numpy_helper.from_array(big, name)
+
+    fields = onnx.helper.make_tensor("fields", onnx.TensorProto.FLOAT, big.shape, big)
+    ends = [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [600])]
+    inner = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["i"], ["y"])], "inner", [], ends, [large("i")])
+    nodes = [
+        onnx.helper.make_node("Constant", [], ["c"], value=large("c")),
+        onnx.helper.make_node("If", ["b"], ["z"], then_branch=inner, else_branch=inner),
+    ]
+    weights = [large("w"), fields, onnx.numpy_helper.from_array(small, "s")]
+    graph = onnx.helper.make_graph(nodes, "g", [], [onnx.helper.make_tensor_value_info("z", 1, [600])], weights)
+    whole = onnx.helper.make_model(graph)
+    onnx.save(whole, tmp_path / "m.onnx")
+    bare = feed_limits.skeleton(tmp_path / "m.onnx")
+    assert [(t.name, t.data_location, len(t.raw_data), len(t.float_data)) for t in bare.graph.initializer] == [
+        ("w", 1, 0, 0), ("fields", 1, 0, 0), ("s", 0, small.nbytes, 0),
+    ]  # fmt: skip
+    assert list(bare.graph.node) == list(whole.graph.node)
+
+
 def test_files_that_are_no_models(tmp_path: Path):
     for name, data in (("empty.onnx", b""), ("text.onnx", b"hello, this is text")):
         (tmp_path / name).write_bytes(data)

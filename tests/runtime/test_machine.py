@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -38,6 +39,16 @@ def test_what_was_measured_last_is_found_again(kept: tuple[Cache, Machine]):
     assert calibrated(NATIVE, cache) == again
     assert cache.info().entries > 0 and cache.gc(0).entries == 0
     assert calibrated(NATIVE, cache) == again, "what was measured is no entry of the cache of kernels"
+
+
+def test_a_busy_machine_does_not_lower_what_was_measured(kept: tuple[Cache, Machine]):
+    """Nor does one that is faster now than ever keep an old figure."""
+    cache, first = kept
+    (path,) = (cache.root / "machines").iterdir()
+    path.write_text(json.dumps(asdict(replace(first, gflops=1e6, memory_gbps=1e-3, barrier_us=1e6))))
+    again = calibrate(NATIVE, find_toolchain(), cache, seconds=0.001)
+    assert again.gflops == 1e6 and again.memory_gbps > 1e-3 and again.barrier_us < 1e6
+    path.write_text(json.dumps(asdict(first)))
 
 
 def test_another_machine_class_is_another_machine(kept: tuple[Cache, Machine]):

@@ -126,3 +126,60 @@ def test_an_engine_that_dies_in_the_race_says_why(files: Path, monkeypatch: pyte
     monkeypatch.setattr(turns._Running, "times", killed)
     with pytest.raises(DeviceError, match="SIGKILL"):
         profile_models([files / "plain.onnx", files / "plain.onnx"], repeats=50)
+
+
+NORMALIZED = """<ir_version: 8, opset_import: ["" : 17]>
+normalized (float[B, 4, 32] x, float[32, 32] w, float[32] c, float[32] s, float[32] t) => (float[B, 4, 32] y)
+{
+    two = Constant <value = float {2.0}> ()
+    small = Constant <value = float {0.00001}> ()
+    m = MatMul (x, w)
+    a = Add (m, c)
+    mean = ReduceMean <axes = [-1]> (a)
+    d = Sub (a, mean)
+    p = Pow (d, two)
+    v = ReduceMean <axes = [-1]> (p)
+    e = Add (v, small)
+    q = Sqrt (e)
+    n = Div (d, q)
+    r = Mul (n, s)
+    y = Add (r, t)
+}"""
+
+
+def test_nodes_that_the_runtime_fused_have_the_users_names(tmp_path: Path):
+    """The runtime makes one normalization of nine nodes, and a product with its bias: both have their names."""
+    proto = onnx.parser.parse_model(NORMALIZED)
+    for node in proto.graph.node:
+        node.name = f"my_{node.output[0]}"
+    for info in list(proto.graph.input)[1:]:
+        proto.graph.input.remove(info)
+        shape = [d.dim_value for d in info.type.tensor_type.shape.dim]
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(np.ones(shape, np.float32), info.name))
+    onnx.save(proto, tmp_path / "m.onnx")
+    found = profile_models([tmp_path / "m.onnx"], repeats=2, a_a=False, per_op=True, threads=1, dims={"B": 2})
+    ops = {op.op_type: op for op in found.models[0].ops}
+    assert "LayerNormalization" in ops, list(ops)
+    assert set(ops["LayerNormalization"].origin) == {
+        f"my_{n}" for n in ("mean", "d", "p", "v", "e", "q", "n", "r", "y")
+    }
+    named = [name for op in found.models[0].ops for name in op.origin]
+    assert set(named) == {f"my_{n}" for n in ("m", "a", "mean", "d", "p", "v", "e", "q", "n", "r", "y")}
+    flops = sum(op.flops or 0 for op in found.models[0].ops)
+    assert 2 * 8 * 32 * 32 <= flops <= 2 * 8 * 32 * 32 + 8 * 32 * 12
+    norm = ops["LayerNormalization"]
+    assert norm.bytes == 4 * (2 * 2 * 4 * 32 + 2 * 32)
+
+
+def test_memory_of_a_run(files: Path, good: Path):
+    """Values of 4 x 50 floats: two at once at most in a chain, whatever the runtime does with them."""
+    found = profile_models(
+        [files / "plain.onnx", files / "fused.onnx"], libraries=[None, good], threads=1, repeats=2, per_op=True,
+        dims={"batch": 4, "features": 50},
+    )  # fmt: skip
+    for each in found.models:
+        assert each.memory is not None and each.peak_bytes >= 0
+        assert 4 * 4 * 50 < each.memory.value_peak_bytes <= 3 * 4 * 4 * 50
+        assert [step.name for step in each.memory.steps] == [event.name for event in each.events]
+        assert max(step.bytes for step in each.memory.steps) == each.memory.value_peak_bytes
+    assert "steps" not in json.dumps(found.to_json())

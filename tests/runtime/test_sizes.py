@@ -162,3 +162,20 @@ def test_a_width_that_is_flattened_behind_windows(tmp_path: Path, flat: list[int
     assert fixed_sizes(bare, inputs, {}) == {}
     assert fitting_sizes(bare, inputs, {})["F"] in (23, 24)
     assert all(each["x"].shape[1] in (23, 24) for each in tried(path).values)
+
+
+def test_a_size_that_is_the_sum_of_two_others(tmp_path: Path):
+    """A mask covers a cache and what is new; the product takes no other size, so no size can be left at one."""
+    nodes = [
+        helper.make_node("Concat", ["past", "new"], ["whole"], axis=1),
+        helper.make_node("MatMul", ["mask", "whole"], ["y"]),
+    ]
+    inputs = {
+        "new": (FLOAT, ["batch", "sequence", 4]),
+        "mask": (FLOAT, ["batch", 1, "total"]),
+        "past": (FLOAT, ["batch", "past", 4]),
+    }
+    path = saved(tmp_path, nodes, inputs, ["y"])
+    sizes = {(each["past"].shape[1], each["new"].shape[1], each["mask"].shape[2]) for each in tried(path).values}
+    assert all(past + new == total for past, new, total in sizes)
+    assert {(1, 1, 2), (2, 2, 4)} <= sizes and len(sizes) > 3

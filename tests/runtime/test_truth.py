@@ -134,3 +134,36 @@ def test_a_shape_filled_with_zeros_whose_type_nobody_states():
     _, true, found = both(model(nodes, [4, 4]), random(4, 4))
     assert true.dtype == np.float64
     np.testing.assert_array_equal(true, found)
+
+
+def saturated(path: Path, *, exact: bool, wrong: float = 1.0) -> Path:
+    """An 8-bit product and a Sigmoid of one element far below zero, where the runtime's own is off by percents."""
+    nodes = [
+        helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero"]),
+        helper.make_node("MatMulInteger", ["codes", "w", "zero"], ["sums"]),
+        helper.make_node("Cast", ["sums"], ["numbers"], to=FLOAT),
+        helper.make_node("Mul", ["scale", "small"], ["step"]),
+        helper.make_node("Mul", ["numbers", "step"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["v"]),
+    ]
+    if exact:
+        nodes += [
+            helper.make_node("Exp", ["v"], ["e"]),
+            helper.make_node("Add", ["e", "one"], ["below"]),
+            helper.make_node("Div", ["e", "below"], ["s"]),
+        ]
+    else:
+        nodes.append(helper.make_node("Sigmoid", ["v"], ["s"]))
+    nodes.append(helper.make_node("Mul", ["s", "gain"], ["y"]))
+    w = np.random.default_rng(0).integers(-3, 4, (64, 1)).astype(np.int8)
+    numbers = {name: np.float32(n) for name, n in (("bias", -16.2), ("small", 0.02), ("one", 1), ("gain", wrong))}
+    onnx.save(model(nodes, [1, 64], w=w, **numbers), path)
+    return path
+
+
+def test_a_model_of_codes_that_is_nearer_to_the_truth_passes_and_a_percent_does_not(tmp_path: Path):
+    original = saturated(tmp_path / "a.onnx", exact=False)
+    better = verify_models(original, saturated(tmp_path / "b.onnx", exact=True))
+    assert better.told and better.ok is True
+    assert {run.evaluator for run in better.runs} == {truth.REFERENCE}
+    assert verify_models(original, saturated(tmp_path / "c.onnx", exact=True, wrong=1.01)).ok is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from onnxfuse.render.source import Source
 DOMAIN = "onnxfuse.0123456789ab"
 
 
-def built(folder: Path, glue: Source, *, defines: str = "", family: str = "auto") -> Path:
+def built(folder: Path, glue: Sequence[Source], *, defines: str = "", family: str = "auto") -> Path:
     """`libtwice.so` in `folder`, of the kernel (changed by `defines`, see twice.cpp) and of `glue`."""
     folder.mkdir(parents=True, exist_ok=True)
     kernel = (Path(__file__).parent / "twice.cpp").read_text(encoding="utf-8")
@@ -26,7 +27,7 @@ def built(folder: Path, glue: Source, *, defines: str = "", family: str = "auto"
     return made
 
 
-def glue(*features: str, domain: str = DOMAIN) -> Source:
+def glue(*features: str, domain: str = DOMAIN) -> Sequence[Source]:
     """The registration of the one kernel."""
     return ort_glue.registration(domain, [ort_glue.Variant("any", ("twice",), features)])
 

@@ -20,6 +20,8 @@ THRESHOLD = 1024  # bytes of a payload that is worth cutting out; shape arithmet
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TENSOR: Any = onnx.TensorProto.DESCRIPTOR
 _FIELD: dict[str, int] = {f.name: f.number for f in _TENSOR.fields}
+_ATTRIBUTE: Any = onnx.AttributeProto.DESCRIPTOR
+_LISTS = frozenset(f.number for f in _ATTRIBUTE.fields if f.name in ("floats", "ints", "strings"))
 # Payloads whose bytes are those of `raw_data`, by the element type that must stand beside them (None: any).
 _PAYLOADS: dict[int, int | None] = {
     _FIELD["raw_data"]: None,
@@ -131,6 +133,8 @@ def _slim_message(descriptor: Any, data: memoryview, start: int, end: int, out: 
         return
     children, keep = _children(descriptor), start
     for number, kind, begin, at, stop in _fields(data, start, end):
+        if descriptor is _ATTRIBUTE and number in _LISTS:
+            break  # no tensor is beside a list, which has millions of elements where it holds the trees of a forest
         if kind == _BYTES and stop - at > THRESHOLD and number in children:
             out += data[keep:begin]
             body = bytearray()
