@@ -9,52 +9,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from onnxfuse.config import Options
-    from onnxfuse.errors import (
-        AnsweredNo,
-        BudgetError,
-        DeviceError,
-        ModelError,
-        OnnxFuseError,
-        OutputError,
-        ToolchainError,
-        UsageError,
-    )
+    from onnxfuse.errors import OnnxFuseError
     from onnxfuse.measure.profile import profile_models as profile
     from onnxfuse.pipeline import optimize
     from onnxfuse.report.result import Result
     from onnxfuse.runtime.session import session
-    from onnxfuse.target import Target
     from onnxfuse.verify import verify_models as verify
 
 __version__ = "0.1.0"
-__all__ = [
-    "AnsweredNo",
-    "BudgetError",
-    "DeviceError",
-    "ModelError",
-    "OnnxFuseError",
-    "Options",
-    "OutputError",
-    "Result",
-    "Target",
-    "ToolchainError",
-    "UsageError",
-    "__version__",
-    "optimize",
-    "profile",
-    "session",
-    "verify",
-]
+__all__ = ["OnnxFuseError", "Options", "Result", "__version__", "optimize", "profile", "session", "verify"]
 
-# Where each name comes from, and what it is called there.
+# Where each name comes from, and what it is called there; kinds of errors are in onnxfuse.errors.
 _FROM = {
+    "OnnxFuseError": ("onnxfuse.errors", "OnnxFuseError"),
     "Options": ("onnxfuse.config", "Options"),
-    "Target": ("onnxfuse.target", "Target"),
     "Result": ("onnxfuse.report.result", "Result"),
     "optimize": ("onnxfuse.pipeline", "optimize"),
     "profile": ("onnxfuse.measure.profile", "profile_models"),
     "session": ("onnxfuse.runtime.session", "session"),
-    **{name: ("onnxfuse.errors", name) for name in __all__ if name.endswith("Error") or name == "AnsweredNo"},
 }
 
 

@@ -28,6 +28,7 @@ def _option(
 
 
 # Each a function of `plan/strategies/`. All but the first three ask for prices.
+USUAL = "anchors"  # where nobody says anything
 BEST = "best"  # the cheapest cover from what all others propose
 STRATEGIES = (*_files("plan", "strategies"), BEST)
 PRECISIONS = ("fp32", "bf16", "fp16")
@@ -56,7 +57,13 @@ class Options:
     toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
     dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
-    strategy: str = _option("anchors", "how groups are chosen", choices=STRATEGIES)
+    constant_initializers: bool = _option(
+        False, "take initializers that are inputs too as constants: callers of the result cannot change them"
+    )
+    strategy: str | None = _option(
+        None, "how groups are chosen (default: as `tune` found it for this model on this machine, else anchors)",
+        choices=STRATEGIES,
+    )  # fmt: skip
     plan_budget: int = _option(
         400, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
     )

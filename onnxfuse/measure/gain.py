@@ -11,10 +11,12 @@ from typing import Any
 from onnxfuse.measure import ratios
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime.attempts import persistent_child
+from onnxfuse.runtime.memory import Load
 
 _CHILD = "onnxfuse.measure.gain_child"
 _START = 0.5  # seconds that a process takes to be there
 LOST = 0.05  # the share of their time that kernels must cost too much before they are given up
+FEWEST = 6  # runs of each model in turns, below which nothing is known
 FLOOR = 0.01  # and of the model's: below, two sessions of one model may differ
 
 
@@ -76,6 +78,16 @@ def limit_of(share: float, part: float) -> float:
     (0.0526, 0.0256, 0.01)
     """
     return max(FLOOR, 1.0 / (1.0 - min(1.0, share * part)) - 1.0) if share * part < 1.0 else float("inf")
+
+
+def seconds_needed(original: Load, made: Load, sizes: int = 1) -> float:
+    """The least that `measure_gain` takes, by what loading and a run of both took when they were compared.
+
+    >>> round(seconds_needed(Load("original", 0.8, 0, 0.1), Load("with library", 0.1, 0, 0.05)), 2)
+    2.5
+    """
+    runs = 2 * original.run_seconds + FEWEST * (original.run_seconds + made.run_seconds)
+    return _START + original.seconds + made.seconds + sizes * runs
 
 
 def measure_gain(

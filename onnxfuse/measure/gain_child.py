@@ -21,7 +21,7 @@ import onnxruntime as ort
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.measure import ratios, turns
-from onnxfuse.measure.gain import LOST, AtSize, Gained, Tried
+from onnxfuse.measure.gain import FEWEST, LOST, AtSize, Gained, Tried
 from onnxfuse.measure.profile_child import DOMAIN, KERNEL_TIME, typical_inputs
 from onnxfuse.runtime import engine, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
@@ -29,7 +29,7 @@ from onnxfuse.runtime.graphs import graphs
 
 PROFILED = 3  # runs of each model at each size, node by node
 SURE = 0.005  # half the width of an interval that is narrow enough
-FEWEST, MOST = 6, 400  # rounds of a race
+MOST = 400  # rounds of a race
 LONG = 0.03  # seconds: what caches hold of a run before is nothing to such a run
 ROUNDS_OF_A_TRIAL = 8  # without which kernels are not run as bodies
 MOST_TRIED = 6
@@ -178,7 +178,7 @@ def _filled(names: Sequence[str | None], at: int, *, ahead: bool) -> str:
 
 def _kernel_ops(model: str) -> dict[str, str]:
     """By name of each node that calls a kernel of ours, its operator type."""
-    proto = feed_limits.load_proto(Path(model))
+    proto = feed_limits.skeleton(Path(model))
     nodes = (node for graph in graphs(proto.graph) for node in graph.node)
     return {node.name: node.op_type for node in nodes if node.domain.startswith(DOMAIN)}
 

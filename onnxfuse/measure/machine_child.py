@@ -10,24 +10,30 @@ from typing import Any
 import numpy as np
 from onnx import TensorProto, helper
 
+from onnxfuse.measure.machine import DOMAIN, KERNEL, best
 from onnxfuse.render.agreed import MULTIPLY_ADD, NOTHING, READ, WAIT
 from onnxfuse.runtime import engine, process
 
-DOMAIN, KERNEL = "onnxfuse.machine", "Measure"
 CHAIN = 64  # calls in a row
 LARGE = 256 << 20  # bytes that no cache holds
 
 
+ROUNDS = 3  # that the time is divided into: what else a machine does comes and goes
+
+
 def measured(request: dict[str, Any]) -> dict[str, float]:
-    """The measured fields of `Machine`."""
-    cores, library, seconds = int(request["cores"]), str(request["library"]), float(request["seconds"])
-    one = Clock(_session(library, cores, 1), seconds)
-    l2, l3 = int(request["l2_bytes"]), int(request["l3_bytes"])
+    """The measured fields of `Machine`, each the best of some rounds."""
+    cores, library = int(request["cores"]), str(request["library"])
+    one, chain = (Clock(_session(library, cores, calls), float(request["seconds"]) / ROUNDS) for calls in (1, CHAIN))
+    rounds = [_round(one, chain, cores, int(request["l2_bytes"]), int(request["l3_bytes"])) for _ in range(ROUNDS)]
+    return best(rounds)
+
+
+def _round(one: Clock, chain: Clock, cores: int, l2: int, l3: int) -> dict[str, float]:
     between = max(4 * l2, min(8 * l2, l3 // 4))
     alone, _ = one.least(MULTIPLY_ADD, 1, 0, 20)
     together, flops = one.least(MULTIPLY_ADD, cores, 0, 20)
     empty, _ = one.least(WAIT, 4 * cores, 0, 200)
-    chain = Clock(_session(library, cores, CHAIN), seconds)
     return {
         "gflops": flops / together / cores,
         "l2_gbps": one.rate(1, l2 // 2, 64),

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import platform
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.measure import ratios, turns
+from onnxfuse.measure.lifetimes import Step
 from onnxfuse.measure.ratios import Ratio
+from onnxfuse.measure.work import Bodies, node_work
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 
@@ -39,6 +41,8 @@ class OpTime:
     time_ms: float
     share: float  # of the sum over all nodes
     kernel: bool = False  # whether it ran in a library of ours
+    bytes: int | None = None  # of what it reads and writes; None where the runtime does not say
+    flops: int | None = None  # of the original nodes that it stands for; None where they are not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +54,20 @@ class KernelTime:
     time_ms: float  # of all of them
     share: float  # of the sum over all nodes of the model
     origin: tuple[str, ...]
+    bytes: int | None = None
+    flops: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a model takes while it runs. `value_peak_bytes` is computed: the most that its values take at once, each
+    from the node that makes it to the last that reads it; `steps` are the nodes of a run with what they take then.
+    """
+
+    weight_bytes: int
+    value_peak_bytes: int
+    arena_bytes: int | None  # that the runtime's arena held; None where the runtime does not say
+    steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +95,8 @@ class ModelProfile:
     events: tuple[Event, ...] = ()  # of one run, for a trace
     note: str = ""  # why its kernels did not run, where they did not
     level: Ratio | None = None  # milliseconds of a run that nothing disturbed
+    peak_bytes: int = 0  # memory that its process took to load it and run it once, clean pages of files not counted
+    memory: Memory | None = None  # None where nodes were not looked at, or the model is too large for that
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -89,10 +109,17 @@ class ModelProfile:
             KernelTime(
                 name, len(ops), sum(o.time_ms for o in ops), sum(o.share for o in ops),
                 tuple(node for o in ops for node in o.origin),
+                _total(o.bytes for o in ops), _total(o.flops for o in ops),
             )
             for name, ops in found.items()
         ]  # fmt: skip
         return tuple(sorted(made, key=lambda k: (-k.time_ms, k.kernel)))
+
+
+def _total(counts: Iterable[int | None]) -> int | None:
+    """The sum; None where one of them is not known."""
+    found = list(counts)
+    return None if None in found else sum(each or 0 for each in found)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +144,8 @@ class Profile:
         fields = asdict(self)
         for each, model in zip(fields["models"], self.models, strict=True):
             del each["events"], each["turns"], each["level"]
+            if each["memory"] is not None:
+                del each["memory"]["steps"]
             each["level_ms"] = model.level and {"value": model.level.value, **_interval(model.level)}
             each["kernels"] = [asdict(kernel) for kernel in model.kernels]
         del fields["ratio"], fields["slower"]
@@ -154,6 +183,7 @@ def profile_models(
     time_limit: float | None = None,
     limit: float | None = None,
     baseline: Ratio | None = None,
+    own: bool = False,
 ) -> Profile:
     """Measure the models in turns (A B B A ...), each for `duration` seconds or, if given, for `repeats` runs.
 
@@ -162,6 +192,7 @@ def profile_models(
 
     `libraries` are those of the models, in their order, and `disabled` the kernels of each that are run as function
     bodies; `custom_libraries` are for all. `threads` 0 is one per core.
+    `own`: on one thread, what else runs on the machine does not count, only the time of that thread.
     All run on the same inputs, which the first model must be able to take; symbols that `dims` leaves open are 1 (the
     first), 128, and 224 for images. `a_a` measures the first model twice, which gives the spread.
 
@@ -182,17 +213,18 @@ def profile_models(
         wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
         first = {key: loads[0][key] for key in ("model", "libraries")}
         shapes = _ask({"do": "inputs", **first, **wish, "models": whole, "out": values}, time_limit)
-        run = {"do": "engine", "threads": used, "inputs": values}
+        run = {"do": "engine", "threads": used, "inputs": values, "own": own and used == 1}
         engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
         raced = turns.race(
             engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit,
             enough=question.answered, looks=question.looks,
         )  # fmt: skip
-        seen = [_ops(each, used, values, warmup, time_limit) if per_op else ((), ()) for each in loads]
+        seen = [_seen(each, used, values, warmup, time_limit) if per_op else _UNSEEN for each in loads]
     models = tuple(
         ModelProfile(
-            path, own, latency(each.times), each.facts["load_ms"], len(each.times), each.least, *nodes,
-            each.facts["note"], question.level(each),
+            path, own, latency(each.times), each.facts["load_ms"], len(each.times), each.least,
+            _ops(path, nodes["ops"], shapes), _events(nodes["events"]), each.facts["note"],
+            question.level(each), each.facts["peak_bytes"], _memory(nodes["memory"]),
         )
         for path, own, each, nodes in zip(whole, owned, raced, seen, strict=False)
     )  # fmt: skip
@@ -261,13 +293,42 @@ def _ask(request: dict[str, Any], time_limit: float | None) -> Any:
     return persistent_child(_CHILD, request, stage="profile", time_limit=time_limit)
 
 
-def _ops(
-    load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None
-) -> tuple[tuple[OpTime, ...], tuple[Event, ...]]:
+_UNSEEN: Mapping[str, Any] = {"ops": (), "events": (), "memory": {}}  # where nobody looks at nodes
+
+
+def _seen(load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None) -> Any:
+    """What the child says of the nodes of a model."""
     request = {"do": "ops", **load, "threads": threads, "inputs": values, "warmup": warmup, "repeats": 10}
-    found = _ask(request, time_limit)
-    ops = tuple(OpTime(**each | {"origin": tuple(each["origin"])}) for each in found["ops"])
-    return ops, tuple(Event(**each | {"origin": tuple(each["origin"])}) for each in found["events"])
+    return _ask(request, time_limit)
+
+
+def _ops(path: str, found: Sequence[Mapping[str, Any]], shapes: Mapping[str, Sequence[int]]) -> tuple[OpTime, ...]:
+    """The nodes with their operations: of a kernel those of its body, of others those of the nodes behind them.
+
+    Where several nodes stand for the same ones, the slowest has done the work.
+    """
+    if not found:
+        return ()
+    counts, bodies = node_work(path, shapes), Bodies(path)
+    taken = set[tuple[str, ...]]()
+    made = []
+    for each in sorted(found, key=lambda op: -float(op["time_ms"])):
+        fields = {key: value for key, value in each.items() if key != "inputs"}
+        origin = tuple(each["origin"])
+        known = [counts.get(name) for name in origin]
+        work = bodies.work(each["op_type"], each["inputs"]) if each["kernel"] else _total(known) if known else None
+        made.append(OpTime(**fields | {"origin": origin, "flops": 0 if origin in taken else work}))
+        taken |= set() if each["kernel"] else {origin}
+    return tuple(made)
+
+
+def _memory(found: Mapping[str, Any]) -> Memory | None:
+    steps = {"steps": tuple(Step(**each) for each in found.get("steps", ()))}
+    return Memory(**{**found, **steps}) if found else None
+
+
+def _events(found: Sequence[Mapping[str, Any]]) -> tuple[Event, ...]:
+    return tuple(Event(**{**each, "origin": tuple(each["origin"])}) for each in found)
 
 
 def latency(times: Sequence[float]) -> Latency:

@@ -3,29 +3,40 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from onnx import ModelProto
+from onnx import GraphProto, ModelProto, helper
 
 from onnxfuse.measure import turns
+from onnxfuse.measure.lifetimes import timeline
+from onnxfuse.measure.lineage import Wire, lineage
 from onnxfuse.runtime import engine, entries, feed_limits, feeds, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.memory import Watch
 from onnxfuse.verify import trial
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
 DOMAIN = "onnxfuse."  # what the domains of kernels begin with
 KERNEL_TIME = "_kernel_time"  # what the names of the profiler's events of nodes end with
 WARM_S = 0.5
+KEPT = 1 << 30  # bytes of a model up to which the runtime's own graph is looked at: it is written to a file
+# Bytes of an element, by the profiler's names of types.
+WIDTHS = {
+    "uint8": 1, "int8": 1, "bool": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2, "float": 4, "int32": 4,
+    "uint32": 4, "double": 8, "int64": 8, "uint64": 8,
+}  # fmt: skip
 
 
 def main(request: dict[str, Any]) -> Any:
@@ -48,7 +59,7 @@ def write_inputs(
     Raises ModelError where one of `models`, which are to be measured, is no model.
     """
     for each in models:
-        feed_limits.load_proto(Path(each))
+        feed_limits.skeleton(Path(each))
     session = engine.open_session(model, engine.options(libraries=libraries))
     found = typical_inputs(session, model, inputs=inputs, seed=seed, dims=dims)
     # Types that NumPy has not are written as their bits; the session that reads them knows what they are.
@@ -73,16 +84,28 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def serve_turns(
-    model: str, libraries: Sequence[str], threads: int, inputs: str, address: str, disabled: Sequence[str] = ()
+    model: str,
+    libraries: Sequence[str],
+    threads: int,
+    inputs: str,
+    address: str,
+    disabled: Sequence[str] = (),
+    *,
+    own: bool = False,
 ) -> dict[str, Any]:
-    """Load once, then run whenever the race at `address` asks for it."""
+    """Load once, then run whenever the race at `address` asks for it; `own` as in `turns.times`."""
     begin = time.perf_counter()
-    options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
-    session = engine.open_session(model, options)
-    load_ms = (time.perf_counter() - begin) * 1e3
-    call = engine.prepared(session, _read(inputs))
-    note = _aside(feed_limits.load_proto(Path(model)), options) if libraries else ""
-    turns.serve(address, call, {"load_ms": load_ms, "runtime": ort.__version__, "note": note})
+    values = _read(inputs)
+    with Watch() as watch:
+        options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
+        session = engine.open_session(model, options)
+        watch.opened()
+        load_ms = (time.perf_counter() - begin) * 1e3
+        call = engine.prepared(session, values)
+        call()
+    note = _aside(feed_limits.skeleton(Path(model)), options) if libraries else ""
+    said = {"load_ms": load_ms, "peak_bytes": watch.peak, "runtime": ort.__version__, "note": note}
+    turns.serve(address, call, said, own=own)
     return {}
 
 
@@ -104,22 +127,91 @@ def op_times(
     repeats: int,
     disabled: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run."""
+    """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run.
+
+    The names of original nodes behind each come from the graph that the runtime made of the model.
+    """
     values = _read(inputs)
+    proto = feed_limits.load_proto(Path(model))
     with work_folder() as folder:
         options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, "run")
+        made = Path(folder, "made.onnx")
+        if _bytes_of(proto, Path(model)) <= KEPT:
+            options.optimized_model_filepath = str(made)
         session = engine.open_session(model, options)
         warm = _warmed(lambda: engine.run(session, values), warmup)
         for _ in range(repeats):
             engine.run(session, values)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    proto = feed_limits.load_proto(Path(model))
+        graph = feed_limits.skeleton(made).graph if made.exists() else None
     origins = node_origins(proto)
+    if graph is not None:
+        origins |= _made_of(proto, graph, origins)
     kernels = {each.name for each in proto.functions if each.domain.startswith(DOMAIN)} if libraries else set()
-    ops = _by_node(events, warm, repeats, origins)
-    return {"ops": [each | {"kernel": each["op_type"] in kernels} for each in ops], "events": _last(events, origins)}
+    run = _last_run(events)
+    last = {each["name"]: each for each in run}
+    ops = [
+        each | {"kernel": each["op_type"] in kernels, **facts_of(last.get(each["name"]))}
+        for each in _by_node(events, warm, repeats, origins)
+    ]
+    memory = {} if graph is None else memory_of(graph, last)
+    return {"ops": ops, "events": _as_seen(run, origins), "memory": memory}
+
+
+def _bytes_of(proto: ModelProto, path: Path) -> int:
+    """Bytes of a model with the files that hold its weights."""
+    named = {e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"}
+    return sum(file.stat().st_size for file in (path, *(path.parent / n for n in named)) if file.exists())
+
+
+def _made_of(proto: ModelProto, made: GraphProto, origins: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """By name of each node of the runtime's main graph the original nodes behind it."""
+    found = lineage(_wires(proto.graph), _wires(made))
+    flat = {name: (o for each in names for o in origins.get(each, (each,))) for name, names in found.items()}
+    return {name: tuple(dict.fromkeys(names)) for name, names in flat.items() if found[name]}
+
+
+def _wires(graph: GraphProto) -> list[Wire]:
+    return [
+        Wire(n.name or n.output[0], n.op_type, tuple(filter(None, n.input)), tuple(filter(None, n.output)))
+        for n in graph.node
+    ]
+
+
+def facts_of(event: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What the profiler says a node read and wrote: bytes, and types with extents; nothing of what did not run last."""
+    args = event["args"] if event is not None else {}
+    sizes = [int(args[key]) for key in ("activation_size", "parameter_size", "output_size") if key in args]
+    return {"bytes": sum(sizes) if sizes else None, "inputs": args.get("input_type_shape", [])}
+
+
+def memory_of(graph: GraphProto, last: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """What weights, values and the arena of a run take, and the run's steps with what values take at each of them."""
+    wires = {each.name: each for each in _wires(graph)}
+    begin = min((float(e["ts"]) for e in last.values()), default=0.0)
+    ran = sorted((float(e["ts"]), name) for name, e in last.items() if name in wires)
+    sizes: dict[str, int] = {}
+    for _, name in ran:
+        typed = last[name]["args"].get("output_type_shape", [])
+        outputs = [(kind, shape) for each in typed for kind, shape in each.items()]
+        for value, (kind, shape) in zip(wires[name].makes, outputs, strict=False):
+            sizes[value] = math.prod(shape) * WIDTHS.get(kind, 4)
+    steps = timeline(
+        [(wires[name], (ts - begin) / 1e3) for ts, name in ran], sizes, [each.name for each in graph.output]
+    )
+    arenas = [int(e["args"]["mem_arena_held"]) for e in last.values() if "mem_arena_held" in e["args"]]
+    return {
+        "weight_bytes": sum(math.prod(t.dims) * _width(t.data_type) for t in graph.initializer),
+        "value_peak_bytes": max((step.bytes for step in steps), default=0),
+        "arena_bytes": max(arenas) if arenas else None,
+        "steps": [asdict(step) for step in steps],
+    }
+
+
+def _width(data_type: int) -> int:
+    return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
 def _warmed(call: Callable[[], Any], least: int) -> int:
@@ -131,15 +223,28 @@ def _warmed(call: Callable[[], Any], least: int) -> int:
     return count
 
 
-def _last(events: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
-    """The nodes of the last run, as they went by."""
+def _last_run(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The nodes of the last run, as they went by, from its start on."""
     start = max(each["ts"] for each in events if each.get("name") == "model_run")
-    found = []
-    for each in events:
-        if each.get("cat") == "Node" and each["name"].endswith(KERNEL_TIME) and each["ts"] >= start:
-            name = each["name"].removesuffix(KERNEL_TIME)
-            where = {"start_us": each["ts"] - start, "duration_us": each["dur"]}
-            found.append({"name": name, "op_type": each["args"]["op_name"], "origin": origins.get(name, ()), **where})
+    return [
+        {**each, "name": each["name"].removesuffix(KERNEL_TIME), "ts": each["ts"] - start}
+        for each in events
+        if each.get("cat") == "Node" and each["name"].endswith(KERNEL_TIME) and each["ts"] >= start
+    ]
+
+
+def _as_seen(last: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """The nodes of a run for a trace."""
+    found = [
+        {
+            "name": each["name"],
+            "op_type": each["args"]["op_name"],
+            "origin": origins.get(each["name"], ()),
+            "start_us": each["ts"],
+            "duration_us": each["dur"],
+        }
+        for each in last
+    ]
     return sorted(found, key=lambda each: (each["start_us"], each["name"]))
 
 

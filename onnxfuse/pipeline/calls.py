@@ -12,6 +12,7 @@ from onnxfuse.load import load, simplify_shapes
 from onnxfuse.lower import lower
 from onnxfuse.measure.gain import measure_gain
 from onnxfuse.measure.profile import profile_models
+from onnxfuse.measure.samples import time_samples
 from onnxfuse.pipeline.remembered import memory_of
 from onnxfuse.plan import plan
 from onnxfuse.rewrite import rewrite
@@ -41,3 +42,4 @@ class Calls:
     memory_of: Callable[..., Any] = memory_of
     profile_models: Callable[..., Any] = profile_models
     measure_gain: Callable[..., Any] = measure_gain
+    time_samples: Callable[..., Any] = time_samples

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnxfuse.measure.layers import named_layers
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import scheduled
@@ -29,7 +30,8 @@ def drawing(context: Context, b: Build, groups: tuple[GroupResult, ...]) -> Draw
 def _before(b: Build, groups: tuple[GroupResult, ...]) -> Picture:
     graph = have(b.loaded)
     owner = {node: g.name for g in groups for node in g.nodes}
-    nodes = ((Drawn(n.name, n.op, owner.get(n.name)), n.reads, n.outputs) for n in graph.nodes)
+    layers = named_layers((n.name, [i for i in n.inputs if i in graph.constants]) for n in graph.nodes)
+    nodes = ((Drawn(n.name, n.op, owner.get(n.name), layers[n.name]), n.reads, n.outputs) for n in graph.nodes)
     return picture(nodes, tuple(graph.inputs), tuple(graph.outputs))
 
 
@@ -53,4 +55,4 @@ def _in_order(b: Build, names: list[str]) -> Iterator[Wired]:
 
 def _listing(context: Context, b: Build, part: Part) -> Listing:
     source = b.sources.get((context.targets[0].name, part.op))
-    return Listing("\n".join(scheduled(have(part.kernel))), source.text if source is not None else "")
+    return Listing("\n".join(scheduled(have(part.kernel))), source.file if source is not None else "")

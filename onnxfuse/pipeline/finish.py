@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.build import CompileError
-from onnxfuse.build.cache import Cache, default_cache_dir
+from onnxfuse.build.cache import default_cache_dir
+from onnxfuse.config import USUAL
 from onnxfuse.emit import Emitted, Fused, Planned, Staged
 from onnxfuse.emit import Library as Stated
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.ops.spec import REPORT
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import described, forbidden, names_of, predicted
-from onnxfuse.pipeline.guided import lock_of
+from onnxfuse.pipeline.decisions import decisions
+from onnxfuse.pipeline.groups import described, forbidden, names_of
 from onnxfuse.pipeline.loading import loading
+from onnxfuse.pipeline.locked import lock_of
 from onnxfuse.pipeline.outputs import Places
-from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.state import Build, Context, cache_of, have
 from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.render.ort_glue import Variant
 from onnxfuse.report.manifest import manifest
@@ -47,7 +47,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     out = context.folder / have(context.places).library.name
     try:
         library = context.backend.build_library(
-            tuple(b.sources.values()), glue, toolchain, cache, options.jobs, out, context.meter.left
+            tuple(b.sources.values()), glue, toolchain, cache, options.jobs, out, context.meter.left, told=context.part
         )
     except CompileError as problem:
         if context.strict or not problem.unit:
@@ -74,18 +74,6 @@ def _features(context: Context, b: Build) -> Iterator[tuple[Target, tuple[str, .
     """Each target of the library with what its kernels ask of a processor."""
     for at, target in enumerate(context.targets):
         yield target, context.backend.features(target, [p.kernels[at] for p in b.all_parts if p.kernels])
-
-
-def cache_of(context: Context) -> Cache | None:
-    """The cache of compiled kernels, None where it is not wanted or the usual folder cannot be written."""
-    if context.options.no_cache:
-        return None
-    if named := context.options.cache_dir:
-        return Cache(Path(named))
-    usual = default_cache_dir()
-    with suppress(OSError):
-        usual.mkdir(parents=True, exist_ok=True)
-    return Cache(usual) if os.access(usual, os.W_OK | os.X_OK) else None
 
 
 def check_library(b: Build) -> None:
@@ -170,7 +158,7 @@ def write_manifest(context: Context, b: Build) -> None:
         return
     targets = [{"name": target.name, "features": list(features)} for target, features in _features(context, b)]
     how: dict[str, Any] = {"target": targets[0]["name"], "features": targets[0]["features"], "targets": targets}
-    how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy}
+    how |= {"compiler": library.compiler if library else None, "strategy": context.options.strategy or USUAL}
     how["precision"] = context.options.precision
     if library is not None and library.functions:
         how["functions"] = [asdict(each) for each in library.functions]
@@ -187,19 +175,15 @@ def write_manifest(context: Context, b: Build) -> None:
         {way: asdict(each) for way, each in loading(b, b.loads).items()},
         asdict(b.gain) if b.gain is not None else None,
         [asdict(each) for each in (*(b.choices or ()), *b.tried)],
+        [asdict(d) for d in decisions(b)],
     )
     manifest_file(context).write_text(text, encoding="utf-8")
 
 
 def _groups(context: Context, b: Build, emitted: Emitted) -> tuple[GroupResult, ...]:
     """The groups under the names that their nodes got."""
-    graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
-    found = zip(b.all_parts, graphs, predicted(context, b), runtime_times(context, b), strict=True)
-    names = emitted.names
-    return tuple(
-        described(context, part, names[part.group.nodes[0].name], graph, cost, runtime)
-        for part, graph, cost, runtime in found
-    )
+    names = (emitted.names[part.group.nodes[0].name] for part in b.all_parts)
+    return tuple(described(context, b, names, runtime_times(context, b)))
 
 
 def check_emitted(b: Build) -> None:

@@ -13,21 +13,23 @@ from itertools import islice, product
 from typing import Any
 
 from onnxfuse.build.cache import Cache
-from onnxfuse.errors import OnnxFuseError, UsageError
+from onnxfuse.errors import DeviceError, OnnxFuseError, UsageError
 from onnxfuse.load.dims import is_extent
 from onnxfuse.measure import ratios
-from onnxfuse.measure.gain import Gained, Tried, gained_of
+from onnxfuse.measure.gain import Gained, Tried, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.finish import cache_of
 from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import remembered
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
-from onnxfuse.pipeline.state import Build, Context, have
+from onnxfuse.pipeline.state import Build, Context, cache_of, have
 from onnxfuse.report.lock import Choice
 from onnxfuse.report.result import Gain, GainAt
+from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
 
 SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
+CROWDED = 1.3  # by which runs may have been slower when models were compared: other kernels ran beside them
+AMPLE = 3.0  # times the least that a measurement takes, where the user asks for one
 ROUNDS = 2  # after which single kernels are no longer given up, only all of them
 _MOST_SIZES = 6
 _NAMED = 3  # kernels of one line
@@ -64,7 +66,8 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
     try:
         found, cached = _found(context, calls, b, sizes, cache, key)
     except OnnxFuseError as problem:  # whatever it is, it costs the measurement only
-        return replace(b, notes=(*b.notes, f"the gain was not measured: {problem.message}"))
+        said = "; ".join(filter(None, (problem.message.removeprefix("gain: "), problem.hint)))
+        return replace(b, notes=(*b.notes, f"the gain was not measured: {said}"))
     choices = tuple(_choices(b, found)) if context.options.lock is None or context.options.profile_guided else ()
     b = replace(b, tried=(*b.tried, *choices), gains=b.gains + 1)
     lost = [c for c in choices if not c.kept]
@@ -152,7 +155,7 @@ def _found(
     known = recalled(cache, key, gained_of)
     if known is not None:
         return known, True
-    left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
+    seconds = _seconds(context, b, len(sizes))
     found: Gained = calls.measure_gain(
         context.original,
         b.files[-1],
@@ -162,12 +165,29 @@ def _found(
         sizes=sizes,
         inputs=options.inputs,
         seed=options.seed,
-        seconds=left if context.meter.left is None else min(left, context.meter.left / 2),
+        seconds=seconds if context.meter.left is None else min(seconds, context.meter.left / 2),
         time_limit=context.meter.left,
         memory_limit=size_of(options.memory_budget) if options.memory_budget else None,
     )
     keep(cache, key, asdict(found))
     return found, False
+
+
+def _seconds(context: Context, b: Build, sizes: int) -> float:
+    """What a measurement may take: more where the user asks for one. Raises DeviceError where it surely takes more."""
+    left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
+    loads = b.verdict.loads if b.verdict is not None else ()
+    before = next((load for load in loads if load.way == ORIGINAL), None)
+    after = next((load for load in loads if load.way.startswith(WITH_LIBRARY)), None)
+    if before is None or after is None:
+        return left
+    needed = seconds_needed(before, after, sizes)
+    if context.options.gain:
+        return max(left, AMPLE * needed)
+    if needed > CROWDED * left:
+        said = f"a run takes {before.run_seconds:.2g} s, too long for {left:.0f} s"
+        raise DeviceError(said, hint="--gain takes the time")
+    return left
 
 
 def _kernels(b: Build) -> dict[str, tuple[str, ...]]:

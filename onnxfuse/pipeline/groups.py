@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -210,15 +210,29 @@ def predicted(context: Context, b: Build) -> list[Cost | None]:
 
 
 def described(
-    context: Context, part: Part, name: str, graph: Graph, cost: Cost | None, runtime: float | None
-) -> GroupResult:
-    """A group as results show it; a bug in what is only shown costs the figure, not the build (unless it is strict).
+    context: Context, b: Build, names: Iterable[str], runtimes: Iterable[float | None]
+) -> Iterator[GroupResult]:
+    """The groups of a build and of its bodies as results show them, under these names.
 
-    `runtime` are the seconds of the runtime's own nodes.
+    `runtimes` are the seconds of the runtime's own nodes. A bug in what is only shown costs the figure, not the
+    build (unless it is strict). Equal kernels of equal operators are looked at once.
     """
+    graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
+    known: dict[tuple[str, ...], tuple[str | None, int | None]] = {}
+    for part, name, graph, cost, runtime in zip(
+        b.all_parts, names, graphs, predicted(context, b), runtimes, strict=True
+    ):
+        key = (part.op or name, *(n.op for n in part.group.nodes))
+        if key not in known:
+            found = attempted(context, "describe", partial(_type_and_flops, graph, part.group))
+            known[key] = (None, None) if isinstance(found, Decision) else found
+        yield _described(part, name, *known[key], cost, runtime)
+
+
+def _described(
+    part: Part, name: str, mapping: str | None, flops: int | None, cost: Cost | None, runtime: float | None
+) -> GroupResult:
     kernel, group = part.kernel, part.group
-    found = attempted(context, "describe", lambda: _type_and_flops(graph, group))
-    mapping, flops = (None, None) if isinstance(found, Decision) else found
     return GroupResult(
         name=name,
         kernel=part.op,

@@ -1,4 +1,4 @@
-"""`--profile-guided` and `--lock`: areas are measured in the whole model, and what makes it slower is not emitted.
+"""`--profile-guided`: areas are measured in the whole model, and what makes it slower is not emitted.
 
 An area is what shares layouts: groups with a value between them that does not lie in logical order; areas with a kernel
 in common are one. A build that is measured as it is beside itself with the function bodies of some kernels in their
@@ -13,9 +13,8 @@ import math
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
-from onnxfuse.errors import AnsweredNo, DeviceError
+from onnxfuse.errors import DeviceError
 from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
 from onnxfuse.measure import ratios
@@ -24,8 +23,7 @@ from onnxfuse.measure.profile import Profile
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import forbidden, predicted
 from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.report.document import host
-from onnxfuse.report.lock import Choice, Lock, deciding, lock_text, read_lock
+from onnxfuse.report.lock import Choice
 
 SECONDS = 60.0  # for all measurements, where no --time-budget says otherwise
 SHARE = 0.5  # of what is left of a --time-budget
@@ -243,47 +241,3 @@ def _connected(b: Build) -> list[frozenset[str]]:
     for p in b.all_parts:
         found.setdefault(root(p.op), set()).add(p.op)
     return [frozenset(ops) for ops in found.values()]
-
-
-# lock files -----------------------------------------------------------------------------------------------------------
-
-
-def apply_lock(context: Context, b: Build) -> Build:
-    """The build with the choices of a lock file made, before it is planned. Raises AnsweredNo for `check`."""
-    path = context.options.lock
-    if path is None or context.options.profile_guided or b.choices is not None:
-        return b
-    lock = read_lock(Path(path))
-    source: Source = have(b.loaded).source
-    said = lock.differs(source.sha256, context.options, context.target_names)
-    there = {n.name for each in b.everywhere() for n in have(each.graph).nodes}
-    missing = sorted({name for c in lock.choices if not c.kept for name in c.nodes} - there)
-    said = said or (f"there is no node {missing[0]}" if missing else "")
-    if said and context.options.check:
-        raise AnsweredNo(f"lock: {path} does not fit: {said}", hint="measure again with --profile-guided")
-    notes = (f"{path} was made for another build: {said}",) if said else ()
-    choices = tuple(replace(c, nodes=tuple(n for n in c.nodes if n in there)) for c in lock.choices)
-    b = dropped(replace(b, choices=choices, notes=(*b.notes, *notes)), choices)
-    return replace(b, again=False, inner=tuple(replace(each, again=False) for each in b.inner))
-
-
-def check_lock(context: Context, b: Build) -> None:
-    """For `check`: the kernels are those that the lock file was written with. Raises AnsweredNo."""
-    if not context.options.check or context.options.lock is None or context.options.profile_guided:
-        return
-    lock = read_lock(Path(context.options.lock))
-    if lock.domain != b.domain:
-        said = f"the kernels are {b.domain or 'none'}, not {lock.domain or 'none'}"
-        raise AnsweredNo(
-            f"lock: {context.options.lock} does not fit: {said}", hint="measure again with --profile-guided"
-        )
-
-
-def lock_of(context: Context, b: Build) -> str:
-    """The text of the lock file of a build that was measured."""
-    source: Source = have(b.loaded).source
-    machine = {**host(), "calibrated": context.measured is not None}
-    lock = Lock(
-        source.sha256, deciding(context.options), context.target_names, b.domain, (*(b.choices or ()), *b.tried)
-    )
-    return lock_text(lock, machine)

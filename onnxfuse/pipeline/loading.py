@@ -16,9 +16,9 @@ from onnxfuse.pipeline.remembered import keep, recalled
 from onnxfuse.pipeline.state import Build, have
 from onnxfuse.report.result import Loading
 from onnxfuse.runtime.memory import Load
-from onnxfuse.verify.verdicts import WITH_LIBRARY
+from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
 
-_ORIGINAL, _WITH, _WITHOUT = "original", "with_library", "without_library"
+_WITH, _WITHOUT = "with_library", "without_library"
 
 
 def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
@@ -27,7 +27,7 @@ def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
         return {}
     source: Source = have(b.loaded).source
     made = _bytes(b.files)
-    sizes = {_ORIGINAL: source.bytes + _bytes(source.external)}
+    sizes = {ORIGINAL: source.bytes + _bytes(source.external)}
     if b.library is not None and not b.copy:
         sizes[_WITH] = made + _bytes([b.library.path])
     sizes[_WITHOUT] = made

@@ -13,6 +13,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.groups import attempted, predicting, scheduler
+from onnxfuse.pipeline.known import known_to
 from onnxfuse.pipeline.state import Context
 from onnxfuse.plan.price import Costing
 
@@ -27,8 +28,9 @@ def costing(context: Context, calls: Calls) -> Costing:
         machines=(machines := _machines(context)),
         shown=min(1, len(machines) - 1),
         kernel_cost=backend.kernel_cost,
-        group_seconds=backend.group_seconds,
+        node_seconds=backend.node_seconds,
         memo=context.price_memo,
+        measured=known_to(context),
     )
 
 

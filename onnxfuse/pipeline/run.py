@@ -14,22 +14,22 @@ from typing import Any, BinaryIO
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError
-from onnxfuse.ir.graph import Decision
 from onnxfuse.load import Source
-from onnxfuse.pipeline import finish, gained, guided, verdict
+from onnxfuse.pipeline import finish, gained, guided, locked, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.decisions import decisions
 from onnxfuse.pipeline.drawn import drawing
-from onnxfuse.pipeline.groups import described, phase_bytes, predicted
+from onnxfuse.pipeline.groups import described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
-from onnxfuse.pipeline.state import Build, Context, Tell, check_options, have
+from onnxfuse.pipeline.state import Build, Context, Tell, cache_of, check_options, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
-from onnxfuse.plan.price import PriceMemo
-from onnxfuse.report.result import CandidateResult, GroupResult, Model, Output, Refusal, Result, Verified
+from onnxfuse.plan.price import PriceMemo, Samples
+from onnxfuse.report.result import CandidateResult, Model, Output, Refusal, Result, Verified
 from onnxfuse.runtime.background import Background
 
 Step = tuple[str, Callable[[Context, Calls, Build], Build], Callable[[Build], None]]
@@ -61,7 +61,6 @@ STEPS: tuple[Step, ...] = (
 )
 _NAMES = [name for name, _, _ in STEPS]
 About = Callable[[Result], Mapping[Path, str]]
-_HOLDS = "it holds graphs, which are fused on their own"
 _ALLOCATED = 50_000  # containers that are made between two looks for cycles
 _DRY = "render"  # the last step of a dry run: everything is decided, nothing is compiled
 
@@ -111,25 +110,46 @@ def optimize(
     if writes and places is not None and there:
         refuse(places, options)
     calls = calls or Calls()
-    memory = size_of(options.memory_budget) if options.memory_budget else None
-    with ExitStack() as stack:
-        stack.enter_context(_few_collections())
-        meter = stack.enter_context(Meter(options.time_budget, memory))
-        folder = stack.enter_context(workshop(places if writes and there else None))
-        file, source = _as_file(model, folder)
-        backend = calls.backends[options.target]
-        targets = tuple(backend.legality.targets(options.arch))
-        beside = stack.enter_context(Background())
-        memo = PriceMemo(options.plan_budget)
-        context = Context(
-            options, backend, targets, source, file, places, folder, meter, tell, beside, memo, strict=strict
-        )  # fmt: skip
-        if options.profile_guided:
-            context = replace(context, measured=backend.measured(targets[0], finish.cache_of(context)))
+    folder_of = places if writes and there else None
+    with opened(model, options, calls, tell, places=places, beside=folder_of, strict=strict) as context:
         b = run(context, calls, last, _shower(options, show))
         if not writes:
             return _result(context, b, Output(), last)
         return _finished(context, calls, b, stream, about)
+
+
+@contextmanager
+def opened(
+    model: str | os.PathLike[str] | bytes,
+    options: Options,
+    calls: Calls,
+    tell: Tell,
+    *,
+    places: Places | None = None,
+    beside: Places | None = None,
+    strict: bool = False,
+    samples: Samples | None = None,
+) -> Iterator[Context]:
+    """What a build of a model is given, with its budgets running; outputs are made `beside` their places.
+
+    Where there are `samples`, what prices are made of is put into them.
+    """
+    memory = size_of(options.memory_budget) if options.memory_budget else None
+    with ExitStack() as stack:
+        stack.enter_context(_few_collections())
+        meter = stack.enter_context(Meter(options.time_budget, memory))
+        folder = stack.enter_context(workshop(beside))
+        file, source = _as_file(model, folder)
+        backend = calls.backends[options.target]
+        targets = tuple(backend.legality.targets(options.arch))
+        background = stack.enter_context(Background())
+        memo = PriceMemo(options.plan_budget, samples=samples)
+        context = Context(
+            options, backend, targets, source, file, places, folder, meter, tell, background, memo, strict=strict
+        )  # fmt: skip
+        if options.profile_guided:
+            context = replace(context, measured=backend.measured(targets[0], cache_of(context)))
+        yield context
 
 
 @contextmanager
@@ -180,7 +200,7 @@ def _finished(context: Context, calls: Calls, b: Build, stream: BinaryIO | None,
     if len(b.all_parts) < options.require_fusion:
         reason = f"optimize: {len(b.all_parts)} kernels were made, fewer than the {options.require_fusion} required"
         raise AnsweredNo(reason, hint="onnxfuse explain says why")
-    guided.check_lock(context, b)
+    locked.check_lock(context, b)
     finish.write_manifest(context, b)  # what was measured is known only now
     made: dict[Path, Path] = {}
     if places.data is not None and len(b.files) > 1:
@@ -222,7 +242,8 @@ def _output(places: Places, made: Mapping[Path, Path]) -> Output:
 def _result(context: Context, b: Build, output: Output, stopped: str | None) -> Result:
     """What is known after the last step."""
     source: Source = have(b.loaded).source
-    groups = b.groups or tuple(_described(context, b))
+    names = (part.group.name for part in b.all_parts)
+    groups = b.groups or tuple(described(context, b, names, runtime_times(context, b)))
     path = str(context.model) if isinstance(context.model, Path) else None
     kernels = [part.kernel for part in b.all_parts if part.kernel is not None]
     rules = Counter[str]()
@@ -239,7 +260,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         phase_bytes=phase_bytes(kernels),
         groups=groups,
         rewrites=tuple(rules.items()),
-        refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in _decisions(b)),
+        refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in decisions(b)),
         candidates=tuple(_candidates(b)),
         verify=_verified(context, b),
         loading=loading(b, b.loads or (b.verdict.loads if b.verdict is not None else ())),
@@ -258,32 +279,12 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
     )
 
 
-def _decisions(b: Build) -> tuple[Decision, ...]:
-    """Every refusal once, those of kernels first: what they leave over is planned again, and may be too little."""
-    planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
-    later = [d for each in b.everywhere() for d in each.refused]
-    holders = {(each.node,) for each in b.everywhere()}
-    return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*later, *planned)))
-
-
 def _candidates(b: Build) -> Iterator[CandidateResult]:
     """The groups that were proposed, of all graphs."""
     for c in (c for each in b.everywhere() if each.plan is not None for c in each.plan.candidates):
         told = (c.reason.code, c.reason.reason, c.reason.unlock) if c.reason is not None else ("", "", "")
-        yield CandidateResult(c.nodes, c.by, round(c.seconds * 1e3, 6) if c.seconds is not None else None, *told)
-
-
-def _of_holder(d: Decision) -> Decision:
-    """What is said of a node whose bodies have plans of their own: not that it has no kernel itself."""
-    return replace(d, code="E-SUBGRAPH", reason=_HOLDS, unlock="") if d.code == "E-NO-KERNEL" else d
-
-
-def _described(context: Context, b: Build) -> Iterator[GroupResult]:
-    """The groups under the names that the planner gave them."""
-    graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
-    found = zip(b.all_parts, graphs, predicted(context, b), runtime_times(context, b), strict=True)
-    for part, graph, cost, runtime in found:
-        yield described(context, part, part.group.name, graph, cost, runtime)
+        ms = round(c.seconds * 1e3, 6) if c.seconds is not None else None
+        yield CandidateResult(c.nodes, c.by, ms, *told, c.measured)
 
 
 def _nodes_before(b: Build) -> int:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from onnxfuse.backends import Backend
 from onnxfuse.build import Library
+from onnxfuse.build.cache import Cache, default_cache_dir
 from onnxfuse.config import Options
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
@@ -68,6 +71,10 @@ class Context:
     measured: Target | None = None  # the best of them with what was measured here, where that may be looked at
     strict: bool = False  # a bug in one group ends the build instead of leaving the group to the runtime
 
+    def part(self, done: int, of: int) -> None:
+        """Tell how much of a step is done."""
+        self.tell("part", {"done": done, "of": of})
+
     @property
     def target_names(self) -> str:
         """The targets in one word or more."""
@@ -77,6 +84,9 @@ class Context:
     def here(self) -> tuple[str, ...]:
         """Names of the targets that this machine can run."""
         return tuple(target.name for target in self.targets if runs_here(target))
+
+
+Ways: TypeAlias = tuple[tuple[str, str], ...]  # through contractions: the predicted best, and what is taken instead
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +121,8 @@ class Build:
     verdict: Verdict | None = None
     loads: tuple[Load, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
     gain: Gain | None = None
+    grouping: tuple[tuple[str, ...], ...] | None = None  # groups that a lock names, by the names of their nodes
+    ways: Mapping[str, Ways] = field(default_factory=dict)  # that a lock names, by operators of usual kernels
     choices: tuple[Choice, ...] | None = None  # by measurement or a lock file; None: none were asked for yet
     tried: tuple[Choice, ...] = ()  # while the gain was measured
     gains: int = 0  # how often that was
@@ -155,3 +167,15 @@ def check_options(options: Options) -> None:
             re.compile(pattern)
         except re.error as problem:
             raise UsageError(f"options: {pattern} is no regular expression: {problem}", hint="correct it") from None
+
+
+def cache_of(context: Context) -> Cache | None:
+    """The cache of compiled kernels, None where it is not wanted or the usual folder cannot be written."""
+    if context.options.no_cache:
+        return None
+    if named := context.options.cache_dir:
+        return Cache(Path(named))
+    usual = default_cache_dir()
+    with suppress(OSError):
+        usual.mkdir(parents=True, exist_ok=True)
+    return Cache(usual) if os.access(usual, os.W_OK | os.X_OK) else None

@@ -29,9 +29,9 @@ from onnxfuse.pipeline.groups import (
     refused,
     scheduler,
 )
-from onnxfuse.pipeline.guided import apply_lock
+from onnxfuse.pipeline.locked import apply_lock
 from onnxfuse.pipeline.pricing import costing
-from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.state import Build, Context, Part, Ways, have
 from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.render.source import Source
@@ -139,7 +139,8 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
         made = Plan(graph, (), {}, (given_up,))
     else:
         settings = (context.options, b.forbidden, context.backend.legality, costing(context, calls))
-        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, *settings))
+        grouping = {"grouping": b.grouping} if b.grouping is not None else {}
+        found = attempted(context, "plan", partial(calls.plan, graph, ROWS, *settings, **grouping))
         if isinstance(found, Decision):
             found = Plan(graph, (), {}, (replace(found, nodes=tuple(n.name for n in graph.nodes)),))
         made = found
@@ -221,7 +222,8 @@ def _explained(context: Context, b: Build, around: tuple[Decision, ...] = ()) ->
 def _with_kernels(context: Context, calls: Calls, b: Build) -> Build:
     parts: list[Part] = []
     refusals: list[tuple[Group, Decision]] = []
-    for part in b.parts:
+    for number, part in enumerate(b.parts):
+        context.part(number, len(b.parts))
         found = part if part.kernel is not None else _scheduled(context, calls, b, part)
         if isinstance(found, Decision):
             refusals.append((part.group, found))
@@ -238,8 +240,9 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     plan, group, lowered = have(b.plan), part.group, part.lowered
     graph = plan.graph
 
-    def make() -> Part | Decision:
-        kernels = _alike([*map(scheduler(context, plan, lowered, check=verified), context.targets)])
+    def make(measured: Ways | None = None) -> Part | Decision:
+        scheduled = scheduler(context, plan, lowered, check=verified, measured=measured)
+        kernels = _alike([*map(scheduled, context.targets)])
         if isinstance(kernels, Decision):
             return kernels
         wrong = [finding for kernel in kernels for finding in verify(kernel)]
@@ -248,6 +251,8 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
         if isinstance(body, Decision):
             return body
         op = calls.identity("".join(map(context.backend.kernel_text, kernels)), body)
+        if measured is None and op in b.ways:
+            return make(b.ways[op])
         return replace(part, kernel=kernels[0], others=kernels[1:], body=body, op=op)
 
     made: Part | Decision = attempted(context, "schedule", make)

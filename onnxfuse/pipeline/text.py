@@ -44,7 +44,7 @@ def scheduled(kernel: Kernel) -> Iterator[str]:
 def _sources(b: Build) -> Iterator[str]:
     for (target, op), source in b.sources.items():
         yield f"// {op} for {target}"
-        yield source.text
+        yield source.file
 
 
 def _library(b: Build) -> Iterator[str]:

@@ -16,11 +16,11 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.pipeline import finish
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.finish import body_model, cache_of
+from onnxfuse.pipeline.finish import body_model
 from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_sums, names_of, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory, known_model
-from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.state import Build, Context, Part, cache_of, have
 from onnxfuse.target import unable
 from onnxfuse.verify import GroupResult as Compared
 from onnxfuse.verify import bisected
@@ -67,10 +67,12 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
         if known is None:
             if _beside(context, b):
                 context.background.start(_MODELS, partial(_compared, context, calls, b))
+            context.tell("begin", {"step": "verify each kernel"})
             b, failed = _tried(context, calls, b)
             if failed and b.rounds < MOST_ROUNDS:
                 context.background.cancel(_MODELS)
                 return _dropped(b, failed)
+            context.tell("begin", {"step": "verify the model"})
         verdict = known or context.background.result(_MODELS, lambda: _compared(context, calls, b))
         context.background.cancel(_MODELS)
         memory.keep(verdict)

@@ -13,13 +13,14 @@ from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
-from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, kind_of
+from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
 from onnxfuse.target import Target
 
 FACTOR = 5.0  # by which a kernel may be predicted slower; of both predictions one in ten is off by more than about 1.6,
 # and single ones by 4
 LEAST = 10e-6  # seconds that it may lose, whatever the factor
+UNPACKED = 1.0  # the same, of a convolution whose weights are no constants: they are laid out anew in each run
 SIZES = (1, 16, 128, 512)  # that symbols are given, all the same; once with those of batches at 1
 ROUNDS = 4  # in which groups are refused: what is planned anew may fall behind in its turn
 
@@ -80,12 +81,17 @@ class _Judge:
         self.backend, self.target = context.backend, predicting(context)
         constants = self.plan.graph.constants
         self.held = weight_bytes([p.kernel for p in b.parts if p.kernel is not None], constants)
+        self.decoded = decoded_weights(self.plan.graph, ROWS)
         self.known: dict[tuple[object, ...], tuple[Times, ...]] = {}
 
     def losing(self, part: Part) -> Times | None:
         """The times of a group where it loses least, if it loses everywhere."""
-        found = self._of(part, _sizes(self.plan.graph, part))
-        lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
+        graph = self.plan.graph
+        found = self._of(part, _sizes(graph, part))
+        if any(convolves_variables(graph, n, ROWS, self.decoded) for n in part.group.nodes):
+            lost = all(t.ratio > UNPACKED for t in found)
+        else:
+            lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
         return min(found, key=lambda times: times.ratio) if found and lost else None
 
     def static(self, part: Part) -> float | None:

@@ -13,7 +13,7 @@ from functools import cached_property
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
-from onnxfuse.plan.scope import Members, Scope
+from onnxfuse.plan.search.scope import Members, Scope
 
 TOLD_APART = 4096, 64  # bytes of a constant of integers, of numbers, whose elements may decide how it is read
 

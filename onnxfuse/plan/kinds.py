@@ -118,6 +118,15 @@ def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
     return frozenset(found)
 
 
+def convolves_variables(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> bool:
+    """Whether a node is a convolution of two values, neither of which is constant; `weights` are, but are computed."""
+    row = rows.find(node, graph.opset)
+    found = define(rows, view_of(graph, node)) if row is not None and row.images == "convolution" else ()
+    sums = [n for d in found for n in walk(d.value) if isinstance(n, Reduce)] if not isinstance(found, Decision) else []
+    read = {load.source for n in sums for part in n.body for load in loads(part)}
+    return bool(read) and not any(v in graph.constants or v in weights for v in read)
+
+
 def _contraction(d: Definition, reduce: Reduce, *weights: Container[str]) -> str | None:
     """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
     found = contraction_of(d.axes, reduce)

@@ -12,7 +12,7 @@ from functools import cached_property
 
 from onnxfuse.ir.graph import Decision
 from onnxfuse.plan.refusals import cut
-from onnxfuse.plan.scope import Members, Scope
+from onnxfuse.plan.search.scope import Members, Scope
 
 Set = int
 

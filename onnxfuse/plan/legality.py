@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.plan.chain import chain_refusal
 from onnxfuse.plan.kinds import BATCHED, DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, WINDOW, Kind
+from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
 from onnxfuse.target import gpus_of, targets_of
 
 Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: what each node makes, and its kind
+
+
+def nothing_refused(graph: Graph, kinds: Mapping[int, Kind]) -> Mapping[int, Decision]:
+    """Where every kind of node has a kernel."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +29,7 @@ class Legality:
     `targets` are those of `--arch` values, best first. `chained` says why a contraction with weights does not join a
     group that holds one: it is given the graph, the group's members, operator and kind of the node, a target, and
     whether weights are held in 32 bits. `stores` says whether a target keeps values between kernels in a type.
-    `refused` says why a node of a kind has no kernel, where it has none yet or the runtime's own is better.
+    `refused` says why nodes have no kernel, by position, where there is none yet or the runtime's own is better.
     `made_again` says whether what several nodes move is made for each of them, as one more kernel costs more than that.
     """
 
@@ -32,15 +38,8 @@ class Legality:
     targets: Callable[[Sequence[str]], Sequence[Any]]
     chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
     stores: Callable[[DType, Any], bool]
-    refused: Callable[[Node, Kind], Decision | None] = lambda node, kind: None
+    refused: Callable[[Graph, Mapping[int, Kind]], Mapping[int, Decision]] = nothing_refused
     made_again: bool = False
-
-
-def products_refused(node: Node, kind: Kind) -> Decision | None:
-    """Products and convolutions are the runtime's on a GPU: it has its maker's own."""
-    if kind.name in (WEIGHTS, BATCHED) or kind.images == "convolution":
-        return Decision("E-NO-KERNEL", (node.name,), f"{node.op} multiplies, which on GPUs is left to the runtime")
-    return None
 
 
 CPU = Legality(
@@ -52,10 +51,10 @@ CPU = Legality(
 )
 
 CUDA = Legality(
-    anchors=((WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
+    anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=gpus_of,
-    chained=lambda *_: ("E-TYPE", "products are left to the runtime"),
+    chained=lambda *_: ("E-TYPE", "a kernel has one product with weights"),
     stores=lambda dtype, target: False,
     refused=products_refused,
     made_again=True,

@@ -5,25 +5,27 @@ A node that stays needs its shape inputs after all: then values that kernels wou
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
 
-from onnxfuse.config import BEST, Options
+from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ops.spec import Table
-from onnxfuse.plan.best import composed
 from onnxfuse.plan.kinds import Kind
-from onnxfuse.plan.legal import set_of
+from onnxfuse.plan.legal import members, set_of
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.price import Costing, Seconds, mean_ratio
 from onnxfuse.plan.refusals import about
-from onnxfuse.plan.scope import Cover, Scope
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.best import composed
+from onnxfuse.plan.search.scope import Cover, Scope
+from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
 
 Left = frozenset[str]  # names of nodes that stay with the runtime
+_GIVEN = "given"  # the name of no strategy: groups that were decided before
+ANEW = "--strategy plans anew"
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +38,18 @@ class Planner:
     options: Options
     legality: Legality
     costing: Costing | None
+    _given: list[tuple[str, ...]] = field(default_factory=list)  # groups that were decided before
     _spaces: dict[Left, Space] = field(default_factory=dict)
     _covers: dict[tuple[str, Left], Cover] = field(default_factory=dict)
 
     def made(self, name: str) -> Plan:
         """The plan of a strategy."""
         return self._made(name)[0]
+
+    def again(self, grouping: Iterable[tuple[str, ...]]) -> Plan:
+        """The plan of groups that were decided before, by the names of their nodes, as far as they are legal here."""
+        self._given[:] = grouping
+        return self.made(_GIVEN)
 
     def best(self) -> Plan:
         """The plan that is predicted to take least, of all strategies and of what is put together from them.
@@ -90,8 +98,21 @@ class Planner:
 
     def _cover(self, name: str, left: Left) -> Cover:
         if (name, left) not in self._covers:
-            self._covers[name, left] = self._composed(left) if name == BEST else STRATEGIES[name](self._space(left))
+            own = {BEST: self._composed, _GIVEN: self._decided}.get(name)
+            self._covers[name, left] = own(left) if own is not None else STRATEGIES[name](self._space(left))
         return self._covers[name, left]
+
+    def _decided(self, left: Left) -> Cover:
+        """The groups that were decided before; that of anchors where they depend on each other in a circle."""
+        space = self._space(left)
+        at = {space.scope.nodes[i].name: i for i in space.order}
+        found = [set_of(at[n] for n in names) for names in self._given if all(n in at for n in names)]
+        groups = [g for g in found if space.legal.allows(g)]
+        if not space.legal.acyclic(groups):
+            return self._cover(USUAL, left)
+        alone = {n for n, i in at.items() if not any(g >> i & 1 for g in groups)}
+        stay = (Decision("E-COST", (n,), "the plan that was measured leaves it to ONNX Runtime", ANEW) for n in alone)
+        return Cover(tuple(map(members, groups)), decided=True, left=tuple(sorted(stay, key=lambda d: at[d.nodes[0]])))
 
     def _composed(self, left: Left) -> Cover:
         """The cover that is put together from those of strategies; that of anchors where there are no prices.

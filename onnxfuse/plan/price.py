@@ -1,5 +1,6 @@
 """What candidates cost: seconds on several numbers of cores, at several values of symbols, by lowering and scheduling.
 
+What was measured counts as measured (`known.py`), all else as predicted.
 Equal candidates are priced once (`forms.py`). A budget counts candidates that are scheduled, not seconds, so that a
 build is the same on every machine; what nobody may schedule any more has no price.
 """
@@ -12,24 +13,34 @@ from math import exp, log
 from typing import Any, TypeAlias
 
 from onnxfuse.cost import Cost, number, symbols_at
+from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.means import SymbolUnknown
-from onnxfuse.cost.runtime import Tensor
+from onnxfuse.cost.runtime import Call, Tensor
 from onnxfuse.ir.graph import Decision, Node
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.forms import Form, Forms
+from onnxfuse.plan.known import KernelSample, NodeSample, Sample, corrected
 from onnxfuse.plan.layouts import layouts_of
 from onnxfuse.plan.legal import Set, members
-from onnxfuse.plan.scope import Scope
+from onnxfuse.plan.search.scope import Scope
 from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
-
-SURELY = 1.7  # times the prediction that nine in ten of the runtime's nodes take at most: a kernel is better known
 
 IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime holds in blocks of channels, unlike kernels
 
 Seconds = tuple[float, ...]  # at each point
 Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; None: not known
+
+
+@dataclass(slots=True)
+class Samples:
+    """What prices were made of, for those who measure it: kernels by form, sets of nodes by name, single nodes."""
+
+    kernels: dict[Form, Kernel | Decision] = field(default_factory=dict)
+    at: dict[Form, tuple[KernelSample, ...]] = field(default_factory=dict)  # at each size
+    sets: dict[tuple[str, ...], Form] = field(default_factory=dict)
+    nodes: dict[str, tuple[NodeSample, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -39,6 +50,13 @@ class PriceMemo:
     budget: int
     scheduled: int = 0
     known: dict[Form, Priced] = field(default_factory=dict)
+    measured: set[Form] = field(default_factory=set)  # forms of which some price was measured
+    samples: Samples | None = None  # None: nobody measures
+
+
+def nothing_known(sample: Sample, machine: Any) -> float | None:
+    """What is known of measurements where there are none."""
+    return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +64,16 @@ class Costing:
     """What prices are made of, from the rooms behind this one: how a group becomes a kernel, and predictions.
 
     `machines` are those that a kernel may run on: numbers of cores; one of them is `shown`. What was priced is kept in
-    `memo`.
+    `memo`; `measured` knows better where somebody has measured.
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
     machines: Sequence[Any]
     shown: int
     kernel_cost: Callable[[Kernel, Any, Container[str], float, Mapping[str, int]], Cost | None]
-    group_seconds: Callable[[Sequence[Node], Mapping[str, Tensor], Any, float], float]
+    node_seconds: Callable[[Call, Any, float], float]
     memo: PriceMemo
+    measured: Callable[[Sample, Any], float | None] = nothing_known  # seconds of a sample on a machine
 
 
 class Prices:
@@ -92,12 +111,20 @@ class Prices:
         return self._sets[nodes]
 
     def left(self, node: int) -> Seconds | None:
-        """Seconds of a node that stays with the runtime, at most, among kernels; None where nothing is known of it."""
+        """Seconds of a node that stays with the runtime, among kernels; None where nothing is known of it."""
         if node not in self._left:
-            alone = self._nodes([self.scope.nodes[node]])
+            n, samples = self.scope.nodes[node], self.costing.memo.samples
+            alone = self._nodes([n])
+            if samples is not None and alone is not None:
+                samples.nodes[n.name] = tuple(s for at in range(len(self.sizes)) for s in self._samples([n], at) or ())
             around = self._turning([node], self.scope.kinds.keys() - {node}) if alone is not None else ()
             self._left[node] = None if alone is None else summed([alone, around], self.points)
         return self._left[node]
+
+    def is_measured(self, nodes: Set) -> bool:
+        """Whether a set's price as a kernel was measured, on some number of cores at least."""
+        group = self.scope.group(members(nodes))
+        return self._key(group, nodes, self.layouts) in self.costing.memo.measured
 
     def plan(self, made: Plan) -> Seconds | None:
         """Seconds of a plan of the scope, nodes in no group included; None where a group has no price."""
@@ -115,60 +142,101 @@ class Prices:
         nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
         return summed([*parts, nodes, self._turning(rest, inside)], self.points)
 
+    def _key(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Form:
+        return (self.forms.of(members(nodes), group, layouts), len(self.sizes))
+
     def _group(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Priced:
         memo = self.costing.memo
-        key = (self.forms.of(members(nodes), group, layouts), len(self.sizes))
+        key = self._key(group, nodes, layouts)
         if key not in memo.known:
-            if memo.scheduled >= memo.budget:
-                return None
-            memo.scheduled += 1
-            memo.known[key] = self._priced(group, layouts)
+            kernel = memo.samples.kernels.get(key) if memo.samples is not None else None
+            if kernel is None:
+                if memo.scheduled >= memo.budget:
+                    return None
+                memo.scheduled += 1
+                kernel = self.costing.kernel(group, Plan(self.scope.graph, (group,), layouts))
+            memo.known[key] = kernel if isinstance(kernel, Decision) else self._priced(kernel, key)
+            if memo.samples is not None:
+                memo.samples.kernels[key] = kernel
+        if memo.samples is not None:
+            memo.samples.sets[tuple(n.name for n in group.nodes)] = key
         return memo.known[key]
 
-    def _priced(self, group: Group, layouts: Mapping[str, Layout]) -> Priced:
-        graph = self.scope.graph
-        kernel = self.costing.kernel(group, Plan(graph, (group,), layouts))
-        if isinstance(kernel, Decision):
-            return kernel
+    def _priced(self, kernel: Kernel, key: Form) -> Priced:
+        graph, memo = self.scope.graph, self.costing.memo
+        constants = {p.value: graph.constants[p.value] for p in kernel.inputs if p.value in graph.constants}
         found: list[float] = []
+        samples: list[KernelSample] = []
         for at, sizes in enumerate(self.sizes):
             try:
                 shapes = {p.value: self._tensor(at, p.value).shape for p in kernel.inputs}
                 symbols = symbols_at(kernel, shapes) if sizes else {}
             except SymbolUnknown:
                 return None
-            for machine in self.costing.machines:
-                cost = self.costing.kernel_cost(kernel, machine, graph.constants, self.held, symbols)
-                if cost is None:
-                    return None
-                found.append(cost.seconds)
+            costs = [self.costing.kernel_cost(kernel, m, constants, self.held, symbols) for m in self.costing.machines]
+            seconds = tuple(c.seconds for c in costs if c is not None)
+            if len(seconds) < len(costs):
+                return None
+            samples.append(KernelSample(kernel, constants, symbols, self.held, seconds))
+            found += self._known(samples[-1], key)
+        if memo.samples is not None:
+            memo.samples.at[key] = tuple(samples)
         return tuple(found)
+
+    def _known(self, sample: Sample, key: Form = None) -> tuple[float, ...]:
+        """Seconds of a sample on each machine: measured where they were."""
+        seen = [self.costing.measured(sample, machine) for machine in self.costing.machines]
+        if all(s is None for s in seen):
+            return sample.seconds
+        if key is not None:
+            self.costing.memo.measured.add(key)
+        return corrected(sample.seconds, seen)
 
     def _nodes(self, nodes: Sequence[Node]) -> Seconds | None:
-        """Seconds of nodes that stay with the runtime, which does some of them at once, at most."""
+        """Seconds of nodes that stay with the runtime, which does some of them at once."""
         found: list[float] = []
         for at in range(len(self.sizes)):
-            names = dict.fromkeys(v for n in nodes for v in (*n.inputs, *n.outputs) if v)
-            if any(self.scope.graph.types.get(v) is None for v in names):
+            samples = self._samples(nodes, at)
+            if samples is None:
                 return None
-            try:
-                tensors = {v: self._tensor(at, v) for v in names}
-            except SymbolUnknown:
-                return None
-            found += [SURELY * self.costing.group_seconds(nodes, tensors, m, self.held) for m in self.costing.machines]
+            found += summed(map(self._known, samples), len(self.costing.machines))
         return tuple(found)
 
+    def _samples(self, nodes: Sequence[Node], at: int) -> list[NodeSample] | None:
+        """The runtime's calls for nodes at one size; None where a type or an extent is not known."""
+        graph, costing = self.scope.graph, self.costing
+        names = dict.fromkeys(v for n in nodes for v in (*n.inputs, *n.outputs) if v)
+        if any(graph.types.get(v) is None for v in names):
+            return None
+        try:
+            tensors = {v: self._tensor(at, v) for v in names}
+        except SymbolUnknown:
+            return None
+        single = nodes[0] if len(nodes) == 1 else None
+        found = []
+        for call in calls_of(nodes, tensors):
+            seconds = tuple(costing.node_seconds(call, machine, self.held) for machine in costing.machines)
+            found.append(NodeSample(call, self.held, graph.opset, single, graph, seconds))
+        return found
+
     def _turning(self, left: Iterable[int], inside: Container[int]) -> Seconds:
-        """Seconds in which the runtime turns images that convolutions of its own read from kernels, or give to them."""
+        """Seconds in which the runtime turns images that convolutions of its own read from kernels, or give to them.
+
+        What was measured of a convolution alone has that in it.
+        """
         units, turned = self.scope.apart, list[str]()
         for i in left:
             n = self.scope.nodes[i]
-            if n.op in IN_BLOCKS:
+            if n.op in IN_BLOCKS and not self._node_is_measured(n):
                 made = [m for m in units.before[i] if m in inside and n.inputs[0] in self.scope.nodes[m].outputs]
                 turned += n.inputs[:1] * bool(made) + n.outputs[:1] * any(r in inside for r in units.after[i])
         whole = [Node("Transpose", (v,), (v,), name=f"turn {k}") for k, v in enumerate(turned)]
         parts = [p for n in whole if (p := self._nodes([n])) is not None]
         return summed(parts, self.points)
+
+    def _node_is_measured(self, node: Node) -> bool:
+        samples = self._samples([node], 0) or []
+        return any(self.costing.measured(s, m) is not None for s in samples for m in self.costing.machines)
 
     def _tensor(self, at: int, name: str) -> Tensor:
         if name not in self._tensors[at]:

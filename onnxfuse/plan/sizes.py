@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from onnxfuse.cost import number
-from onnxfuse.cost.runtime import Tensor
+from onnxfuse.cost.runtime import FEW, Tensor, whole
 from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.graph import Constant, Graph, TensorType
 from onnxfuse.ir.index import Index, symbols_of
 
-FEW = 8  # integers of a constant that say how a node works, such as axes
 FEW_SIZES = (16, 128, 512)  # small, usual, large
 
 Sizes = Mapping[str, int]
@@ -26,9 +25,8 @@ def tensor_of(graph: Graph, name: str, sizes: Sizes) -> Tensor:
 
 
 def _ints(constant: Constant) -> tuple[int, ...]:
-    """What a constant of a few integers holds."""
-    few = constant.size <= FEW and not constant.dtype.floating
-    return tuple(int(x) for x in constant.load().reshape(-1)) if few else ()
+    """What a constant of a few whole numbers holds."""
+    return whole(constant.load()) if constant.size <= FEW else ()
 
 
 def symbols_in(types: Iterable[TensorType | None]) -> list[str]:

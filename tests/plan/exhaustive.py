@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.plan.legal import Set, members, set_of
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.space import Space
 
 MOST = 10  # nodes of a graph that is small
 

@@ -16,10 +16,10 @@ from onnxfuse.plan.legal import Legal, members, set_of
 from onnxfuse.plan.planner import Planner
 from onnxfuse.plan.price import mean_ratio
 from onnxfuse.plan.refusals import unnamed
-from onnxfuse.plan.region import regions_of
-from onnxfuse.plan.scope import Cover, Scope
-from onnxfuse.plan.select import Choice, cheapest
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.region import regions_of
+from onnxfuse.plan.search.scope import Cover, Scope
+from onnxfuse.plan.search.select import Choice, cheapest
+from onnxfuse.plan.search.space import Space
 from tests.plan.exhaustive import exhaustive
 from tests.plan.priced import LEGALITY, costing, graph_of, network_graph, parsed, planned, seconds
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import helper, numpy_helper
-from onnxfuse_cli.looking import explain
+from onnxfuse_cli.explaining import explain
 
 from onnxfuse import Options, optimize
 from onnxfuse.config import STRATEGIES

@@ -107,7 +107,7 @@ LOCKED = (
     Locked("E-TYPE", SOFTMAX, {"strategy": "nnvm"}, {"strategy": "anchors"}, says="--strategy anchors"),
     Locked("E-SHAPE-UNKNOWN", GIVEN, edit=fixed("s", np.array([8, 4], np.int64))),
     Locked("E-SHAPE-UNKNOWN", PARTS, flags={"dim": ("N=4",)}, says="give --dim N=N"),
-    Locked("E-SHAPE-UNKNOWN", FILTERS, flags={"dim": ("K=3",)}, says="give --dim K=N"),
+    Locked("E-SHAPE-UNKNOWN", FILTERS, flags={"dim": ("K=3",), "min_group": 1}, says="give --dim K=N"),
     Locked("E-NO-KERNEL", PLACES, edit=without_output("MaxPool")),
     Locked("E-NO-KERNEL", TRAINED, edit=for_inference),
     Locked("E-RANDOM", DROPPED, edit=without_output("Dropout")),

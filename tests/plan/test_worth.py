@@ -13,7 +13,11 @@ from models.classes import CLASSES
 from onnxfuse import optimize
 from onnxfuse.backends import BACKENDS
 from onnxfuse.backends.cpu import BACKEND as CPU
+from onnxfuse.config import Options
+from onnxfuse.load import load
+from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline import worth
+from onnxfuse.plan.kinds import convolves_variables
 from onnxfuse.report.result import Result
 
 TWO = """<ir_version: 9, opset_import: ["" : 17]>
@@ -27,6 +31,10 @@ WEIGHTS = {"v": (128, 32, 3, 3), "w": (256, 128, 5, 5), "u": (32, 256, 3, 3)}
 VARIABLE = """<ir_version: 9, opset_import: ["" : 17]>
 g (float[1, 3, 224, 224] x, float[64, 3, 7, 7] w) => (float[1, 64, 112, 112] y)
 { a = Conv<pads = [3, 3, 3, 3], strides = [2, 2]>(x, w) y = Relu(a) }"""
+
+DETECTOR = """<ir_version: 9, opset_import: ["" : 17]>
+g (float[1, 3, 96, 96] x, float[12] s, float[12] b, float[12] m, float[12] v) => (float[1, 12, 96, 96] y)
+{ a = Conv<pads = [1, 1, 1, 1]>(x, w) n = BatchNormalization(a, s, b, m, v) y = Relu(n) }"""
 
 
 def saved(folder: Path, text: str, **weights: tuple[int, ...]) -> Path:
@@ -129,6 +137,36 @@ def test_a_real_loser_is_refused(tmp_path: Path):
     assert refusals(after)
     assert not after.groups
     assert len(planned(path, min_group=1).groups) == 1
+
+
+def test_a_convolution_by_variable_weights_that_is_predicted_slower_stays(tmp_path: Path):
+    """Slower by any factor: a whole network of them ran half as fast. Called constants, they are kernels again."""
+    path = saved(tmp_path, DETECTOR, w=(12, 3, 3, 3))
+    model = onnx.load(path)
+    model.graph.input.extend([onnx.helper.make_tensor_value_info("w", onnx.TensorProto.FLOAT, (12, 3, 3, 3))])
+    onnx.save(model, path)
+    after = planned(path)
+    assert [g.ops for g in after.groups] == [("BatchNormalization", "Relu")]
+    (refusal,) = [r for r in after.refusals if "as predicted" in r.reason]
+    assert refusal.reason.startswith("Conv, BatchNormalization, Relu: ")
+    constant = planned(path, constant_initializers=True)
+    assert [g.ops for g in constant.groups] == [("Conv", "BatchNormalization", "Relu")]
+
+
+@pytest.mark.parametrize(
+    ("shape", "attribute"), [("12, 3, 3, 3", ""), ("3, 1, 3, 3", "group = 3, ")], ids=["dense", "depthwise"]
+)
+def test_which_convolutions_have_variable_weights(shape: str, attribute: str):
+    """Constant biases do not make weights constant."""
+    count = shape.partition(",")[0]
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+    g (float[1, 3, 9, 9] x, float[{shape}] w) => (float[1, {count}, 9, 9] y, float[1, {count}, 9, 9] z) {{
+      y = Conv<{attribute}pads = [1, 1, 1, 1]>(x, w, b) z = Conv<{attribute}pads = [1, 1, 1, 1]>(x, k, b) }}"""
+    model = parser.parse_model(text)
+    for name, extents in (("b", (int(count),)), ("k", tuple(map(int, shape.split(","))))):
+        model.graph.initializer.append(numpy_helper.from_array(np.ones(extents, np.float32), name))
+    graph = load(model.SerializeToString(), Options())
+    assert [convolves_variables(graph, n, ROWS) for n in graph.nodes] == [True, False]
 
 
 def test_a_loser_stays_and_its_neighbours_are_built(tmp_path: Path):

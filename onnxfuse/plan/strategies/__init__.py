@@ -10,8 +10,8 @@ from importlib import import_module
 
 from onnxfuse.config import BEST
 from onnxfuse.config import STRATEGIES as NAMES
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.space import Space
 
 __all__ = ("STRATEGIES",)
 

@@ -12,8 +12,8 @@ from __future__ import annotations
 from onnxfuse.ir.compose import EXPENSIVE
 from onnxfuse.plan.kinds import REDUCTION, weight
 from onnxfuse.plan.legal import Set, members
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.space import Space
 
 
 def astitch(space: Space) -> Cover:

@@ -14,8 +14,8 @@ from functools import cache
 from onnxfuse.ops.classify import MapType, combine, node_facts
 from onnxfuse.plan.legal import Set
 from onnxfuse.plan.price import mean_ratio, summed
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.space import Space
 
 
 def dnnfusion(space: Space) -> Cover:

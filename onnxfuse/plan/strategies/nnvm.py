@@ -11,8 +11,8 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.indexing import product
 from onnxfuse.plan.kinds import ELEMENTWISE
 from onnxfuse.plan.refusals import ANCHORS
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.space import Space
 
 
 def nnvm(space: Space) -> Cover:

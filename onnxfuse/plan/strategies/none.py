@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.space import Space
 
 
 def none(space: Space) -> Cover:

@@ -18,8 +18,8 @@ from onnxfuse.plan.kinds import REDUCTION
 from onnxfuse.plan.legal import Set, members
 from onnxfuse.plan.price import Seconds, mean_ratio, summed
 from onnxfuse.plan.rows import rows_of
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.space import USUAL, Space
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.space import USUAL, Space
 
 TOP = 3  # patterns of an operator
 BEAM = 3  # plans

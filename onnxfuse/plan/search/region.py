@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from itertools import pairwise
 
 from onnxfuse.plan.legal import Set
-from onnxfuse.plan.scope import Scope
+from onnxfuse.plan.search.scope import Scope
 
 NARROW = 3  # values that cross a cut at most
 MOST = 40  # nodes of a region that is not cut where it could be

@@ -16,10 +16,10 @@ from onnxfuse.plan.alone import USUAL_GROUP
 from onnxfuse.plan.legal import Set, members, set_of
 from onnxfuse.plan.price import Prices, Seconds
 from onnxfuse.plan.refusals import BUDGET, duration
-from onnxfuse.plan.region import regions_of
-from onnxfuse.plan.scope import Cover
-from onnxfuse.plan.select import Choice, Solved, cheapest
-from onnxfuse.plan.space import Space
+from onnxfuse.plan.search.region import regions_of
+from onnxfuse.plan.search.scope import Cover
+from onnxfuse.plan.search.select import Choice, Solved, cheapest
+from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies.priority import merged
 
 Proposals = Mapping[str, Cover]  # by the strategy's name, anchors among them
@@ -103,7 +103,7 @@ class _Choosing:
         at = self.prices.shown
         if kernel is None or runtime is None:
             return Decision("E-COST", (n.name,), f"nobody knows what {n.op} takes as a kernel", BUDGET)
-        said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} at most in the runtime"
+        said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} in the runtime"
         return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
 
     def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
@@ -115,7 +115,12 @@ class _Choosing:
                 seconds = self.space.seconds(group)
                 shown = seconds[self.prices.shown] if seconds is not None else None
                 why = None if group in taken else replace(self._lost(group, seconds, least.get(group)), nodes=names)
-                yield Candidate(names, tuple(by), shown, why)
+                with_it, without = least.get(group, (None, None))
+                behind = None
+                if seconds is not None and with_it is not None and without is not None:
+                    behind = (with_it - without) / self._part(seconds)
+                measured = seconds is not None and self.prices.is_measured(group)
+                yield Candidate(names, tuple(by), shown, why, behind, measured)
 
     def _lost(self, group: Set, seconds: Seconds | None, region: tuple[float, float] | None) -> Decision:
         """Why a group was not taken; `region` is what its region takes with it, and at least."""
@@ -128,7 +133,8 @@ class _Choosing:
             return Decision("E-COST", (), "better ones were followed up instead")
         unit = self.unit[self.prices.shown]
         with_it, without = (duration(part * unit) for part in region)
-        return Decision("E-COST", (), f"with it, what is around takes {with_it}, without {without}, as predicted")
+        how = "its own time as measured" if self.prices.is_measured(group) else "as predicted"
+        return Decision("E-COST", (), f"with it, what is around takes {with_it}, without {without}, {how}")
 
 
 def _moved(solved: Solved, by: int) -> Solved:

@@ -10,7 +10,7 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.plan.kinds import DECODING, ELEMENTWISE, MOVEMENT, REDUCTION, Kind
 from onnxfuse.plan.legal import Legal, Set, members
 from onnxfuse.plan.price import Costing, Prices, Seconds
-from onnxfuse.plan.scope import Cover, Scope
+from onnxfuse.plan.search.scope import Cover, Scope
 
 USUAL = 128  # elements along an extent that is a symbol, where sizes of values are compared
 MEMORY = (ELEMENTWISE, MOVEMENT, DECODING, REDUCTION)  # kinds of operators that take as long as their bytes

@@ -1,0 +1,99 @@
+"""Operations of the nodes that a profile saw, at the sizes that were run: of originals, and of function bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import onnx
+from onnx import helper
+
+from onnxfuse.config import Options
+from onnxfuse.errors import OnnxFuseError
+from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.load import load
+from onnxfuse.ops.classify import node_facts
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.spec import define, view_of
+from onnxfuse.runtime import feed_limits
+
+# ONNX's numbers of the element types that the runtime's profiler names; strings and the like do no arithmetic.
+_TYPES = {
+    "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
+    "double": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
+}  # fmt: skip
+Typed = Sequence[Mapping[str, Sequence[int]]]  # as the profiler tells it: for each input its type and its extents
+
+
+def node_work(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Operations of each node of a model's main graph at these shapes of its inputs, as far as they are known."""
+    given = tuple(f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items() if len(shape))
+    with suppress(OnnxFuseError):
+        graph = load(path, Options(input_shape=given))
+        named = {n.name: (raw.name or n.outputs[0]) for n in graph.nodes if (raw := graph.source.nodes.get(n.name))}
+        return {named.get(name, name): count for name, count in _counts(graph)}
+    return {}
+
+
+def _counts(graph: Graph) -> Iterable[tuple[str, int]]:
+    for node in graph.nodes:
+        found = define(ROWS, view_of(graph, node))
+        count = None if isinstance(found, Decision) else node_facts(graph, node, found).flops.constant
+        if count is not None:
+            yield node.name, count
+
+
+class Bodies:
+    """The function bodies of a model; `work` counts what one does for inputs of these types and shapes."""
+
+    def __init__(self, path: str | Path) -> None:
+        functions = feed_limits.skeleton(Path(path)).functions
+        self._functions = {each.name: each for each in functions}
+        self._known: dict[tuple[str, str], int | None] = {}
+
+    def work(self, op_type: str, inputs: Typed) -> int | None:
+        """Operations of one call; None where they are not known."""
+        key = (op_type, str(inputs))
+        if key not in self._known:
+            self._known[key] = self._counted(op_type, inputs)
+        return self._known[key]
+
+    def _counted(self, op_type: str, inputs: Typed) -> int | None:
+        function = self._functions.get(op_type)
+        types = [next(iter(each.items()), ("", ())) for each in inputs]
+        if function is None or len(types) != len(function.input) or any(kind not in _TYPES for kind, _ in types):
+            return None
+        values = [
+            helper.make_tensor_value_info(name, _TYPES[kind], list(shape))
+            for name, (kind, shape) in zip(function.input, types, strict=True)
+        ]
+        outputs = [onnx.ValueInfoProto(name=name) for name in function.output]
+        graph = helper.make_graph(list(function.node), "body", values, outputs, value_info=function.value_info)
+        model = helper.make_model(graph, opset_imports=list(function.opset_import), ir_version=10)
+        with suppress(OnnxFuseError):
+            return sum(count for _, count in _counts(load(model.SerializeToString(), Options())))
+        return None
+
+
+def rates(flops: int | None, size: int | None, time_ms: float, peaks: Mapping[str, Any]) -> dict[str, float | None]:
+    """GFLOP/s and GB/s of what took so long, and the share of what the machine could do at best with such a mix.
+
+    >>> rates(4_000_000, 1_000_000, 1.0, {"gflops": 10.0, "memory_gbps": 2.0})
+    {'gflops': 4.0, 'gbps': 1.0, 'roof_share': 0.5}
+    """
+    seconds = time_ms / 1e3
+    if seconds <= 0.0:
+        return {"gflops": None, "gbps": None, "roof_share": None}
+    at_best = [0.0]
+    if flops and peaks.get("gflops"):
+        at_best.append(flops / (float(peaks["gflops"]) * 1e9))
+    if size and peaks.get("memory_gbps"):
+        at_best.append(size / (float(peaks["memory_gbps"]) * 1e9))
+    share = max(at_best) / seconds
+    return {
+        "gflops": None if flops is None else flops / seconds / 1e9,
+        "gbps": None if size is None else size / seconds / 1e9,
+        "roof_share": share or None,
+    }

@@ -1,0 +1,125 @@
+"""What was measured on this machine, as prices ask for it: the keys under which the database has it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from onnxfuse.build.cache import key_of
+from onnxfuse.cost import number
+from onnxfuse.cost.runtime import HELD, Call, Tensor
+from onnxfuse.ir.graph import Attribute, Constant
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.measure.database import FILE, Database, Measured
+from onnxfuse.measure.machine import identity
+from onnxfuse.pipeline.groups import predicting
+from onnxfuse.pipeline.state import Context, cache_of
+from onnxfuse.plan.known import KernelSample, NodeSample, Sample
+from onnxfuse.plan.price import nothing_known
+from onnxfuse.report.document import version
+
+PROVIDER = "CPUExecutionProvider"
+NEAR, FURTHER, FARTHEST = "in the nearest caches", "in the last cache", "in memory"  # where weights are found
+
+SMALL = 1 << 16  # bytes of weights for which it hardly counts where they are found
+
+
+@dataclass(frozen=True, eq=False)
+class Keys:
+    """The keys of samples on this machine, of this runtime, with this compiler."""
+
+    context: Context
+    _texts: dict[int, tuple[Kernel, str]] = field(default_factory=dict)
+
+    @cached_property
+    def place(self) -> str:
+        """The machine and its runtime."""
+        return key_of("place", "1", *identity(), version("onnxruntime") or "", PROVIDER)
+
+    @cached_property
+    def _made(self) -> str:
+        """What decides the machine code of kernels, but for themselves."""
+        backend, target = self.context.backend, self.context.targets[0]
+        toolchain = backend.find_toolchain(self.context.options.toolchain, target.machine)
+        return key_of(toolchain.identity, target.name, *backend.flags(target, ()), *backend.headers())
+
+    def of(self, sample: Sample, threads: int) -> str:
+        """The key of a sample on so many threads."""
+        about = (self.place, str(threads), self.found(sample))
+        if isinstance(sample, NodeSample):
+            return key_of("node", *about, str(sample.opset), call_text(sample.call))
+        inputs = (
+            f"{p.value in sample.constants} {p.dtype} {shape_of(sample, p.storage)}" for p in sample.kernel.inputs
+        )
+        return key_of("kernel", *about, self._made, self.text(sample.kernel), *inputs)
+
+    def text(self, kernel: Kernel) -> str:
+        """What tells a kernel apart from others."""
+        if id(kernel) not in self._texts:
+            self._texts[id(kernel)] = kernel, self.context.backend.kernel_text(kernel)
+        return self._texts[id(kernel)][1]
+
+    def found(self, sample: Sample) -> str:
+        """Where the weights of a sample are found, when its turn comes in a run of the model."""
+        target: Any = predicting(self.context)
+        own = weights_of(sample)
+        size = max(own, sample.round_bytes) if own > SMALL else own
+        return NEAR if size <= target.l2_bytes * HELD else FURTHER if size <= target.l3_bytes * HELD else FARTHEST
+
+
+def weights_of(sample: Sample) -> int:
+    """Bytes of the weights that a sample reads."""
+    if isinstance(sample, NodeSample):
+        return sum(t.bytes for t in sample.call.read if t.constant)
+    return sum(c.bytes for c in sample.constants.values())
+
+
+def shape_of(sample: KernelSample, storage: Any) -> tuple[int, ...]:
+    """A shape in memory as numbers."""
+    return tuple(number(e, sample.symbols) for e in storage)
+
+
+def call_text(call: Call) -> str:
+    """All that decides how long the runtime takes for a call."""
+    inputs = ", ".join("-" if t is None else _tensor(t) for t in call.inputs)
+    attrs = ", ".join(f"{name}={_attribute(value)}" for name, value in sorted(call.attrs.items()))
+    return f"{call.op}({inputs}) -> {', '.join(map(_tensor, call.outputs))} {{{attrs}}}"
+
+
+def _tensor(t: Tensor) -> str:
+    held = f" = {list(t.ints)}" if t.ints else " constant" if t.constant else ""
+    return f"{t.dtype}{list(t.shape)}{held}"
+
+
+def _attribute(value: Attribute) -> str:
+    if isinstance(value, Constant):
+        return f"{value.dtype}{list(value.shape)} {hashlib.sha256(value.load().tobytes()).hexdigest()[:16]}"
+    return repr(value)
+
+
+def database_of(context: Context) -> Database | None:
+    """The database in the folder of the cache; None where there is no cache, or the kernels run elsewhere."""
+    cache = cache_of(context) if context.options.target == "cpu" and context.here[:1] else None
+    return Database(cache.root / FILE) if cache is not None else None
+
+
+def known_to(context: Context) -> Callable[[Sample, Any], float | None]:
+    """Seconds of a sample on a machine, where they were measured here."""
+    database = database_of(context)
+    if database is None or not database.path.is_file():
+        return nothing_known
+    keys = Keys(context)
+    return lookup(keys, database.known(keys.place))
+
+
+def lookup(keys: Keys, known: Mapping[str, Measured]) -> Callable[[Sample, Any], float | None]:
+    """What a sample takes on a machine, out of what is known."""
+
+    def seconds(sample: Sample, machine: Any) -> float | None:
+        found = known.get(keys.of(sample, machine.cores))
+        return found.seconds if found is not None else None
+
+    return seconds if known else nothing_known

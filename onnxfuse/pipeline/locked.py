@@ -1,0 +1,110 @@
+"""Lock files: what was measured once is done again, from a file that is named or from what `tune` kept of the model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from onnxfuse.build.cache import key_of
+from onnxfuse.errors import AnsweredNo, UsageError
+from onnxfuse.load import Source
+from onnxfuse.pipeline.guided import dropped
+from onnxfuse.pipeline.known import Keys, database_of
+from onnxfuse.pipeline.state import Build, Context, Ways, have
+from onnxfuse.report.document import host
+from onnxfuse.report.lock import PLANNED, Faster, Lock, deciding, lock_in, lock_text, read_lock
+
+_MEASURE = "measure again with --profile-guided, or with tune"
+
+
+def apply_lock(context: Context, b: Build) -> Build:
+    """The build with the choices of a lock file made, before it is planned. Raises AnsweredNo for `check`."""
+    path = context.options.lock
+    if b.choices is not None or b.grouping is not None or context.options.profile_guided:
+        return b
+    if path is None:
+        return _as_tuned(context, b)
+    lock = read_lock(Path(path))
+    source: Source = have(b.loaded).source
+    said = lock.differs(source.sha256, context.options, context.target_names)
+    there = _names(b)
+    missing = sorted({name for c in lock.choices if not c.kept for name in c.nodes} - there)
+    said = said or (f"there is no node {missing[0]}" if missing else "")
+    if said and context.options.check:
+        raise AnsweredNo(f"lock: {path} does not fit: {said}", hint=_MEASURE)
+    notes = (f"{path} was made for another build: {said}",) if said else ()
+    choices = tuple(replace(c, nodes=tuple(n for n in c.nodes if n in there)) for c in lock.choices)
+    b = dropped(_grouped(replace(b, choices=choices, notes=(*b.notes, *notes)), lock), choices)
+    return replace(b, again=False, inner=tuple(replace(each, again=False) for each in b.inner))
+
+
+def _as_tuned(context: Context, b: Build) -> Build:
+    """The build with the groups that `tune` found for this model, with these options on this machine."""
+    database = database_of(context) if context.options.strategy is None else None
+    if database is None or not database.path.is_file():
+        return b
+    found = database.plan(key_of_plan(context, b))
+    if found is None:
+        return b
+    text, date = found
+    try:
+        lock = lock_in(text, f"what tune kept in {database.path}")
+    except UsageError:
+        return b
+    said = f"groups as `tune` measured them on {date[:10]}: --strategy plans anew"
+    return _grouped(replace(b, notes=tuple(dict.fromkeys((*b.notes, said)))), lock)
+
+
+def _grouped(b: Build, lock: Lock) -> Build:
+    """The build and its bodies with the groups of a lock, and its ways through contractions."""
+    ways = ways_of(lock.ways)
+    return replace(b, grouping=lock.groups, ways=ways, inner=tuple(_grouped(each, lock) for each in b.inner))
+
+
+def ways_of(found: Iterable[Faster]) -> dict[str, Ways]:
+    """By operators of usual kernels, the ways that are taken."""
+    ways: dict[str, Ways] = {}
+    for each in found:
+        if each.taken:
+            ways[each.kernel] = (*ways.get(each.kernel, ()), (each.instead_of, each.way))
+    return ways
+
+
+def _names(b: Build) -> set[str]:
+    return {n.name for each in b.everywhere() for n in have(each.graph).nodes}
+
+
+def key_of_plan(context: Context, b: Build) -> str:
+    """The key of what `tune` found for a model: all that decides what it plans, and where it was measured."""
+    source: Source = have(b.loaded).source
+    decides = json.dumps({k: v for k, v in deciding(context.options).items() if k not in PLANNED}, sort_keys=True)
+    return key_of("plan", Keys(context).place, source.sha256, decides, context.target_names)
+
+
+def check_lock(context: Context, b: Build) -> None:
+    """For `check`: the kernels, or the groups, are those that the lock file was written with. Raises AnsweredNo."""
+    if not context.options.check or context.options.lock is None or context.options.profile_guided:
+        return
+    lock = read_lock(Path(context.options.lock))
+    here = {tuple(n.name for n in p.group.nodes) for p in b.all_parts}
+    lost = next((g for g in lock.groups or () if g not in here), None)
+    if lost is not None:
+        raise AnsweredNo(f"lock: {context.options.lock} does not fit: {lost[0]} is in another group", hint=_MEASURE)
+    if lock.domain is not None and lock.domain != b.domain:
+        said = f"the kernels are {b.domain or 'none'}, not {lock.domain or 'none'}"
+        raise AnsweredNo(f"lock: {context.options.lock} does not fit: {said}", hint=_MEASURE)
+
+
+def lock_of(context: Context, b: Build) -> str:
+    """The text of the lock file of a build that was measured."""
+    source: Source = have(b.loaded).source
+    choices = (*(b.choices or ()), *b.tried)
+    lock = Lock(source.sha256, deciding(context.options), context.target_names, b.domain, choices)
+    return text_of_lock(context, lock)
+
+
+def text_of_lock(context: Context, lock: Lock) -> str:
+    """The text of a lock file, with the machine that it was measured on."""
+    return lock_text(lock, {**host(), "calibrated": context.measured is not None})

@@ -1,0 +1,220 @@
+"""What `onnxfuse tune` does: it measures what prices are made of, plans again, and lets plans race in the whole model.
+
+First samples: the kernels of the plan, those that were nearly taken, and the nodes that might stay with the runtime,
+until the plan does not change any more. Then areas: where the plan that was predicted to be best, and the one that
+measured prices give, differ from that of anchors, all areas of one kind are changed at once and run in turns with it,
+since no sample knows what neighbours do to each other. What is surely faster is taken. Last the ways through
+contractions (`ways.py`), of the plan that was taken.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.config import BEST, USUAL, Options
+from onnxfuse.errors import UsageError
+from onnxfuse.ir.group import Plan
+from onnxfuse.measure.database import Measured
+from onnxfuse.pipeline import steps
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.known import Keys, database_of
+from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
+from onnxfuse.pipeline.rivals import Areas, Grouping, Race, areas_between, raced
+from onnxfuse.pipeline.run import opened, run
+from onnxfuse.pipeline.sampling import Sampler
+from onnxfuse.pipeline.state import Build, Context, Tell, have
+from onnxfuse.pipeline.ways import faster_ways
+from onnxfuse.pipeline.ways import raced as raced_ways
+from onnxfuse.plan.known import KernelSample, Sample
+from onnxfuse.plan.price import Samples
+from onnxfuse.report.lock import Faster, Lock, Rival, deciding
+
+ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
+CLOSE = 0.3  # part of its own time by which a candidate may be behind and is measured: so far off predictions are
+VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
+RACES = 0.5  # share of the time that is for races
+
+
+@dataclass(frozen=True, slots=True)
+class SampleResult:
+    """What was measured of a kernel or node; `left` says that it was one of the runtime's."""
+
+    what: str
+    threads: int
+    predicted_us: float
+    measured_us: float
+    spread: float
+    left: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Tuned:
+    """What tuning found: samples, the areas that were raced, how the plan changed, and faster ways."""
+
+    model: str
+    lock: str
+    database: str
+    rounds: int
+    samples: tuple[SampleResult, ...]
+    problems: tuple[str, ...]
+    changed: bool  # whether measured prices gave another plan than predictions did
+    rivals: tuple[Rival, ...]
+    ways: tuple[Faster, ...]
+    seconds: float
+
+
+def tune(
+    model: str | os.PathLike[str],
+    *,
+    options: Options | None = None,
+    seconds: float = 600.0,
+    threads: int = 0,
+    lock: str | os.PathLike[str] | None = None,
+    tell: Tell = lambda what, facts: None,
+    calls: Calls | None = None,
+) -> Tuned:
+    """Measure for about so many seconds what decides the plan of a model, keep it, and write a lock file.
+
+    `threads` 0 measures on one and on one per core. Raises OnnxFuseError.
+    """
+    begin, calls = time.monotonic(), calls or Calls()
+    options = replace(options or Options(), verify=False)  # nothing is emitted, and nothing is to run beside samples
+    place = Path(lock) if lock is not None else _beside(Path(model))
+    if place.exists() and not options.overwrite:
+        raise UsageError(f"tune: {place} exists", hint="--overwrite replaces it")
+    priced = replace(options, strategy=BEST, lock=None, profile_guided=False)
+    with opened(model, priced, calls, tell, samples=(samples := Samples())) as context:
+        mine = replace(context, options=replace(options, strategy=None, lock=None))
+        tuning = _Tuning(context, calls, samples, mine, begin + seconds, _threads(threads))
+        found, text = tuning.run()
+        place.write_text(text, encoding="utf-8")
+    return replace(found, model=os.fspath(model), lock=str(place), seconds=round(time.monotonic() - begin, 2))
+
+
+def _beside(model: Path) -> Path:
+    return model.with_name(f"{model.name.removesuffix('.onnx')}.fuse.lock")
+
+
+def _threads(asked: int) -> tuple[int, ...]:
+    return (asked,) if asked else tuple(dict.fromkeys((1, len(os.sched_getaffinity(0)))))
+
+
+class _Tuning:
+    """One model under way: `context` plans by prices, `mine` is what a build without a strategy has."""
+
+    def __init__(
+        self, context: Context, calls: Calls, samples: Samples, mine: Context, until: float, threads: tuple[int, ...]
+    ) -> None:
+        database = database_of(context)
+        if database is None:
+            raise UsageError("tune: there is no place to keep what is measured", hint="leave out --no-cache and --arch")
+        self.context, self.calls, self.samples, self.mine, self.until = context, calls, samples, mine, until
+        self.database, self.threads, self.keys = database, threads, Keys(context)
+        now = time.monotonic()
+        stop = now + (until - now) * (1 - RACES)
+        self.sampler = Sampler(context, calls, self.keys, database, threads, stop)
+
+    def run(self) -> tuple[Tuned, str]:
+        """What was found, and the text of the lock file."""
+        loaded = run(self.context, self.calls, "rewrite", lambda step, b: None)
+        usual = self._planned(loaded, replace(self.mine, options=replace(self.mine.options, strategy=USUAL)))
+        first = self._planned(loaded, self.context)
+        made, rounds = first, 1
+        while self.sampler.run(self._wanted(made)) and rounds < ROUNDS:
+            made, rounds = self._planned(loaded, self.context), rounds + 1
+        race = Race(self.mine, self.calls, usual, max(self.threads), self.until)
+        rivals, grouping = self._raced(race, usual, (made, first))
+        ways = raced_ways(race, grouping, self._ways(race, grouping))
+        text = self._kept(loaded, rivals, grouping, ways)
+        changed = grouping_of(made) != grouping_of(first)
+        found = [self._sample(*each) for each in self.sampler.measured.values()]
+        problems = tuple(dict.fromkeys(self.sampler.problems.values()))
+        path = str(self.database.path)
+        return Tuned("", "", path, rounds, tuple(found), problems, changed, tuple(rivals), ways, 0.0), text
+
+    def _planned(self, loaded: Build, context: Context) -> Build:
+        """The plan with all that is known by now; kernels that were scheduled before are not scheduled again."""
+        memo = context.price_memo
+        memo.known.clear()
+        memo.measured.clear()
+        memo.scheduled = 0
+        return steps.plan(context, self.calls, replace(loaded, choices=()))
+
+    def _wanted(self, b: Build) -> Iterator[Sample]:
+        """What is to be measured, what matters most first: kernels that are taken or nearly, then single nodes."""
+        for each in b.everywhere():
+            plan = have(each.plan)
+            yield from self._kernels(tuple(n.name for n in g.nodes) for g in plan.groups)
+            near = [c for c in plan.candidates if c.reason is not None and c.behind is not None and c.behind <= CLOSE]
+            yield from self._kernels(c.nodes for c in sorted(near, key=lambda c: c.behind or 0.0))
+        nodes = [s for each in self.samples.nodes.values() for s in each if s.node is not None]
+        yield from sorted(nodes, key=lambda s: -max(s.seconds, default=0.0))
+
+    def _kernels(self, sets: Iterable[tuple[str, ...]]) -> Iterator[KernelSample]:
+        for names in sets:
+            yield from self.samples.at.get(self.samples.sets.get(names), ())
+
+    def _raced(self, race: Race, usual: Build, others: Iterable[Build]) -> tuple[list[Rival], Grouping | None]:
+        """The areas in which plans differ from the usual one, measured in the whole model, and the plan of the best."""
+        before = grouping_of(usual)
+        kinds: dict[Any, Areas] = {}
+        for b in others:
+            for area in areas_between(before, grouping_of(b), self._form, _views(usual)):
+                kinds.setdefault(area.kind, area)
+        return raced(race, before, list(kinds.values()))
+
+    def _ways(self, race: Race, grouping: Grouping | None) -> list[Faster]:
+        """Ways through the contractions of a plan that are faster than the usual ones, each kernel for itself."""
+        now = time.monotonic()
+        self.sampler.until = now + (self.until - now) * (1 - RACES)
+        options = race.lock((grouping, ()), self.context.folder / "ways.lock")
+        b = run(replace(self.mine, options=options), self.calls, "schedule", lambda step, b: None)
+        sizes: dict[str, Mapping[str, int]] = {}
+        for part in b.all_parts:
+            at = self.samples.at.get(self.samples.sets.get(tuple(n.name for n in part.group.nodes)), ())
+            sizes |= {part.op: at[len(at) // 2].symbols} if at else {}
+        return faster_ways(self.mine, b, self.sampler, sizes)
+
+    def _form(self, names: tuple[str, ...]) -> Any:
+        """What equal groups have in common, and what one is predicted or measured to take."""
+        form = self.samples.sets.get(names)
+        price, samples = self.context.price_memo.known.get(form), self.samples.at.get(form)
+        predicted = samples[0].seconds[0] if samples else 0.0
+        return form, price[0] if isinstance(price, tuple) else predicted
+
+    def _kept(self, b: Build, rivals: Iterable[Rival], grouping: Grouping | None, ways: tuple[Faster, ...]) -> str:
+        """The text of the lock, which the database keeps too."""
+        source: Any = have(b.loaded).source
+        options = deciding(self.mine.options)
+        lock = Lock(source.sha256, options, self.mine.target_names, None, (), grouping, tuple(rivals), ways)
+        text = text_of_lock(self.mine, lock)
+        now = datetime.now(UTC).isoformat(timespec="seconds")
+        self.database.keep_plan(key_of_plan(self.mine, b), text, now)
+        return text
+
+    def _sample(self, sample: Sample, threads: int, row: Measured) -> SampleResult:
+        cores = [machine.cores for machine in self._machines()]
+        at = cores.index(threads) if threads in cores else 0
+        predicted = sample.seconds[at] if sample.seconds else 0.0
+        left = not isinstance(sample, KernelSample)
+        return SampleResult(row.what, threads, predicted * 1e6, row.seconds * 1e6, row.spread, left)
+
+    def _machines(self) -> list[Any]:
+        return list(self.context.backend.points(self.context.targets[0]))
+
+
+def _views(b: Build) -> frozenset[str]:
+    """Names of the nodes that only change a shape."""
+    return frozenset(n.name for each in b.everywhere() for n in have(each.plan).graph.nodes if n.op in VIEWS)
+
+
+def grouping_of(b: Build) -> Grouping:
+    """The groups of a build and of its bodies, by the names of their nodes."""
+    plans: list[Plan] = [have(each.plan) for each in b.everywhere()]
+    return tuple(tuple(n.name for n in g.nodes) for plan in plans for g in plan.groups)

@@ -1,0 +1,53 @@
+"""What a price may be measured of, and how measurements at some points correct the predictions at all others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import exp, log
+
+from onnxfuse.cost.runtime import Call
+from onnxfuse.ir.graph import Constant, Graph, Node
+from onnxfuse.ir.kernel import Kernel
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KernelSample:
+    """A kernel with the constants that it reads, at extents of its symbols; all weights of the model are as many bytes.
+
+    `seconds` are predicted, on each machine.
+    """
+
+    kernel: Kernel
+    constants: Mapping[str, Constant]
+    symbols: Mapping[str, int]
+    round_bytes: float
+    seconds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NodeSample:
+    """A node that stays with the runtime, as a call of known sizes; `graph` has the node where it is to be run."""
+
+    call: Call
+    round_bytes: float
+    opset: int
+    node: Node | None = None
+    graph: Graph | None = field(default=None, repr=False)
+    seconds: tuple[float, ...] = ()
+
+
+Sample = KernelSample | NodeSample
+
+
+def corrected(predicted: Sequence[float], measured: Sequence[float | None]) -> tuple[float, ...]:
+    """Seconds at each point: measured where they were, else predicted and as far off as the measured ones were.
+
+    >>> corrected([1.0, 0.5, 0.25], [2.0, None, None])
+    (2.0, 1.0, 0.5)
+    """
+    pairs = [(m, p) for m, p in zip(measured, predicted, strict=True) if m is not None]
+    if not pairs:
+        return tuple(predicted)
+    off = exp(sum(log(m / p) for m, p in pairs) / len(pairs))
+    return tuple(p * off if m is None else m for m, p in zip(measured, predicted, strict=True))

@@ -1,0 +1,84 @@
+"""Which products are made by kernels on a GPU: those of an attention, and of few rows. All others are the runtime's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.contraction import contraction_of
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.graph import Decision, Graph
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import Reduce
+from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
+from onnxfuse.target import MOST_DEPTH, MOST_ROWS
+
+
+def products_refused(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
+    """Products and convolutions are the runtime's on a GPU, but for those of an attention and of few rows."""
+    own = {i for pair in _attentions(graph, kinds) for i in pair}
+    own |= {i for i, k in kinds.items() if k.name == WEIGHTS and _of_few_rows(graph, k)}
+    found = {}
+    for i, kind in kinds.items():
+        if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
+            n = graph.nodes[i]
+            said = f"{n.op} multiplies, which on GPUs is left to the runtime"
+            found[i] = Decision("E-NO-KERNEL", (n.name,), said)
+    return found
+
+
+def _of_few_rows(graph: Graph, kind: Kind) -> bool:
+    """Whether a matrix of weights is multiplied by so few rows that reading it takes all the time."""
+    (d, *others) = kind.definitions
+    reduce = next(n for n in walk(d.value) if isinstance(n, Reduce))
+    found = contraction_of(d.axes, reduce)
+    if others or found is None or reduce.dtype != F32:
+        return False
+    c = found.weights_right(lambda x: all(n.source in graph.constants for n in loads(x)))
+    rows = product([a.extent for a in c.rows]).constant
+    return rows is not None and 0 < rows <= MOST_ROWS and not c.batch
+
+
+def _attentions(graph: Graph, kinds: Mapping[int, Kind]) -> Iterator[tuple[int, ...]]:
+    """Products of which the second multiplies what a reduction makes of the first, and whole attentions."""
+    readers: dict[str, list[int]] = {}
+    for i, n in enumerate(graph.nodes):
+        for v in dict.fromkeys(n.reads):
+            readers.setdefault(v, []).append(i)
+    fit = {i for i, k in kinds.items() if k.name == BATCHED and _fits(k)}
+    for i in sorted(fit):
+        if kinds[i].products > 1:
+            yield (i,)
+        else:
+            yield from ((i, j) for j in _behind(i, graph, kinds, readers) if j in fit and kinds[j].products == 1)
+
+
+def _fits(kind: Kind) -> bool:
+    """Whether the sums of products are of floats, and short enough or without columns enough for a block."""
+    for d in kind.definitions:
+        for reduce in (n for n in walk(d.value) if isinstance(n, Reduce)):
+            found = contraction_of(d.axes, reduce)
+            if found is None:
+                continue
+            sizes = [product([a.extent for a in axes]).constant for axes in (found.ranges, found.columns)]
+            if reduce.dtype != F32 or all(n is None or n > MOST_DEPTH for n in sizes):
+                return False
+    return True
+
+
+def _behind(first: int, graph: Graph, kinds: Mapping[int, Kind], readers: Mapping[str, list[int]]) -> Iterator[int]:
+    """Products that read, by their left sides, what is reduced behind another product."""
+    waiting, seen = [(first, False)], {(first, False)}
+    while waiting:
+        at, reduced = waiting.pop()
+        for v in graph.nodes[at].outputs:
+            for i in readers.get(v, ()):
+                kind = kinds.get(i)
+                if kind is None:
+                    continue
+                if kind.name == BATCHED and reduced and graph.nodes[i].inputs[0] == v:
+                    yield i
+                here = (i, reduced or kind.name == REDUCTION)
+                if kind.name in (ELEMENTWISE, MOVEMENT, REDUCTION) and here not in seen:
+                    seen.add(here)
+                    waiting.append(here)
