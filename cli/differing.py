@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Constant, Graph, Node
 from onnxfuse.load import load
 from onnxfuse.pipeline.outputs import STREAM
+from onnxfuse.report.drawing import Drawn, picture
 
 from . import show
 from .results import document
@@ -69,7 +70,8 @@ def diff(a: str, b: str) -> Compared:
     plain = [
         {"what": d.what, "name": d.name, "before": d.before, "after": d.after, "fused": d.fused or None} for d in found
     ]
-    made = document("diff", models=models, equal=not found, differences=plain)
+    drawing = _drawing(first, second)
+    made = document("diff", models=models, equal=not found, differences=plain, drawing=drawing)
     return Compared(made, tuple(_lines(found, first, second)), summary)
 
 
@@ -121,7 +123,7 @@ def _same(a: Constant, b: Constant) -> bool:
 
 def _nodes(a: Graph, b: Graph) -> Iterator[Difference]:
     before, after = (dict(_named(graph)) for graph in (a, b))
-    inside = dict(_fused(b))
+    inside = _into(b)
     for key in dict.fromkeys((*before, *after)):
         old, new = before.get(key), after.get(key)
         if old is not None and new is not None:
@@ -132,6 +134,29 @@ def _nodes(a: Graph, b: Graph) -> Iterator[Difference]:
             yield Difference("node", old.name, old.key, None, inside.get(old.name, ""))
         elif new is not None:
             yield Difference("node", new.name, None, new.key)
+
+
+def _drawing(a: Graph, b: Graph) -> dict[str, Any]:
+    """Both graphs for a page, and of each node whether the other graph has it: same, other, gone or new."""
+    nodes = [dict(_named(graph)) for graph in (a, b)]
+    into = _into(b)
+    sides: dict[str, Any] = {}
+    states: dict[str, list[str]] = {}
+    for at, (side, graph, alone) in enumerate((("before", a, "gone"), ("after", b, "new"))):
+        mine, theirs = nodes[at], nodes[1 - at]
+        belongs = into if at == 0 else {name: name for _, name in _fused(b)}
+        drawn = {key: Drawn(n.name, n.op, belongs.get(n.name)) for key, n in mine.items()}
+        wired = [(drawn[key], n.reads, n.outputs) for key, n in mine.items()]
+        sides[side] = asdict(picture(wired, tuple(graph.inputs), tuple(graph.outputs)))
+        known = [_state(node, theirs.get(key), alone) for key, node in mine.items()]
+        states[side] = ["same"] * len(graph.inputs) + known + ["same"] * len(graph.outputs)
+    return {**sides, "states": states}
+
+
+def _state(node: Node, other: Node | None, alone: str) -> str:
+    if other is None:
+        return alone
+    return "same" if all(of(node) == of(other) for _, of in _PARTS) else "other"
 
 
 def _named(graph: Graph) -> Iterator[tuple[str, Node]]:
@@ -146,6 +171,14 @@ def _fused(graph: Graph) -> Iterator[tuple[str, str]]:
         for entry in raw.metadata_props:
             if entry.key == _ORIGIN:
                 yield from ((origin, name) for origin in json.loads(entry.value))
+
+
+def _into(graph: Graph) -> dict[str, str]:
+    """By original node the kernel that it is in; the first, where several compute it."""
+    found: dict[str, str] = {}
+    for origin, name in _fused(graph):
+        found.setdefault(origin, name)
+    return found
 
 
 def _list(names: Iterable[str]) -> str:

@@ -19,6 +19,7 @@ PLANNING = (
     "target", "arch", "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node",
     "fast_math", "precision", "winograd", "custom_ops_library", "lock",
 )  # fmt: skip
+TUNING = tuple(name for name in PLANNING if name not in ("target", "arch", "strategy"))  # what tune can be told
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}
 _BOTH_WAYS = ("verify", "gain", "winograd")  # flags whose `--no-` form people need

@@ -26,6 +26,8 @@ from .flags import name_of
 from .results import Answer, document
 from .show import bytes_text, table
 
+_EVERYWHERE = ("debug", "json", "json-file", "quiet", "report", "verbose")  # flags of every verb
+
 
 def doctor(calibrate: bool, cache_dir: str | None) -> Answer:
     """What this machine offers."""
@@ -123,8 +125,13 @@ def _runtime() -> str | None:
     return None
 
 
-def config(values: Mapping[str, Any], sources: Mapping[str, str], path: Path | None) -> Answer:
-    """The options of `optimize` as they are now, and where each comes from."""
+def config(
+    values: Mapping[str, Any],
+    sources: Mapping[str, str],
+    others: Mapping[str, Mapping[str, tuple[Any, str]]],
+    path: Path | None,
+) -> Answer:
+    """The options as they are now, and where each comes from: those of `optimize`, and what `others` verbs have."""
     words = {"commandline": "flag", "environment": "environment", "default_map": str(path), "default": "default"}
     rows, facts = [("option", "value", "from")], {}
     for each in option_fields():
@@ -133,7 +140,14 @@ def config(values: Mapping[str, Any], sources: Mapping[str, str], path: Path | N
         facts[name] = {"value": value, "from": origin}
         shown = " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
         rows.append((name, {"None": "-", "": "-"}.get(shown, shown), origin))
-    return Answer(document("config", file=path, options=facts), tuple(table(rows)))
+    verbs: dict[str, dict[str, Any]] = {}
+    for verb, found in others.items():
+        for name, (value, source) in found.items():
+            origin = words.get(source, source)
+            verbs.setdefault(verb, {})[name] = {"value": value, "from": origin}
+            if name not in _EVERYWHERE or origin != "default":
+                rows.append((f"{verb} {name}", "-" if value in (None, "") else str(value), origin))
+    return Answer(document("config", file=path, options=facts, verbs=verbs), tuple(table(rows)))
 
 
 def cache(action: str, file: str | None, max_size: str, cache_dir: str | None, *, overwrite: bool) -> Answer:

@@ -74,6 +74,11 @@ class Keeper:
         self.json_file = File("--json-file", json_file, overwrite=replace, others=named)
         self.report = File("--report", report, overwrite=replace, others=[*named, json_file])
 
+    @property
+    def paged(self) -> bool:
+        """Whether a page is made of the result."""
+        return self.report.path is not None
+
     def write(self, value: Mapping[str, Any]) -> None:
         """Write the document and its page. Raises OutputError."""
         texts = self.texts(value)
@@ -123,9 +128,14 @@ def answer(found: Answer, as_json: bool, keep: Keeper) -> None:
     """Give the answer of a verb."""
     keep.write(found.document)
     if as_json:
-        show.document({name: value for name, value in found.document.items() if name != "drawing"})
+        show.document(printed(found.document))
     else:
         print_lines(found.lines)
+
+
+def printed(document: Mapping[str, Any]) -> dict[str, Any]:
+    """A document without what only a page needs, which is most of its bytes."""
+    return {name: value for name, value in document.items() if name != "drawing"}
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,10 @@ import click
 
 from onnxfuse.errors import UsageError
 
+from .flags import PREFIX
+
 FILES = ("onnxfuse.toml", "pyproject.toml")
+OTHERS = ("ONNXFUSE_ISA", "ONNXFUSE_ATTEMPTS")  # variables that no flag has: of the libraries, and of our own children
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,28 @@ def default_map(settings: Settings, verbs: Mapping[str, click.Command]) -> dict[
             if option is not None:
                 made[verb][str(option.name)] = _value(settings, key, value, option)
     return made
+
+
+def of_verbs(
+    root: click.Context, verbs: Mapping[str, click.Command], known: Collection[str]
+) -> dict[str, dict[str, tuple[Any, str]]]:
+    """For each verb the values of its flags that are not `known`, and where click has each from."""
+    found: dict[str, dict[str, tuple[Any, str]]] = {}
+    for name, command in verbs.items():
+        with command.make_context(name, [], parent=root, resilient_parsing=True) as context:
+            for flag, option in flags_of(command).items():
+                source = context.get_parameter_source(str(option.name))
+                if option.envvar and option.name not in known and source is not None:
+                    found.setdefault(name, {})[flag] = (context.params.get(str(option.name)), source.name.lower())
+    return found
+
+
+def unknown_variables(environment: Mapping[str, str], verbs: Mapping[str, click.Command]) -> list[tuple[str, str]]:
+    """Variables of the environment that begin as ours do and set nothing, each with one that looks like it, or ""."""
+    known = {str(p.envvar) for command in verbs.values() for p in command.params if getattr(p, "envvar", None)}
+    known |= set(OTHERS)
+    found = sorted(name for name in environment if name.startswith(PREFIX) and name not in known)
+    return [(name, next(iter(difflib.get_close_matches(name, known, 1)), "")) for name in found]
 
 
 def _value(settings: Settings, key: str, value: Any, option: click.Option) -> Any:

@@ -7,8 +7,8 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any, BinaryIO
@@ -95,6 +95,13 @@ def given() -> bytes:
         raise UsageError(f"read: standard input cannot be read: {problem.strerror or problem}") from None
 
 
+def moving(text: str) -> None:
+    """The last line of a terminal, in the place of what it showed before; "" clears it."""
+    if sys.stderr is not None:
+        sys.stderr.write(f"\r{text}\x1b[K")
+        sys.stderr.flush()
+
+
 def aside(text: str) -> None:
     """A text that was asked for, to stderr: stdout holds something else."""
     _put(sys.stderr, text)
@@ -143,7 +150,7 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: in
     """Lines with the columns of the rows below each other; `right` are those set to the right.
 
     Where they do not fit the `width`, by default that of the terminal, the last column is wrapped; where there is no
-    room for it, it stands below the others, and the first one above them.
+    room for it, it stands below the others, and the first one above them; the others take as many lines as they need.
 
     >>> list(table([("a", "1", "one two"), ("b", "2", "three")], width=12))
     ['a  1', '  one two', 'b  2', '  three']
@@ -170,11 +177,23 @@ def _wrapped(cells: Sequence[str], width: int) -> Iterator[str]:
         yield f"{head}  {first}".rstrip()
         yield from (" " * (len(head) + 2) + each for each in more)
         return
-    if len(head) > width:
+    if len(head) <= width:
+        yield head.rstrip()
+    else:
         yield others[0].rstrip()
-        head = "  " + "  ".join(others[1:])
-    yield head.rstrip()
+        yield from _filled(others[1:], width)
     yield from (f"  {each}" for each in wrap(last.strip(), max(width - 2, _NARROW)))
+
+
+def _filled(cells: Sequence[str], width: int) -> Iterator[str]:
+    """Indented lines of as many cells as fit each."""
+    line = ""
+    for cell in cells:
+        if line and len(line) + 2 + len(cell) > width:
+            yield line.rstrip()
+            line = ""
+        line += f"  {cell}"
+    yield line.rstrip()
 
 
 def terminal_width() -> int | None:
@@ -195,6 +214,15 @@ def bytes_text(count: float) -> str:
     return f"{count:.0f} B"
 
 
+def count_text(value: int | None) -> str:
+    """A count for people; "-" where it is not known.
+
+    >>> count_text(12), count_text(1_234_567)
+    ('12', '1.2 M')
+    """
+    return "-" if value is None else f"{value:.3g}" if value < 1000 else bytes_text(value).removesuffix("B").strip()
+
+
 def milliseconds(ms: float) -> str:
     """A time in three figures or more.
 
@@ -202,97 +230,3 @@ def milliseconds(ms: float) -> str:
     ('23.1', '0.0123', '1234')
     """
     return f"{ms:.0f}" if ms >= 100 else f"{ms:.3g}"
-
-
-# optimize -------------------------------------------------------------------------------------------------------------
-
-
-def _read(facts: Mapping[str, Any]) -> str:
-    return f"{facts['path']}  opset {facts['opset']}, {facts['nodes']} nodes, {bytes_text(facts['bytes'])}"
-
-
-def _rewrite(facts: Mapping[str, Any]) -> str:
-    rules = ", ".join(f"{rule} {count}" for rule, count in facts["rules"].items())
-    return f"{facts['before']} -> {facts['after']} nodes" + (f" ({rules})" if rules else "")
-
-
-def _plan(facts: Mapping[str, Any]) -> str:
-    left = f"{facts['nodes']} nodes -> {facts['kernels']} kernels; {facts['left']} nodes left to ONNX Runtime"
-    return left + (f"   (why: onnxfuse explain {facts['path']})" if facts["left"] else "")
-
-
-def _compile(facts: Mapping[str, Any]) -> str:
-    cached = f", {facts['cached']} from cache" if facts["cached"] else ""
-    return f"{facts['distinct']} distinct kernels{cached}, {facts['compiler']}, {facts['seconds']:.1f} s"
-
-
-def _verify(facts: Mapping[str, Any]) -> str:
-    if facts["ok"] is None:
-        return f"not possible: {facts['message']}"
-    sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
-    if facts["max_error"] is None:
-        return f"{sets}: {facts['message'] or 'nothing to compare'}"
-    alone = "; of codes, kernels are compared alone" if facts["told"] else ""
-    text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e}{alone})"
-    return f"{text}, as found before" if facts["cached"] else text
-
-
-def _guide(facts: Mapping[str, Any]) -> str:
-    dropped = f"; {facts['dropped']} are slower as kernels and stay with ONNX Runtime" if facts["dropped"] else ""
-    return f"{facts['measured']} areas measured{dropped}"
-
-
-def _gain(facts: Mapping[str, Any]) -> str:
-    times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
-    between = f"95 %: {facts['low']:.2f}x to {facts['high']:.2f}x"
-    text = f"{times} ({facts['speedup']:.2f}x, {between}, spread {facts['spread'] * 100:.1f} %)"
-    text += ", on a busy machine" if facts["busy"] else ""
-    return f"{text}, as measured before" if facts["cached"] else text
-
-
-def _wrote(facts: Mapping[str, Any]) -> str:
-    return "  ".join(facts["paths"])
-
-
-LINES: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    "read": _read,
-    "rewrite": _rewrite,
-    "plan": _plan,
-    "compile": _compile,
-    "verify": _verify,
-    "guide": _guide,
-    "gain": _gain,
-    "wrote": _wrote,
-    "note": lambda facts: str(facts["text"]),
-}
-
-
-def progress_line(on: Screen, what: str, facts: Mapping[str, Any]) -> str:
-    """The line of one step of `optimize`."""
-    text = f"{what:<10}{LINES[what](facts)}"
-    if what == "verify" and facts["ok"] is not None:
-        verdict = on.styled("ok", "good") if facts["ok"] else on.styled("FAILED", "bad")
-        text = f"{text}    {verdict}"
-    return text
-
-
-@contextmanager
-def progress(on: Screen) -> Iterator[Callable[[str, Mapping[str, Any]], None]]:
-    """A function that tells how far `optimize` is; ("begin", {"step": S}) announces a step, seen on a terminal only."""
-    if not on.terminal or on.quiet:
-        yield lambda what, facts: None if what == "begin" else on.say(progress_line(on, what, facts))
-        return
-    from rich.console import Console  # noqa: PLC0415  only where it is seen
-    from rich.status import Status  # noqa: PLC0415  only where it is seen
-
-    console = Console(stderr=True, highlight=False)
-    status = Status("", console=console, spinner="line")
-
-    def tell(what: str, facts: Mapping[str, Any]) -> None:
-        if what == "begin":
-            status.update(f"{facts['step']} ...")
-        else:
-            console.out(progress_line(on, what, facts), highlight=False)
-
-    with status:
-        yield tell

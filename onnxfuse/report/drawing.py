@@ -15,6 +15,7 @@ class Drawn:
     name: str
     op: str
     kernel: str | None = None
+    layer: str = ""  # of the model, as names tell it
 
 
 @dataclass(frozen=True, slots=True)

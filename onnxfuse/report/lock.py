@@ -12,15 +12,17 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from onnxfuse.config import Options
+from onnxfuse.config import USUAL, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.report.document import SCHEMA_VERSION, parsed, version
 
+_MAKE = "--profile-guided makes one, and so does tune"
 # Options that decide what is fused.
 DECIDING = (
     "dim", "input_shape", "strategy", "plan_budget", "min_group", "enable", "disable", "skip_node", "fast_math",
     "precision", "winograd",
 )  # fmt: skip
+PLANNED = ("strategy", "plan_budget")  # those of them by which groups are chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,55 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Rival:
+    """Groups that were measured in the whole model in the place of those that anchors makes, all of one kind at once.
+
+    `groups` and `instead_of` are operators of a group each, `places` how many such areas there are, which prices say
+    save so many milliseconds. The other times are of the whole model, `ratio` is the first to the second one. What is
+    `taken` is in the plan.
+    """
+
+    groups: tuple[str, ...]
+    instead_of: tuple[str, ...]
+    places: int
+    predicted_ms: float
+    before_ms: float
+    after_ms: float
+    ratio: float
+    low: float
+    high: float
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Faster:
+    """A way through a contraction that took less time than that which is predicted best.
+
+    `kernel` is the operator of the kernel as predictions make it, at so many `places` of the model. Times are of the
+    kernel alone, the mean over all numbers of threads. What is `taken` made the whole model faster too.
+    """
+
+    kernel: str
+    places: int
+    instead_of: str
+    way: str
+    before_us: float
+    after_us: float
+    taken: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Lock:
     """A lock file as a value; `domain` is that of the library it led to, "" where nothing was left to fuse."""
 
     model_sha256: str
     options: Mapping[str, Any]
     target: str
-    domain: str
+    domain: str | None  # None: no library was made
     choices: tuple[Choice, ...]
+    groups: tuple[tuple[str, ...], ...] | None = None  # names of nodes, where groups were measured; None: as planned
+    rivals: tuple[Rival, ...] = ()  # plans that were measured beside that of anchors
+    ways: tuple[Faster, ...] = ()  # through contractions
 
     def differs(self, model_sha256: str, options: Options, target: str) -> str:
         """What a build has that the lock was not made for; "" where it fits."""
@@ -58,13 +101,14 @@ class Lock:
         if self.target != target:
             return f"the machine class is {target}, not {self.target}"
         now = deciding(options)
-        changed = [name for name in DECIDING if now[name] != self.options.get(name)]
+        planned = PLANNED if self.groups is not None else ()  # such a build does not plan
+        changed = [name for name in DECIDING if now[name] != self.options.get(name) and name not in planned]
         return f"--{changed[0].replace('_', '-')} is another" if changed else ""
 
 
 def deciding(options: Options) -> dict[str, Any]:
     """The options that decide what is fused, as JSON has them."""
-    found = {name: getattr(options, name) for name in DECIDING}
+    found = {name: getattr(options, name) for name in DECIDING} | {"strategy": options.strategy or USUAL}
     return {name: list(value) if isinstance(value, tuple) else value for name, value in found.items()}
 
 
@@ -82,16 +126,30 @@ def lock_text(lock: Lock, machine: Mapping[str, Any]) -> str:
 def read_lock(path: Path) -> Lock:
     """The lock in a file. Raises UsageError where there is none."""
     try:
-        d = parsed(path.read_text(encoding="utf-8"))
-        if d["schema_version"] != SCHEMA_VERSION:
-            raise UsageError(f"lock: {path} is of version {d['schema_version']}", hint="make it again")
-        choices = tuple(_choice(each) for each in d["choices"])
-        return Lock(str(d["model_sha256"]), dict(d["options"]), str(d["target"]), str(d["domain"]), choices)
+        return lock_in(path.read_text(encoding="utf-8"), str(path))
     except OSError as problem:
-        hint = "--profile-guided makes one"
-        raise UsageError(f"lock: {path} cannot be read: {problem.strerror}", hint=hint) from None
+        raise UsageError(f"lock: {path} cannot be read: {problem.strerror}", hint=_MAKE) from None
+
+
+def lock_in(text: str, where: str) -> Lock:
+    """The lock in the text of a file. Raises UsageError where there is none."""
+    try:
+        d = parsed(text)
+        if d["schema_version"] != SCHEMA_VERSION:
+            raise UsageError(f"lock: {where} is of version {d['schema_version']}", hint="make it again")
+        choices = tuple(_choice(each) for each in d["choices"])
+        groups = None if d.get("groups") is None else tuple(tuple(map(str, each)) for each in d["groups"])
+        domain = None if d["domain"] is None else str(d["domain"])
+        ways = tuple(_faster(each) for each in d.get("ways", ()))
+        return Lock(str(d["model_sha256"]), dict(d["options"]), str(d["target"]), domain, choices, groups, (), ways)
     except (ValueError, KeyError, TypeError):
-        raise UsageError(f"lock: {path} is no lock file", hint="--profile-guided makes one") from None
+        raise UsageError(f"lock: {where} is no lock file", hint=_MAKE) from None
+
+
+def _faster(d: Mapping[str, Any]) -> Faster:
+    kernel, instead_of, way = (str(d[key]) for key in ("kernel", "instead_of", "way"))
+    before_us, after_us = (float(d[key]) for key in ("before_us", "after_us"))
+    return Faster(kernel, int(d["places"]), instead_of, way, before_us, after_us, bool(d["taken"]))
 
 
 def _choice(d: Mapping[str, Any]) -> Choice:

@@ -21,12 +21,14 @@ def manifest(
     loading: Mapping[str, Any],
     gain: Mapping[str, Any] | None = None,
     choices: Sequence[Mapping[str, Any]] = (),
+    refusals: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """The text of a manifest. `library` is the library's path as seen from the model; `build` says how it was made.
 
     `loading` says what it takes to load original and model.
 
-    Where it was measured, `gain` and `choices` say what that brought; a build that measures nothing has neither.
+    `refusals` say why other nodes stay with the runtime. Where it was measured, `gain` and `choices` say what that
+    brought; a build that measures nothing has neither.
     """
     document = {
         "schema_version": SCHEMA_VERSION,
@@ -38,6 +40,7 @@ def manifest(
         "domain": domain,
         "build": build,
         "kernels": [{"name": g.name, "kernel": g.kernel, "ops": list(g.ops), "nodes": list(g.nodes)} for g in groups],
+        "refusals": plain(refusals),
         "loading": plain(loading),
         "load": loaders(model_name, library),
     }

@@ -12,7 +12,14 @@ import jinja2
 
 Format: TypeAlias = Literal["html", "markdown"]
 FORMATS: tuple[Format, ...] = ("html", "markdown")
-_VENDORED = ("cytoscape.min.js", "dagre.min.js")  # with their licences beside them
+_GRAPHS = ("vendor/cytoscape.min.js", "vendor/dagre.min.js")  # with their licences beside them
+# The scripts of a page by the kind of what it draws, in their order.
+_SCRIPTS = {
+    "": (),
+    "build": (*_GRAPHS, "common.js", "graph.js", "plots.js", "build.js"),
+    "profile": ("common.js", "plots.js", "profile.js"),
+    "diff": (*_GRAPHS, "common.js", "graph.js", "diff.js"),
+}
 _MARKDOWN_ENDS = (".md", ".markdown")
 
 
@@ -37,7 +44,7 @@ class Page:
     notes: tuple[str, ...] = ()
     ok: bool | None = None  # the answer, where the result is one
     headline: tuple[tuple[str, str], ...] = ()
-    drawn: Mapping[str, Any] | None = None  # groups, refusals and the drawing of the result, as its JSON has them
+    drawn: Mapping[str, Any] | None = None  # its `kind`, and what scripts draw, as the JSON of the result has it
 
 
 def format_of(path: str | Path) -> Format:
@@ -60,9 +67,11 @@ def _html(page: Page) -> str:
         loader=loader, autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined
     )
     folder = Path(__file__).parent
-    scripts = [folder / "vendor" / name for name in _VENDORED] + [folder / "page.js"] if page.drawn is not None else []
+    kind = str(page.drawn["kind"]) if page.drawn is not None else ""
+    scripts = [folder / name for name in _SCRIPTS[kind]]
     return environment.get_template("page.html.j2").render(
         page=page,
+        kind=kind,
         css=(folder / "page.css").read_text(encoding="utf-8"),
         scripts=[each.read_text(encoding="utf-8").replace("</script", "<\\/script") for each in scripts],
         data=json.dumps(page.drawn, separators=(",", ":")).replace("<", "\\u003c"),

@@ -81,6 +81,7 @@ class CandidateResult:
     code: str
     reason: str
     unlock: str
+    measured: bool = False  # whether the time was measured on this machine, and not predicted
 
 
 @dataclass(frozen=True, slots=True)

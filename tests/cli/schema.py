@@ -47,9 +47,9 @@ def _members(value: dict[str, Any], schema: dict[str, Any], where: str) -> Itera
     for name, each in value.items():
         if name in known:
             yield from problems(each, known[name], f"{where}.{name}")
-        elif "additionalProperties" in schema:
+        elif schema.get("additionalProperties", False):
             yield from problems(each, schema["additionalProperties"], f"{where}.{name}")
-        elif known:
+        elif known or schema.get("additionalProperties") is False:
             yield f"{where}.{name} is not in the schema"
 
 

@@ -58,7 +58,7 @@ def value_of(onnxfuse: Onnxfuse, name: str, *arguments: str) -> tuple[object, st
 
 
 def test_the_order_of_sources(onnxfuse: Onnxfuse, here: Path, monkeypatch: pytest.MonkeyPatch):
-    assert value_of(onnxfuse, "strategy") == ("anchors", "default")
+    assert value_of(onnxfuse, "strategy") == (None, "default")
     Path("pyproject.toml").write_text('[tool.onnxfuse]\nstrategy = "nnvm"\ndim = ["a=1", "b=2"]\nfast-math = true\n')
     assert value_of(onnxfuse, "strategy") == ("nnvm", str(here / "pyproject.toml"))
     assert value_of(onnxfuse, "dim")[0] == ["a=1", "b=2"]

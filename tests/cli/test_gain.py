@@ -94,6 +94,19 @@ def test_on_the_command_line(onnxfuse: Onnxfuse, chains: Path, tmp_path: Path):
     assert onnxfuse("optimize", chains, "o.onnx", "--gain", "--dim-hint", "N", "--overwrite").code == 2
 
 
+def test_what_cannot_fit_is_not_begun_unless_it_is_asked_for(built: Callable[..., Result], monkeypatch: Any):
+    """What loading and runs took when the models were compared tells; here hardly any time is allowed."""
+    monkeypatch.setattr(gained, "SECONDS", 0.01)
+    monkeypatch.setattr(gained, "SHARE", 0.0)
+    monkeypatch.setattr(gained, "wanted", lambda context: True)
+    short = built(never, gain=None)
+    assert short.gain is None
+    assert any("too long for 0 s; --gain takes the time" in note for note in short.notes)
+    asked = built(out="asked.onnx", gain=True)
+    assert not any("was not measured" in note for note in asked.notes)
+    assert asked.gain is not None or asked.kernels == 0, "measured, or all of it lost"
+
+
 # what is decided ------------------------------------------------------------------------------------------------------
 
 

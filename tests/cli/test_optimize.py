@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 
 import onnxfuse as front
+from onnxfuse.errors import UsageError
 from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse, chain, files, lonely
 
@@ -235,9 +236,9 @@ def test_python_takes_the_same_options(model: Path, kernels: Path):
     result = front.optimize(model, "p.onnx", cache_dir=str(kernels), verify=False)
     assert result.kernels == 1 and result.output.library == "libp.so"
     assert front.verify(model, "p.onnx", library="libp.so").ok is True
-    with pytest.raises(front.UsageError, match="did you mean strategy"):
+    with pytest.raises(UsageError, match="did you mean strategy"):
         front.optimize(model, "q.onnx", strategi="none")
-    with pytest.raises(front.UsageError, match="strategy is not 'fast'"):
+    with pytest.raises(UsageError, match="strategy is not 'fast'"):
         front.optimize(model, "q.onnx", strategy="fast")
     made = front.optimize(model.read_bytes(), "r.onnx", cache_dir=str(kernels), verify=False)
     assert made.model.path is None and Path("r.onnx").exists()

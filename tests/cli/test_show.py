@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import pty
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from onnxfuse_cli import show
+
+from tests.cli.terminal import on_terminal
 
 
 def test_columns():
@@ -24,6 +25,15 @@ def test_columns_fit_the_terminal(width: int):
     lines = list(show.table(rows, right=(2,), width=width))
     assert max(map(len, lines)) <= width
     assert " ".join(" ".join(lines).split()) == " ".join(" ".join(map(" ".join, rows)).split())
+
+
+@pytest.mark.parametrize("width", [24, 40, 60])
+def test_more_columns_of_numbers_than_fit_take_more_lines(width: int):
+    rows = [("kernel", "phases", "flops", "bytes", "predicted", "runtime", "bound", "nodes")]
+    rows += [("Mul_Add", "1", "113.4 M", "1.3 k", "113.04 us", "141.12 us", "dispatch", "Mul_0, Add_1")]
+    lines = list(show.table(rows, right=(1, 2, 3, 4, 5), width=width))
+    assert max(map(len, lines)) <= width
+    assert " ".join(lines).split() == " ".join(map(" ".join, rows)).split()
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "CI"])
@@ -41,41 +51,17 @@ def test_json_is_strict():
         show.json_text({"a": float("nan")})
 
 
-def on_terminal(arguments: list[str], env: dict[str, str]) -> tuple[int, str, str]:
-    """Exit code, stdout, and stderr of a command whose stderr is a terminal."""
-    ours, theirs = pty.openpty()
-    kept = {k: v for k, v in os.environ.items() if k not in ("CI", "NO_COLOR") and not k.startswith("ONNXFUSE_")}
-    command = [sys.executable, "-m", "onnxfuse_cli", *arguments]
-    full = kept | {"TERM": "xterm"} | env
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, env=full, text=True) as child:
-        os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                piece = os.read(ours, 4096)
-            except OSError:  # Linux says so when the other end is closed
-                break
-            if not piece:
-                break
-            seen += piece
-        assert child.stdout is not None
-        out = child.stdout.read()
-        code = child.wait(60)
-    os.close(ours)
-    return code, out, seen.decode()
-
-
-def test_a_terminal_sees_colours_a_spinner_and_the_gain(model: Path, kernels: Path):
+def test_a_terminal_sees_colours_what_is_under_way_and_the_gain(model: Path, kernels: Path):
     code, out, said = on_terminal(["optimize", "m.onnx"], {"ONNXFUSE_CACHE_DIR": str(kernels)})
     assert (code, out) == (0, ""), said
-    assert "\x1b[32mok\x1b[0m" in said and "build ..." in said
+    assert "\x1b[32mok\x1b[0m" in said and "\r| " in said
     assert "gain      " in said
 
 
 def test_explain_fits_the_terminal_and_a_pipe_gets_whole_lines(model: Path, kernels: Path):
     command = f"{sys.executable} -m onnxfuse_cli explain m.onnx"
     on_screen = subprocess.run(
-        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True,
+        ["script", "-qec", f"{command} 2>/dev/null", "/dev/null"], capture_output=True, text=True, check=True,
         env=os.environ | {"COLUMNS": "72", "TERM": "xterm"}, stdin=subprocess.DEVNULL,
     ).stdout  # fmt: skip
     piped = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout

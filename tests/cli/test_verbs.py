@@ -10,7 +10,8 @@ from typing import Any
 import onnx
 import pytest
 
-from onnxfuse.runtime import process
+from onnxfuse.runtime import gpu, process
+from onnxfuse.target.device import Device, Driver
 from tests.cli.conftest import Onnxfuse, Said, chain, lonely
 from tests.cli.schema import problems
 from tests.craft.sources import ROOT
@@ -137,6 +138,74 @@ def test_inspect_a_library(onnxfuse: Onnxfuse, fused: Path):
     assert onnxfuse("inspect", fused).out.count("onnxfuse.library = libf.so") == 1
 
 
+def test_a_library_says_what_its_kernels_stand_for(onnxfuse: Onnxfuse, fused: Path):
+    """By the manifest and the model beside it: original nodes, types, what it asks of a machine and of the runtime."""
+    found = onnxfuse("inspect", "libf.so", "--json").json["library"]
+    (call,) = found["calls"]
+    assert call["nodes"] == ["Mul_0", "Add_1", "Relu_2", "Sigmoid_3"]
+    assert (call["inputs"], call["outputs"]) == (["float32"] * 3, ["float32"])
+    assert found["runs_here"] and found["runtime"] == "ONNX Runtime 1.18 or newer"
+    assert found["features"].keys() == set(found["targets"])
+    said = onnxfuse("inspect", "libf.so").out
+    assert "3 float32 -> float32" in said and "Mul_0, Add_1, Relu_2 and 1 more" in said
+    Path("f.fuse.json").unlink()
+    alone = onnxfuse("inspect", "libf.so")
+    assert alone.code == 0 and "what its kernels stand for is not known" in alone.out
+
+
+def test_variables_that_set_nothing_are_warned_about(onnxfuse: Onnxfuse, model: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ONNXFUSE_VERIFFY", "1")
+    monkeypatch.setenv("ONNXFUSE_ISA", "none")
+    said = onnxfuse("inspect", "m.onnx")
+    assert said.err == "note      ONNXFUSE_VERIFFY sets no flag; did you mean ONNXFUSE_VERIFY?\n"
+    assert onnxfuse("inspect", "m.onnx", "-q").err == ""
+
+
+def test_config_is_of_all_verbs(onnxfuse: Onnxfuse, here: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("ONNXFUSE_WARMUP", "7")
+    Path("onnxfuse.toml").write_text('duration = "9s"\nfast-math = true\n')
+    found = onnxfuse("config", "--json").json
+    assert found["options"]["fast-math"] == {"value": True, "from": str(here / "onnxfuse.toml")}
+    assert found["verbs"]["profile"]["warmup"] == {"value": 7, "from": "environment"}
+    assert found["verbs"]["profile"]["duration"] == {"value": 9.0, "from": str(here / "onnxfuse.toml")}
+    assert found["verbs"]["bisect"]["metric"] == {"value": "error", "from": "default"}
+    assert "profile warmup" in onnxfuse("config").out
+
+
+def test_dimensions_that_are_not_there_are_refused(onnxfuse: Onnxfuse, model: Path):
+    onnx.save(lonely(), "l.onnx")
+    said = onnxfuse("profile", "m.onnx", "--dim", "batch=8")
+    assert said.code == 2 and "no input of m.onnx has such a dimension" in said.last and "no symbolic" in said.last
+    said = onnxfuse("profile", "l.onnx", "--dim", "n=8")
+    assert said.code == 2 and ("did you mean N?" in said.last or "it has N" in said.last)
+    said = onnxfuse("profile", "l.onnx", "--dim", "N=8", "--inputs", "x.npz")
+    assert said.code == 2 and "sizes of its own" in said.last
+    assert onnxfuse("profile", "l.onnx", "--dim", "N=" + ",".join(map(str, range(1, 20)))).code == 2
+    assert onnxfuse("verify", "l.onnx", "l.onnx", "--dim", "N=1,2").code == 2
+
+
+def test_profile_of_several_sizes(onnxfuse: Onnxfuse, here: Path):
+    onnx.save(lonely(), "l.onnx")
+    said = onnxfuse("profile", "l.onnx", "l.onnx", "--dim", "N=2,500", "--duration", "0.1s", "--json-file", "p.json")
+    assert said.code == 0, said.err
+    assert "N 500" in said.out
+    found = json.loads(Path("p.json").read_text())
+    assert list(problems(found, schema("profile"))) == []
+    assert [each["dims"] for each in found["sizes"]] == [{"N": 2}, {"N": 500}]
+    assert found["inputs"] == {"x": [2, 3]} == found["sizes"][0]["inputs"]
+    assert all(each["models"][0]["min_ms"] > 0 for each in found["sizes"])
+    assert "N 500" in onnxfuse("report", "p.json").out
+
+
+def test_explain_says_how_open_sizes_get_costs(onnxfuse: Onnxfuse, here: Path):
+    text = """<ir_version: 8, opset_import: ["" : 17]>
+    g (float[N, 64] x) => (float[N, 64] y) { a = Exp (x) b = Softmax <axis = -1> (a) y = Neg (b) }"""
+    onnx.save(onnx.parser.parse_model(text), here / "open.onnx")
+    assert "kernels of open sizes have no costs: --dim N=N states" in onnxfuse("explain", "open.onnx").out
+    stated = onnxfuse("explain", "open.onnx", "--dim", "N=4096").out
+    assert "have no costs" not in stated and "us" in stated
+
+
 def test_explain_shows_groups_and_refusals(onnxfuse: Onnxfuse, model: Path):
     found = onnxfuse("explain", model, "--skip-node", "Relu", "--min-group", "1", "--json").json
     assert [g["nodes"] for g in found["groups"]] == [["Mul_0", "Add_1"], ["Sigmoid_3"]]
@@ -168,3 +237,29 @@ def test_the_cache(onnxfuse: Onnxfuse, model: Path):
 def test_the_rules_are_listed(onnxfuse: Onnxfuse):
     said = onnxfuse("optimize", "--list-passes")
     assert said.code == 0 and any(line.split()[:2] == ["fold", "exact"] for line in said.out.splitlines())
+
+
+@pytest.mark.parametrize("arguments", [("verify", "m.onnx", "m.onnx"), ("profile", "m.onnx"), ("tune", "m.onnx")])
+@pytest.mark.parametrize(
+    ("driver", "providers", "said"),
+    [
+        (None, [], "there is no GPU here: no CUDA driver"),
+        (Driver(13000, ()), [], "there is no GPU here: the CUDA driver has no device"),
+        (Driver(12040, (Device("A100", 80),)), [], "the CUDA driver knows CUDA 12.4, kernels need 13.0"),
+        (Driver(13000, (Device("A100", 80),)), ["CPUExecutionProvider"], "no CUDAExecutionProvider"),
+        (Driver(13000, (Device("A100", 80),)), ["CUDAExecutionProvider"], "A100 is here, but"),
+    ],
+)
+def test_what_runs_models_on_a_gpu_says_what_is_missing(
+    onnxfuse: Onnxfuse,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    driver: Driver | None,
+    providers: list[str],
+    said: str,
+):
+    monkeypatch.setattr(gpu, "cuda_driver", lambda: driver)
+    monkeypatch.setattr(gpu.ort, "get_available_providers", lambda: providers)
+    found = onnxfuse(*arguments, "--target", "cuda")
+    assert found.code == 5
+    assert said in found.err and "scripts/gpu_check.sh" in found.err

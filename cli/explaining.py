@@ -1,36 +1,37 @@
-"""The verbs that only look at a model or a library: `explain`, `inspect`."""
+"""The verb `explain`: what would become of a model, and why not more."""
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from onnxfuse.backends import TARGETS
-from onnxfuse.build.cache import file_digest
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
-from onnxfuse.ir.graph import Graph
-from onnxfuse.load import Source, everywhere, load, simplify_shapes
+from onnxfuse.ir.index import symbols_of
+from onnxfuse.load import everywhere, load, simplify_shapes
 from onnxfuse.pipeline import optimize
-from onnxfuse.pipeline.groups import facts_of
-from onnxfuse.pipeline.outputs import STREAM
+from onnxfuse.pipeline.state import Tell
 from onnxfuse.report.result import CandidateResult, GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
 
-from . import show
-from .results import Answer, document
-from .show import bytes_text, table
+from .results import Answer
+from .show import count_text, table
 
 # explain --------------------------------------------------------------------------------------------------------------
 
 
-def explain(model: str | bytes, node: str | None, options: Options, *, strict: bool) -> Answer:
+def explain(
+    model: str | bytes,
+    node: str | None,
+    options: Options,
+    tell: Tell = lambda what, facts: None,
+    *,
+    strict: bool,
+) -> Answer:
     """What would become of a model, and why not more."""
-    result = optimize(model, options=replace(options, stop_after="schedule"), strict=strict)
+    result = optimize(model, options=replace(options, stop_after="schedule"), tell=tell, strict=strict)
     wanted = _pattern(node)
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
     refusals = [r for r in result.refusals if wanted is None or any(map(wanted.search, r.nodes))]
@@ -38,10 +39,21 @@ def explain(model: str | bytes, node: str | None, options: Options, *, strict: b
     rules = _rules(model, wanted, options) if wanted is not None else []
     if wanted is not None and not (groups or refusals or rules):
         raise UsageError(f"explain: no node matches --node {node}", hint="onnxfuse explain without it lists them")
-    result = replace(result, groups=tuple(groups), refusals=tuple(refusals), candidates=tuple(candidates))
+    notes = (*result.notes, *_uncosted(model, groups, options))
+    result = replace(result, notes=notes, groups=tuple(groups), refusals=tuple(refusals), candidates=tuple(candidates))
     made = result.to_json("explain", drawing=True)
     made["rules"] = [{"node": n, "rule": r, "reason": why} for n, r, why in rules]
     return Answer(made, tuple(_explained(result, groups, refusals, candidates, rules)))
+
+
+def _uncosted(model: str | bytes, groups: Sequence[GroupResult], options: Options) -> Iterator[str]:
+    """What to give so that kernels have costs that have none, since their sizes are symbols."""
+    if any(g.flops is None for g in groups):
+        graph = load(model, options)
+        types = filter(None, map(graph.types.get, graph.inputs))
+        names = sorted({str(s) for t in types for extent in t.shape for s in symbols_of(extent)})
+        stated = " ".join(f"--dim {name}=N" for name in names) or "--input-shape"
+        yield f"kernels of open sizes have no costs: {stated} states at which sizes to count"
 
 
 def _pattern(node: str | None) -> re.Pattern[str] | None:
@@ -78,7 +90,7 @@ def _explained(
         rows = [("kernel", "mapping type", "phases", "flops", "bytes", "predicted", "runtime", "bound", "nodes")]
         for g in groups:
             times = (_microseconds(g.predicted_ms), _microseconds(g.runtime_ms))
-            figures = (str(g.phases), _count(g.flops), _count(g.bytes), *times)
+            figures = (str(g.phases), count_text(g.flops), count_text(g.bytes), *times)
             rows.append((g.kernel, g.mapping_type or "-", *figures, g.bound or "-", _names(g.nodes)))
         lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5, 6)))]
     ways = list(_ways(groups))
@@ -115,12 +127,13 @@ def _proposed(candidates: Sequence[CandidateResult]) -> Iterator[tuple[str, ...]
     """Groups that were proposed; those that differ in numbers alone, as those of layers do, as one."""
     found: dict[tuple[str, ...], list[CandidateResult]] = {}
     for c in candidates:
-        found.setdefault((*c.by, c.code, *map(_any_number, (c.reason, *c.nodes))), []).append(c)
+        found.setdefault((*c.by, c.code, str(c.measured), *map(_any_number, (c.reason, *c.nodes))), []).append(c)
     for those in found.values():
         first = those[0]
         times = sorted(c.predicted_ms for c in those if c.predicted_ms is not None)
         shown = _microseconds(times[0]) if times else "-"
         shown += f" to {_microseconds(times[-1])}" if times and _microseconds(times[-1]) != shown else ""
+        shown += " measured" if first.measured else ""
         count = f"{len(those)} x" if len(those) > 1 else ""
         why = f"{first.code} {first.reason}" + f" ({first.unlock})" * bool(first.unlock) if first.code else "taken"
         yield " ".join(first.by), count, shown, _names(first.nodes), why
@@ -141,98 +154,9 @@ def _indented(lines: Any) -> list[str]:
     return [f"  {line}" for line in lines]
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else f"{value:.3g}" if value < 1000 else bytes_text(value).removesuffix("B").strip()
-
-
 def _microseconds(ms: float | None) -> str:
     return "-" if ms is None else f"{ms * 1e3:.3g} us" if ms < 1 else f"{ms:.3g} ms"
 
 
 def _names(names: tuple[str, ...]) -> str:
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-
-
-# inspect --------------------------------------------------------------------------------------------------------------
-
-
-def inspect(name: str) -> Answer:
-    """What a model or a library holds; `-` is a model on standard input."""
-    if name != STREAM and Path(name).is_file():
-        with Path(name).open("rb") as file:
-            if file.read(4) == b"\x7fELF":
-                return _library(Path(name))
-    graph = load(show.given() if name == STREAM else name, Options())
-    source: Source = graph.source
-    operators = _operators(graph)
-    constants = {c for each in everywhere(graph) for c in each.constants.values()}  # those that bodies share once
-    facts = {
-        "path": name,
-        "sha256": source.sha256,
-        "bytes": source.bytes,
-        "ir_version": source.ir_version,
-        "opsets": source.opsets,
-        "nodes": sum(len(each.nodes) for each in everywhere(graph)),
-        "parameters": sum(c.size for c in constants),
-        "weight_bytes": sum(c.bytes for c in constants),
-        "flops": sum(o["flops"] or 0 for o in operators) if all(o["flops"] is not None for o in operators) else None,
-        "inputs": {name: repr(graph.types[name]) for name in graph.inputs},
-        "outputs": {name: repr(graph.types[name]) for name in graph.outputs},
-        "operators": operators,
-        "metadata": source.metadata,
-        "notes": source.warnings,
-    }
-    return Answer(document("inspect", model=facts), tuple(_inspected(facts)))
-
-
-def _operators(graph: Graph) -> list[dict[str, Any]]:
-    """Operators with how often they occur, their mapping types and operations; "-" and None where not known."""
-    count = Counter[str]()
-    classes: dict[str, Counter[str]] = {}
-    work: dict[str, int | None] = {}
-    for within, node in ((g, n) for g in everywhere(graph) for n in g.nodes):
-        name = f"{node.domain}::{node.op}" if node.domain else node.op
-        facts = facts_of(within, node)
-        count[name] += 1
-        classes.setdefault(name, Counter())[facts.type.label if facts is not None else "-"] += 1
-        each, before = facts.flops.constant if facts is not None else None, work.get(name, 0)
-        work[name] = None if each is None or before is None else before + each
-    return [
-        {"operator": name, "count": n, "mapping_types": dict(classes[name]), "flops": work[name]}
-        for name, n in count.most_common()
-    ]
-
-
-def _inspected(facts: Mapping[str, Any]) -> list[str]:
-    opsets = ", ".join(f"{name or 'ai.onnx'} {number}" for name, number in facts["opsets"].items())
-    lines = [
-        f"{facts['path']}  {bytes_text(facts['bytes'])}, IR {facts['ir_version']}, opset {opsets}",
-        f"{facts['nodes']} nodes, {facts['parameters']:,} parameters in {bytes_text(facts['weight_bytes'])}",
-    ]
-    lines += [f"input   {name}: {kind}" for name, kind in facts["inputs"].items()]
-    lines += [f"output  {name}: {kind}" for name, kind in facts["outputs"].items()]
-    rows = [("operator", "count", "flops", "mapping type")]
-    for o in facts["operators"]:
-        classes = ", ".join(o["mapping_types"])
-        rows.append((o["operator"], str(o["count"]), _count(o["flops"]), classes))
-    lines += ["", *table(rows, right=(1, 2))]
-    lines += [f"{key} = {value}" for key, value in facts["metadata"].items() if key.startswith("onnxfuse.")]
-    return lines + [f"note: {note}" for note in facts["notes"]]
-
-
-def _library(path: Path) -> Answer:
-    """What a library of ours says in its own text; nothing of it is run."""
-    text = path.read_bytes()
-    domains = sorted({m.decode() for m in re.findall(rb"onnxfuse\.[0-9a-f]{12}(?=\0)", text)})
-    if not domains:
-        raise UsageError(f"inspect: {path} is a library, but none of onnxfuse", hint="name a model or its library")
-    found = re.findall(rb"(?<=\0)(?:onnxfuse_)?([A-Za-z]\w*_[0-9a-f]{8})(?=\0)", text)
-    kernels = sorted({m.decode() for m in found})
-    targets = [name for name in TARGETS if f"\0{name}\0".encode() in text]
-    facts = {
-        "path": str(path), "sha256": file_digest(path), "bytes": len(text), "domains": domains, "targets": targets,
-        "kernels": kernels,
-    }  # fmt: skip
-    lines = [f"{path}  {bytes_text(len(text))}, sha256 {facts['sha256']}", f"domain  {', '.join(domains)}"]
-    lines.append(f"for     {', '.join(targets)}")
-    return Answer(document("inspect", library=facts), (*lines, *(f"kernel  {name}" for name in kernels)))

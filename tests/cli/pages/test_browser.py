@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,28 +11,13 @@ import pytest
 from onnxfuse.pipeline import optimize
 from onnxfuse.report.page import text_of
 from onnxfuse.report.sections import page_of
+from tests.cli.pages.browsing import browser, in_time, luminance, needs_browser, on_phone, opened, webdriver
 from tests.models.fused import model_bytes
 
-webdriver = pytest.importorskip("selenium.webdriver")
-CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(CHROMIUM is None or DRIVER is None, reason="no Chromium with its driver here")
+__all__ = ["browser"]  # a fixture
 
-FLAGS = ("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking",
-         "disable-component-update", "disable-sync", "window-size=1300,1400")  # fmt: skip
-SECONDS = 2.0  # until the page is there
+pytestmark = needs_browser
 LAYERS = 40
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
-    for each in FLAGS:
-        options.add_argument(f"--{each}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(executable_path=str(DRIVER)))
-    yield driver
-    driver.quit()
 
 
 def deep() -> bytes:
@@ -62,15 +45,6 @@ def page_of_model(model: bytes, folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return page_of_model(model_bytes("tiny-bert.decomposed"), tmp_path_factory.mktemp("bert"))
-
-
-def opened(browser: Any, page: Path) -> float:
-    """Open a page; the seconds until all that it does at first is done."""
-    browser.get_log("browser")
-    browser.get(page.as_uri())
-    took = browser.execute_script("return performance.now()")
-    assert [each["message"] for each in browser.get_log("browser")] == []
-    return float(took) / 1e3
 
 
 def shown(browser: Any) -> list[int]:
@@ -108,7 +82,7 @@ def test_layers_that_repeat_unfold(browser: Any, tmp_path: Path):
     """The page of a deep network is there in time, folded and unfolded, and is no larger than its parts."""
     page = page_of_model(deep(), tmp_path)
     assert page.stat().st_size < 3e6
-    assert opened(browser, page) < SECONDS
+    assert in_time(browser, page)
     browser.find_element("id", "before").click()
     few, whole = shown(browser)
     assert few < 60 and whole > 26 * LAYERS
@@ -118,6 +92,22 @@ def test_layers_that_repeat_unfold(browser: Any, tmp_path: Path):
     assert shown(browser) == [few, whole]
     assert "theirs" in click(browser, "Own") or "E-OPAQUE" in browser.find_element("id", "about").text
     assert browser.get_log("browser") == []
+
+
+def test_a_large_graph_is_seen_from_its_beginning(browser: Any, tmp_path: Path):
+    """The first nodes are inside of the box, wherever the rest of the graph goes; no two boxes lie on each other."""
+    opened(browser, page_of_model(deep(), tmp_path))
+    browser.find_element("id", "before").click()
+    browser.find_element("id", "collapse").click()
+    seen = "const n = view.nodes()[0].renderedPosition(); return [n.x / view.width(), n.y / view.height()]"
+    assert all(0 < share < 1 for share in browser.execute_script(seen))
+    overlaps = """const at = new Map();
+      return view.nodes().filter((n) => {
+        const [row, box] = [n.position('y'), n.boundingBox()];
+        const hit = (at.get(row) ?? []).some((b) => box.x1 < b.x2 && b.x1 < box.x2);
+        at.set(row, [...(at.get(row) ?? []), box]);
+        return hit; }).length"""
+    assert browser.execute_script(overlaps) == 0
 
 
 def test_search_finds_and_moves_there(browser: Any, bert: Path):
@@ -139,15 +129,10 @@ def test_times_and_roofline_are_drawn_and_nothing_is_loaded(browser: Any, bert: 
 
 
 def test_a_phone_can_show_it(browser: Any, bert: Path):
-    browser.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride", {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
-    )
-    try:
+    with on_phone(browser):
         opened(browser, bert)
         assert browser.execute_script("return document.documentElement.scrollWidth") <= 360
         assert browser.execute_script("return document.querySelector('#times .bar').parentElement.offsetHeight") < 40
-    finally:
-        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
 
 
 def test_it_can_be_read_in_the_dark(browser: Any, bert: Path):
@@ -161,9 +146,3 @@ def test_it_can_be_read_in_the_dark(browser: Any, bert: Path):
         assert (ink + 0.05) / (paper + 0.05) > 7, "the contrast that WCAG asks for at its highest level"
     finally:
         browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-
-
-def luminance(colour: str) -> float:
-    """The relative luminance of rgb(r, g, b), roughly."""
-    red, green, blue = (int(each) / 255 for each in colour[4:-1].split(","))
-    return float(0.2126 * red**2.2 + 0.7152 * green**2.2 + 0.0722 * blue**2.2)

@@ -1,0 +1,202 @@
+"""The verb `bisect`: which piece of a model is wrong or slow beside what it stands for, and the least model with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.build.cache import file_digest
+from onnxfuse.config import Options
+from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.measure.profile import ModelProfile, profile_models
+from onnxfuse.pipeline import optimize
+from onnxfuse.runtime.attempts import persistent_child
+from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.session import library_of
+
+from .models import dims_of, files
+from .progress import Progress
+from .results import document
+from .show import milliseconds, table
+
+_CHILD = "onnxfuse.verify.pieces_child"
+_ROWS = 10
+SLOWER = 0.05  # the share by which a piece must be slower than what it stands for
+NOTABLE = 0.01  # and of the whole model's time that it must lose
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What `bisect` found; `summary` is empty where nothing is at fault."""
+
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+    summary: str
+
+
+def bisect(at: Progress, a: str, b: str, *, metric: str, output: str, overwrite: bool, **values: Any) -> Found:
+    """The pieces of B that differ from A, or take longer, the worst first; the worst is written as two models."""
+    out = {key: Path(f"{output}{end}") for key, end in (("a", ".a.onnx"), ("b", ".b.onnx"), ("inputs", ".inputs.npz"))}
+    refuse_existing(out.values(), overwrite=overwrite)
+    with work_folder() as folder:
+        paths = files("bisect", (a, b), folder)
+        library = library_of(paths[1], values["library"])
+        common = {
+            "a": str(paths[0].absolute()),
+            "b": str(paths[1].absolute()),
+            "custom": [str(Path(each).absolute()) for each in values["custom_ops_library"]],
+            "inputs": values["inputs"] and str(Path(values["inputs"]).absolute()),
+            "seed": values["seed"],
+            "dims": dims_of(values["dim"]),
+        }
+        at.begin("compare pieces" if metric == "error" else "measure")
+        rows = (_wrong if metric == "error" else _slow)(common, library, values)
+        guilty = [row for row in rows if row["at_fault"]]
+        written: list[str] = []
+        if guilty:
+            at.begin("write the least model")
+            _written(common, guilty[0]["nodes"], out, folder, overwrite=overwrite, limit=values["time_budget"])
+            written = [str(path) for path in out.values()]
+            guilty[0]["rules"] = _rules(paths[0], guilty[0]["origin"])
+    models = [{"path": name, "sha256": file_digest(path)} for name, path in zip((a, b), paths, strict=True)]
+    made = document("bisect", metric=metric, models=models, found=rows[:_ROWS], pieces=len(rows), written=written)
+    return Found(made, tuple(_lines(rows, guilty, metric, out, values["library"] or library)), _summary(guilty, metric))
+
+
+def _wrong(common: Mapping[str, Any], library: Path | None, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every piece with its error, the worst first."""
+    request = {**common, "do": "errors", "libraries": [str(library.absolute())] if library else []}
+    limit = values["time_budget"]
+    found = persistent_child(_CHILD, {**request, "rtol": values["rtol"]}, stage="bisect", time_limit=limit)
+    rows = []
+    for each in found:
+        fault = ("rewrite" if each["body_wrong"] else "kernel") if each["wrong"] else None
+        kept = ("nodes", "operators", "origin", "error", "limit")
+        rows.append({key: each[key] for key in kept} | {"at_fault": fault, "rules": []})
+    return sorted(rows, key=lambda r: (r["at_fault"] is None, -_excess(r)))
+
+
+def _excess(row: Mapping[str, Any]) -> float:
+    error = float("inf") if row["error"] is None else float(row["error"])
+    return error / row["limit"] if row["limit"] else error
+
+
+def _slow(common: Mapping[str, Any], library: Path | None, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every node of B with its time and that of what it stands for in A, those that lose most first."""
+    found = profile_models(
+        [common["a"], common["b"]],
+        libraries=[None, library],
+        custom_libraries=common["custom"],
+        inputs=common["inputs"],
+        seed=common["seed"],
+        dims=common["dims"],
+        threads=values["threads"],
+        duration=values["duration"],
+        per_op=True,
+        time_limit=values["time_budget"],
+    )
+    first, second = found.models
+    before = _times_of_origins(first)
+    total = sum(op.time_ms for op in second.ops) or 1.0
+    rows = []
+    for op in second.ops:
+        theirs = sum(before.get(name, 0.0) for name in op.origin)
+        lost = op.time_ms - theirs
+        fault = "kernel" if op.kernel else "node"
+        guilty = lost > SLOWER * op.time_ms and lost > NOTABLE * total
+        rows.append(
+            {
+                "nodes": [op.name],
+                "operators": [op.op_type],
+                "origin": list(op.origin),
+                "before_ms": theirs,
+                "after_ms": op.time_ms,
+                "at_fault": fault if guilty else None,
+                "rules": [],
+            }
+        )
+    return sorted(rows, key=lambda r: (r["at_fault"] is None, r["before_ms"] - r["after_ms"]))
+
+
+def _times_of_origins(model: ModelProfile) -> dict[str, float]:
+    """Milliseconds of each original node; what the runtime made of several is shared among them."""
+    found: dict[str, float] = {}
+    for op in model.ops:
+        for name in op.origin:
+            found[name] = found.get(name, 0.0) + op.time_ms / len(op.origin)
+    return found
+
+
+def _written(
+    common: Mapping[str, Any],
+    nodes: Sequence[str],
+    out: Mapping[str, Path],
+    folder: Path,
+    *,
+    overwrite: bool,
+    limit: float | None,
+) -> None:
+    with Staged(overwrite=overwrite) as staged:
+        places = {key: str(staged.stage(path).absolute()) for key, path in out.items()}
+        request = {**common, "do": "write", "nodes": list(nodes), "out": places}
+        persistent_child(_CHILD, request, stage="bisect", time_limit=limit)
+        staged.commit()
+
+
+def _rules(model: Path, origin: Sequence[str]) -> list[str]:
+    """The rewrite rules that fire at these nodes of a model."""
+    drawing = optimize(model, options=Options(stop_after="plan")).drawing
+    fired = drawing.fired if drawing is not None else ()
+    return list(dict.fromkeys(f.rule for f in fired if set(f.nodes) & set(origin)))
+
+
+def _lines(
+    rows: Sequence[Mapping[str, Any]],
+    guilty: Sequence[Mapping[str, Any]],
+    metric: str,
+    out: Mapping[str, Path],
+    library: Any,
+) -> list[str]:
+    if not guilty:
+        what = "wrong" if metric == "error" else "slower than what it stands for"
+        return [f"none of {len(rows)} pieces is {what}"]
+    worst = guilty[0]
+    lines = [f"{len(guilty)} of {len(rows)} pieces, the worst first", *_table(guilty[:_ROWS], metric), ""]
+    lines.append(f"at fault  {_said(worst, metric)}")
+    if worst["rules"]:
+        lines.append(f"rewrites  {', '.join(worst['rules'])} fired there   (onnxfuse optimize --disable RULE)")
+    lines.append(f"wrote     {'  '.join(map(str, out.values()))}")
+    more = f" --library {library}" if library else ""
+    verb = "verify" if metric == "error" else "profile"
+    lines.append(f"next      onnxfuse {verb} {out['a']} {out['b']} --inputs {out['inputs']}{more}")
+    return lines
+
+
+def _table(guilty: Sequence[Mapping[str, Any]], metric: str) -> list[str]:
+    if metric == "error":
+        rows = [("error", "limit", "node", "stands for")]
+        for g in guilty:
+            error = "does not run" if g["error"] is None else f"{g['error']:.2e}"
+            rows.append((error, f"{g['limit']:.2e}", " + ".join(g["nodes"]), ", ".join(g["origin"][:4])))
+    else:
+        rows = [("before ms", "after ms", "node", "stands for")]
+        for g in guilty:
+            times = (milliseconds(g["before_ms"]), milliseconds(g["after_ms"]))
+            rows.append((*times, " + ".join(g["nodes"]), ", ".join(g["origin"][:4])))
+    return list(table(rows, right=(0, 1)))
+
+
+def _said(row: Mapping[str, Any], metric: str) -> str:
+    name = " + ".join(row["nodes"])
+    if metric == "latency":
+        times = f"{milliseconds(row['after_ms'])} ms, and {milliseconds(row['before_ms'])} ms for what it stands for"
+        return f"{row['operators'][-1]} of node {name}: {times}"
+    if row["at_fault"] == "kernel":
+        return f"the kernel {row['operators'][-1]} of node {name}; its function body is right"
+    return f"node {name}: what it stands for was rewritten wrongly, without its kernel too"
+
+
+def _summary(guilty: Sequence[Mapping[str, Any]], metric: str) -> str:
+    return "" if not guilty else _said(guilty[0], metric)

@@ -1,0 +1,77 @@
+"""What verbs that run models are given: files, and values of symbolic dimensions."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from onnxfuse.errors import UsageError
+from onnxfuse.load.dims import MOST, is_extent
+from onnxfuse.pipeline.outputs import STREAM
+from onnxfuse.runtime import feed_limits, feeds
+
+from . import show
+
+MOST_SETS = 12  # of sizes that are measured in one run
+
+
+def files(verb: str, names: Sequence[str], folder: Path) -> list[Path]:
+    """The models as files; `-` is standard input, kept in `folder`. Raises UsageError for one that is not there."""
+    if list(names).count(STREAM) > 1:
+        raise UsageError(f"{verb}: standard input holds one model only", hint="name the other one")
+    paths = [Path(folder, "stdin.onnx") if name == STREAM else Path(name) for name in names]
+    for name, path in zip(names, paths, strict=True):
+        if name == STREAM:
+            path.write_bytes(show.given())
+        elif not path.is_file():
+            raise UsageError(f"{verb}: there is no file {name}", hint="check the spelling")
+    return paths
+
+
+def sets_of(texts: Sequence[str]) -> list[dict[str, int]]:
+    """Values of symbolic dimensions from `batch=8` or `batch=1,8`: every combination. Raises UsageError.
+
+    >>> sets_of(["batch=1,8", "sequence=128"])
+    [{'batch': 1, 'sequence': 128}, {'batch': 8, 'sequence': 128}]
+    """
+    found: dict[str, list[int]] = {}
+    for text in texts:
+        name, _, values = text.rpartition("=")
+        if not name or not all(map(is_extent, values.split(","))):
+            hint = f"for example --dim batch=8; N is {MOST} at most"
+            raise UsageError(f"usage: --dim {text} is not NAME=N", hint=hint)
+        found[name] = [int(value) for value in values.split(",")]
+    made = [dict(zip(found, each, strict=True)) for each in itertools.product(*found.values())]
+    if len(made) > MOST_SETS:
+        raise UsageError(
+            f"usage: --dim asks for {len(made)} sets of sizes", hint=f"{MOST_SETS} are measured in one run"
+        )
+    return made
+
+
+def dims_of(texts: Sequence[str]) -> dict[str, int]:
+    """Values of symbolic dimensions from `batch=8`, one for each. Raises UsageError."""
+    found = sets_of(texts)
+    if len(found) > 1:
+        raise UsageError(f"usage: --dim {' '.join(texts)} is more than one size", hint="profile takes several")
+    return found[0]
+
+
+def refuse_dims(verb: str, path: Path, name: str, dims: Mapping[str, int], inputs: str | None) -> None:
+    """Raise UsageError for a dimension that the inputs of a model do not have, or where they are given."""
+    if not dims:
+        return
+    first = next(iter(dims))
+    if inputs is not None:
+        raise UsageError(f"{verb}: --dim {first} cannot apply: --inputs has sizes of its own", hint="leave one out")
+    texts = {str(d) for each in feeds.inputs_of(feed_limits.skeleton(path)) for d in each.shape or ()}
+    known = sorted({word for text in texts for word in re.findall(r"[^\W\d][\w.]*", text)} | texts)
+    for each in dims:
+        if each not in known:
+            near = difflib.get_close_matches(each, known, 1)
+            symbols = [d for d in known if not d.isdigit()]
+            hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(symbols) or 'no symbolic dimension'}"
+            raise UsageError(f"{verb}: --dim {each} cannot apply: no input of {name} has such a dimension", hint=hint)

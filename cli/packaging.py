@@ -1,0 +1,145 @@
+"""The verb `package`: models with their libraries, manifests, licences, checksums and loaders as one archive."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.metadata
+import io
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.build.cache import file_digest
+from onnxfuse.emit.staged import Staged, refuse_existing
+from onnxfuse.errors import AnsweredNo, OutputError, UsageError
+from onnxfuse.report.document import parsed
+from onnxfuse.report.programs import programs
+from onnxfuse.runtime import feed_limits
+
+from .results import Answer, document
+from .show import bytes_text
+
+_MANIFEST = ".fuse.json"
+
+
+def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
+    """An archive of all that runs the models of a folder, or one model, elsewhere."""
+    folder, manifests = _manifests(Path(place))
+    name = folder.resolve().name if Path(place).is_dir() else Path(place).name.removesuffix(".onnx")
+    path = Path(out) if out is not None else Path(f"{name}.tar.gz")
+    refuse_existing([path], overwrite=overwrite)
+    members: dict[str, bytes | Path] = {}
+    for each in manifests:
+        members |= _members(folder, each)
+    members |= {name: text.encode() for name, text in _licences()}
+    sums = {name: _digest(content) for name, content in sorted(members.items())}
+    members["SHA256SUMS"] = "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
+    _write(path, name, members, overwrite=overwrite)
+    facts = {"path": path, "bytes": path.stat().st_size, "sha256": file_digest(path), "files": sums}
+    lines = [f"{digest[:12]}  {name}" for name, digest in sums.items()]
+    lines.append(f"wrote     {path}  {bytes_text(path.stat().st_size)}, sha256 {facts['sha256']}")
+    return Answer(document("package", **facts), tuple(lines))
+
+
+def _manifests(place: Path) -> tuple[Path, list[Path]]:
+    """The folder, and the manifests in it that are wanted: all, or that of one model. Raises UsageError."""
+    if place.is_dir():
+        folder, found = place, sorted(place.glob(f"*{_MANIFEST}"))
+    else:
+        folder, found = place.parent, [place.with_name(place.name.removesuffix(".onnx") + _MANIFEST)]
+        if not place.is_file():
+            raise UsageError(f"package: there is no file or folder {place}", hint="check the spelling")
+    found = [each for each in found if each.is_file()]
+    if not found:
+        raise UsageError(f"package: {place} has no manifest (NAME{_MANIFEST})", hint="onnxfuse optimize makes one")
+    return folder, found
+
+
+def _members(folder: Path, path: Path) -> dict[str, bytes | Path]:
+    """What one manifest names, by names in the archive, and programs that load it. Raises UsageError, AnsweredNo."""
+    said = _read(path)
+    model, library = folder / str(said["model"]), said.get("library")
+    found: dict[str, bytes | Path] = {path.name: path, model.name: model}
+    for name in _data_of(model):
+        found[name] = folder / name
+    if library is not None:
+        found[Path(str(library)).name] = folder / str(library)
+    for name, each in found.items():
+        if isinstance(each, Path) and not each.is_file():
+            raise UsageError(
+                f"package: {each} of {path} is not there", hint="put all files of a build beside each other"
+            )
+        if (
+            library is not None
+            and name == Path(str(library)).name
+            and file_digest(folder / str(library)) != said["library_sha256"]
+        ):
+            raise AnsweredNo(f"package: {library} is not the library that {path} names", hint="optimize again")
+    stem = path.name.removesuffix(_MANIFEST)
+    for name, text in programs(model.name, None if library is None else Path(str(library)).name).items():
+        found[f"load/{stem}/{name}"] = text.encode()
+    return found
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        said = parsed(path.read_text(encoding="utf-8"))
+        if isinstance(said, dict) and isinstance(said["model"], str) and "library_sha256" in said:
+            return said
+    except (OSError, ValueError, KeyError):
+        pass
+    raise UsageError(f"package: {path} is no manifest", hint="onnxfuse optimize makes one")
+
+
+def _data_of(model: Path) -> list[str]:
+    """Names of the files that hold a model's weights; none where the model is not there."""
+    if not model.is_file():
+        return []
+    tensors = feed_limits.load_proto(model).graph.initializer
+    return sorted({e.value for t in tensors for e in t.external_data if e.key == "location"})
+
+
+def _licences() -> Iterator[tuple[str, str]]:
+    """The licence of what onnxfuse writes, and whose it is."""
+    about = importlib.metadata.distribution("onnxfuse")
+    for name in ("LICENSE", "NOTICE"):
+        text = about.read_text(f"licenses/{name}") or about.read_text(name)
+        beside = Path(__file__).resolve().parents[1] / name
+        if text is None and beside.is_file():  # an editable install
+            text = beside.read_text(encoding="utf-8")
+        if text is not None:
+            yield f"licenses/onnxfuse/{name}", text
+
+
+def _digest(content: bytes | Path) -> str:
+    return file_digest(content) if isinstance(content, Path) else hashlib.sha256(content).hexdigest()
+
+
+def _write(path: Path, name: str, members: Mapping[str, bytes | Path], *, overwrite: bool) -> None:
+    """Equal members, equal bytes: no times, no owners, one order."""
+    with Staged(overwrite=overwrite) as staged:
+        temporary = staged.stage(path)
+        try:
+            with (
+                temporary.open("wb") as stream,
+                gzip.GzipFile(filename="", fileobj=stream, mode="wb", mtime=0) as packed,
+                tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+            ):
+                for member, content in sorted(members.items()):
+                    _add(archive, f"{name}/{member}", content)
+        except OSError as problem:
+            raise OutputError(f"write: {path} cannot be written: {problem.strerror or problem}") from None
+        staged.commit()
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes | Path) -> None:
+    about = tarfile.TarInfo(name)
+    about.mode = 0o755 if name.endswith(".so") else 0o644
+    about.size = content.stat().st_size if isinstance(content, Path) else len(content)
+    if isinstance(content, Path):
+        with content.open("rb") as stream:
+            archive.addfile(about, stream)
+    else:
+        archive.addfile(about, io.BytesIO(content))

@@ -1,0 +1,119 @@
+"""What `profile` found as lines for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from onnxfuse.measure import ratios
+from onnxfuse.measure.profile import Profile
+from onnxfuse.measure.ratios import Ratio
+
+from .show import bytes_text, milliseconds, table
+
+_ROWS = 25
+Fields = Mapping[str, Any]
+
+
+def time_of(found: Ratio) -> str:
+    """A ratio of times with its interval."""
+    return f"{found.value:.3f} ({found.low:.3f} to {found.high:.3f})"
+
+
+def lines_of(made: Fields, found: Profile, level: str) -> list[str]:
+    """The lines of a document: latencies, what was compared, memory, and nodes or kernels."""
+    rows: list[tuple[str, ...]] = [("model", "min", "median", "p90", "p99", "load", "runs")]
+    for model in made["models"]:
+        times = (*(model["latency_ms"][key] for key in ("min", "median", "p90", "p99")), model["load_ms"])
+        rows.append((model["path"], *map(milliseconds, times), str(model["runs"])))
+    lines = list(table(rows, right=(1, 2, 3, 4, 5, 6)))
+    lines.append(f"milliseconds; {found.threads} threads; {_shapes(found.inputs)}")
+    lines += [f"note      {m['path']}: {m['note']}" for m in made["models"] if m["note"]]
+    if found.ratio is not None:
+        spread = f"; the first against itself {found.spread * 100:.1f} %" if found.spread is not None else ""
+        between = f"95 %: {found.ratio.low:.2f}x to {found.ratio.high:.2f}x"
+        lines.append(f"speedup   {found.ratio.value:.2f}x ({between}{spread})")
+        lines.append(f"          {ratios.STATISTIC}")
+    if found.busy:
+        lines.append("note      the machine is busy with other work: what is measured is less sure")
+    if level != "model":
+        lines += ["", *_memory(made["models"]), "", _peaks(made["peaks"])]
+        for model in made["models"]:
+            lines += ["", model["path"], *(_op_lines(model) if level == "op" else _kernel_lines(model))]
+    return lines
+
+
+def size_lines(sizes: Sequence[Fields]) -> list[str]:
+    """A line for each set of sizes."""
+    names = [each["path"] for each in sizes[0]["models"]]
+    rows: list[tuple[str, ...]] = [("sizes", *(f"{name} ms" for name in names), "speedup")]
+    for each in sizes:
+        dims = ", ".join(f"{name} {value}" for name, value in each["dims"].items())
+        times = (milliseconds(m["min_ms"]) for m in each["models"])
+        rows.append((dims, *times, "-" if each["speedup"] is None else f"{each['speedup']:.2f}x"))
+    return ["", *table(rows, right=tuple(range(1, len(names) + 2)))]
+
+
+def _shapes(inputs: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} {'x'.join(map(str, shape)) or 'scalar'}" for name, shape in inputs.items())
+
+
+def _memory(models: Sequence[Fields]) -> Iterator[str]:
+    """Memory of each model: of its process, as measured, its weights, its values at once, and the runtime's arena."""
+    rows = [("memory", "process", "weights", "values", "arena")]
+    for m in models:
+        found = m["memory"] or {}
+        sizes = (m["peak_bytes"], *(found.get(key) for key in ("weight_bytes", "value_peak_bytes", "arena_bytes")))
+        rows.append((m["path"], *("-" if each is None else bytes_text(each) for each in sizes)))
+    yield from table(rows, right=(1, 2, 3, 4))
+    yield "process: measured until it has run once; values: the most at once by their lifetimes, computed"
+
+
+def _peaks(peaks: Fields) -> str:
+    how = "the best of what was measured here" if peaks["measured"] else "of this class of machines, not measured"
+    best = f"{peaks['gflops']:.0f} GFLOP/s and {peaks['memory_gbps']:.0f} GB/s from memory"
+    return f"at best   {best} on {peaks['threads']} threads, {how}; `of best` is the share of what these allow"
+
+
+def _kernel_lines(model: Fields) -> list[str]:
+    """The kernels of the library, and what all other nodes took together."""
+    kernels, others = model["kernels"], [op for op in model["ops"] if not op["kernel"]]
+    rows = [("ms", "share", "nodes", "GFLOP/s", "GB/s", "of best", "kernel", "stands for")]
+    for each in kernels[:_ROWS]:
+        rows.append((*_cost(each), str(each["nodes"]), *_rates(each), each["kernel"], _origin(each["origin"])))
+    blank = ("-", "-", "-")
+    if hidden := kernels[_ROWS:]:
+        count = str(sum(k["nodes"] for k in hidden))
+        rows.append((*_cost(_sum(hidden)), count, *blank, f"{len(hidden)} more kernels", ""))
+    if others:
+        rows.append((*_cost(_sum(others)), str(len(others)), *blank, "ONNX Runtime's own", ""))
+    return list(table(rows, right=(0, 1, 2, 3, 4, 5)))
+
+
+def _op_lines(model: Fields) -> list[str]:
+    rows = [("ms", "share", "GFLOP/s", "GB/s", "of best", "operator", "node", "stands for")]
+    for op in sorted(model["ops"], key=lambda op: -float(op["time_ms"]))[:_ROWS]:
+        rows.append((*_cost(op), *_rates(op), op["op_type"], op["name"], _origin(op["origin"])))
+    hidden = len(model["ops"]) - _ROWS
+    return [*table(rows, right=(0, 1, 2, 3, 4)), *([f"and {hidden} more"] if hidden > 0 else [])]
+
+
+def _sum(those: Sequence[Fields]) -> Fields:
+    return {key: sum(each[key] for each in those) for key in ("time_ms", "share")}
+
+
+def _cost(each: Fields) -> tuple[str, str]:
+    return milliseconds(each["time_ms"]), f"{each['share'] * 100:.1f} %"
+
+
+def _rates(each: Fields) -> tuple[str, str, str]:
+    gflops, gbps, share = (each[key] for key in ("gflops", "gbps", "roof_share"))
+    return _figure(gflops), _figure(gbps), "-" if share is None else f"{share * 100:.0f} %"
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
+
+
+def _origin(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -1,0 +1,222 @@
+"""The verb `profile`: latencies of one model, or of two in turns, at one or more sets of sizes, and where time goes."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.build.cache import Cache, default_cache_dir, file_digest
+from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.errors import OnnxFuseError, UsageError
+from onnxfuse.measure import machine as calibration
+from onnxfuse.measure import ratios
+from onnxfuse.measure.layers import layers_of, times_by_layer
+from onnxfuse.measure.profile import Profile, profile_models
+from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
+from onnxfuse.measure.work import rates
+from onnxfuse.report.document import parsed
+from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.gpu import require_gpu
+from onnxfuse.runtime.session import library_of, metadata
+from onnxfuse.target import targets_of
+
+from .models import files, refuse_dims, sets_of
+from .profiled import lines_of, size_lines, time_of
+from .progress import Progress
+from .results import document
+from .tracing import trace_of
+
+__all__ = ["INCONCLUSIVE", "SLOWER", "Measured", "profile"]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What `profile` found; `verdict` is on a limit that was given, in words too; `trace` is one run of each model."""
+
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+    verdict: str | None
+    said: str
+    trace: Mapping[str, Any]
+
+
+def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) -> Measured:
+    """Latencies of one or two models, measured in turns; of nodes too where a page is made of it (`paged`)."""
+    if values["target"] == "cuda":
+        require_gpu("profile")
+    if len(models) > 2:
+        raise UsageError(f"profile: {len(models)} models are too many", hint="name one or two")
+    limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
+    if limit is not None and baseline is None and len(models) == 1:
+        raise UsageError("profile: --fail-if-slower has nothing to compare with", hint="name MODEL2 or --baseline")
+    sizes = sets_of(values["dim"])
+    with work_folder() as folder:
+        paths = files("profile", models, folder)
+        refuse_dims("profile", paths[0], models[0], sizes[0], values["inputs"])
+        looks = values["level"] != "model" or values["trace"] or paged
+        peaks = _peaks(at, values["threads"], values["cache_dir"]) if looks else None
+        found = []
+        for number, dims in enumerate(sizes):
+            at.begin("measure")
+            if len(sizes) > 1:
+                at.part(number + 1, len(sizes))
+            found.append(_measured(paths, dims, baseline, values, looks=looks and number == 0))
+        return _told(models, paths, sizes, found, peaks, baseline, values)
+
+
+def _measured(
+    paths: Sequence[Path], dims: Mapping[str, int], baseline: Ratio | None, values: Mapping[str, Any], *, looks: bool
+) -> Profile:
+    libraries: list[Path | None] = [None] * len(paths)
+    if not values["without_library"]:
+        named = [None] * (len(paths) - 1) + [values["library"]]
+        libraries = [library_of(path, name) for path, name in zip(paths, named, strict=True)]
+    return profile_models(
+        paths,
+        libraries=libraries,
+        custom_libraries=values["custom_ops_library"],
+        threads=values["threads"],
+        warmup=values["warmup"],
+        duration=values["duration"],
+        inputs=values["inputs"],
+        seed=values["seed"],
+        dims=dims,
+        per_op=looks,
+        time_limit=values["time_budget"],
+        limit=values["fail_if_slower"],
+        baseline=baseline,
+    )
+
+
+def _peaks(at: Progress, threads: int, cache_dir: str | None) -> dict[str, Any]:
+    """What this machine does at best on so many threads: measured by a kernel of ours, once, and kept; where that
+    cannot be, what its class reaches.
+    """
+    target = targets_of(("native",))[0]
+    cache = Cache(Path(cache_dir) if cache_dir else default_cache_dir())
+    known = calibration.calibrated(target, cache)
+    if known is None:
+        at.begin("measure the machine's peaks, once")
+        try:
+            known = calibration.calibrate(target, find_toolchain(), cache)
+        except OnnxFuseError:
+            return {**target.peaks, "measured": False, "threads": threads or target.cores}
+    used = min(threads, known.cores) or known.cores
+    memory = known.bandwidth if used == 1 else max(known.memory_gbps, known.bandwidth)
+    return {"gflops": known.gflops * used, "memory_gbps": memory, "measured": True, "threads": used}
+
+
+def _told(
+    models: Sequence[str],
+    paths: Sequence[Path],
+    sizes: Sequence[Mapping[str, int]],
+    profiles: Sequence[Profile],
+    peaks: Mapping[str, Any] | None,
+    baseline: Ratio | None,
+    values: Mapping[str, Any],
+) -> Measured:
+    """The answer: that of the first set of sizes, with what the others took; the worst of all verdicts."""
+    found, limit = profiles[0], values["fail_if_slower"]
+    words = [
+        (ratios.verdict(each.slower, limit), each.slower)
+        for each in profiles
+        if each.slower is not None and limit is not None
+    ]
+    order = [SLOWER, INCONCLUSIVE]
+    word, slower = min(words, key=lambda w: order.index(w[0]) if w[0] in order else len(order), default=(None, None))
+    made = _document(models, paths, sizes, profiles, peaks)
+    made |= {"baseline_ratio": found.slower.value if baseline is not None and found.slower else None, "verdict": word}
+    lines = lines_of(made, found, values["level"])
+    lines += size_lines(made["sizes"]) if len(sizes) > 1 else []
+    if baseline is not None and found.slower is not None:
+        lines.append(f"baseline  {time_of(found.slower)} of its time, as far as nothing else changed on the machine")
+    said = ""
+    if slower is not None and word is not None:
+        said = f"{word}: {time_of(slower)} of the time, {1.0 + limit:.3g} is allowed"
+        lines.append(f"verdict   {said}")
+    return Measured(document("profile", **made), tuple(lines), word, said, trace_of(found, models))
+
+
+def _document(
+    names: Sequence[str],
+    paths: Sequence[Path],
+    sizes: Sequence[Mapping[str, int]],
+    profiles: Sequence[Profile],
+    peaks: Mapping[str, Any] | None,
+) -> dict[str, Any]:
+    found = profiles[0]
+    fields = found.to_json()
+    del fields["host"]  # the document has one of its own
+    for model, name, path in zip(fields["models"], names, paths, strict=True):
+        model |= {"path": name, "sha256": file_digest(path)}
+        for each in (*model["ops"], *model["kernels"]):
+            each |= rates(each["flops"], each["bytes"], each["time_ms"], peaks or {})
+    fields["peaks"] = peaks
+    fields["sizes"] = [_at_size(names, dims, each) for dims, each in zip(sizes, profiles, strict=True)]
+    names_of = layers_of(paths[0]) if peaks is not None else {}
+    fields["layers"] = _layers(names_of, found)
+    fields["refusals"] = [
+        {**each, "layer": next((names_of[n] for n in each["nodes"] if names_of.get(n)), "")}
+        for each in (_refusals(paths[-1]) if peaks is not None else [])
+    ]
+    fields["drawing"] = {"steps": [[[s.start_ms, s.bytes, s.name] for s in _steps(m)] for m in found.models]}
+    return fields
+
+
+def _steps(model: Any) -> Any:
+    return model.memory.steps if model.memory is not None else ()
+
+
+def _at_size(names: Sequence[str], dims: Mapping[str, int], found: Profile) -> dict[str, Any]:
+    """What one set of sizes took."""
+    latencies = [
+        {"path": name, "min_ms": m.latency_ms.min, "median_ms": m.latency_ms.median}
+        for name, m in zip(names, found.models, strict=True)
+    ]
+    between = None if found.ratio is None else {"low": found.ratio.low, "high": found.ratio.high}
+    shapes = {name: list(shape) for name, shape in found.inputs.items()}
+    ratio = found.speedup if found.speedup is None or math.isfinite(found.speedup) else None
+    return {"dims": dict(dims), "inputs": shapes, "models": latencies, "speedup": ratio, "interval": between}
+
+
+def _layers(names: Mapping[str, str], found: Profile) -> list[dict[str, Any]]:
+    """Milliseconds of each layer in each model, in the order of the first.
+
+    Where names tell no layers, each node of the last model stands for one.
+    """
+    if not any(model.ops for model in found.models):
+        return []
+    names = names or {origin: op.name for op in reversed(found.models[-1].ops) for origin in (*op.origin, op.name)}
+    times = [times_by_layer(model.ops, names) for model in found.models]
+    listed = [layer for layer in dict.fromkeys(names.values()) if any(layer in each for each in times)]
+    rest = [""] if names and any("" in each for each in times) and "" not in listed else []
+    return [{"layer": layer, "time_ms": [each.get(layer, 0.0) for each in times]} for layer in (*listed, *rest)]
+
+
+def _refusals(path: Path) -> list[Any]:
+    """Why nodes of a model of ours stay with the runtime, as its manifest says; none where there is no manifest."""
+    named = metadata(path).get("onnxfuse.manifest", "")
+    try:
+        text = (path.parent / Path(named).name).read_text(encoding="utf-8") if named else "{}"
+        return list(json.loads(text).get("refusals", []))
+    except (OSError, ValueError, AttributeError, TypeError):
+        return []
+
+
+def _baseline(path: str | None) -> Ratio | None:
+    """How long the last model of an earlier result took; where only its least time is known, exactly that."""
+    if path is None:
+        return None
+    try:
+        model = parsed(Path(path).read_text(encoding="utf-8"))["models"][-1]
+        level = model.get("level_ms") or dict.fromkeys(("value", "low", "high"), model["latency_ms"]["min"])
+        value, low, high = (float(level[key]) for key in ("value", "low", "high"))
+        if not 0.0 < low <= value <= high:
+            raise ValueError
+        return Ratio(value, low, high, 0)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        raise UsageError(f"profile: {path} is no result of profile --json", hint="make one with --json-file") from None

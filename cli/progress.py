@@ -1,0 +1,192 @@
+"""How far a verb is: the lines of the steps of `optimize`, and what is under way, on a line that moves or on lines."""
+
+from __future__ import annotations
+
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+from . import show
+from .flags import Choice, flag
+from .show import Screen, bytes_text, milliseconds
+
+MODES = ("auto", "plain", "none")
+_MOVES, _REPEATS = 0.1, 5.0  # seconds between two looks of a line that moves, and of lines that stay
+_SOON = 0.3  # seconds after which even lines that stay have said something
+_TURNING = "|/-\\"
+_NAMES = {"build": "compile"}  # what people call a step
+
+# The steps of `optimize` ----------------------------------------------------------------------------------------------
+
+
+def _read(facts: Mapping[str, Any]) -> str:
+    return f"{facts['path']}  opset {facts['opset']}, {facts['nodes']} nodes, {bytes_text(facts['bytes'])}"
+
+
+def _rewrite(facts: Mapping[str, Any]) -> str:
+    rules = ", ".join(f"{rule} {count}" for rule, count in facts["rules"].items())
+    return f"{facts['before']} -> {facts['after']} nodes" + (f" ({rules})" if rules else "")
+
+
+def _plan(facts: Mapping[str, Any]) -> str:
+    left = f"{facts['nodes']} nodes -> {facts['kernels']} kernels; {facts['left']} nodes left to ONNX Runtime"
+    return left + (f"   (why: onnxfuse explain {facts['path']})" if facts["left"] else "")
+
+
+def _compile(facts: Mapping[str, Any]) -> str:
+    cached = f", {facts['cached']} from cache" if facts["cached"] else ""
+    return f"{facts['distinct']} distinct kernels{cached}, {facts['compiler']}, {facts['seconds']:.1f} s"
+
+
+def _verify(facts: Mapping[str, Any]) -> str:
+    if facts["ok"] is None:
+        return f"not possible: {facts['message']}"
+    sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
+    if facts["max_error"] is None:
+        return f"{sets}: {facts['message'] or 'nothing to compare'}"
+    alone = "; of codes, kernels are compared alone" if facts["told"] else ""
+    text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e}{alone})"
+    return f"{text}, as found before" if facts["cached"] else text
+
+
+def _guide(facts: Mapping[str, Any]) -> str:
+    dropped = f"; {facts['dropped']} are slower as kernels and stay with ONNX Runtime" if facts["dropped"] else ""
+    return f"{facts['measured']} areas measured{dropped}"
+
+
+def _gain(facts: Mapping[str, Any]) -> str:
+    times = f"{milliseconds(facts['before_ms'])} -> {milliseconds(facts['after_ms'])} ms"
+    between = f"95 %: {facts['low']:.2f}x to {facts['high']:.2f}x"
+    text = f"{times} ({facts['speedup']:.2f}x, {between}, spread {facts['spread'] * 100:.1f} %)"
+    text += ", on a busy machine" if facts["busy"] else ""
+    return f"{text}, as measured before" if facts["cached"] else text
+
+
+def _wrote(facts: Mapping[str, Any]) -> str:
+    return "  ".join(facts["paths"])
+
+
+LINES: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    "read": _read,
+    "rewrite": _rewrite,
+    "plan": _plan,
+    "compile": _compile,
+    "verify": _verify,
+    "guide": _guide,
+    "gain": _gain,
+    "wrote": _wrote,
+    "note": lambda facts: str(facts["text"]),
+    "tune": lambda facts: f"{facts['measured']} samples measured, {facts['left']} left of this plan",
+}
+
+
+def step_line(on: Screen, what: str, facts: Mapping[str, Any]) -> str:
+    """The line of one step of `optimize`."""
+    text = f"{what:<10}{LINES[what](facts)}"
+    if what == "verify" and facts["ok"] is not None:
+        verdict = on.styled("ok", "good") if facts["ok"] else on.styled("FAILED", "bad")
+        text = f"{text}    {verdict}"
+    return text
+
+
+# What is under way ----------------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """What a verb is at: `begin` names it, `part` counts in it. Where `moves` is None none of it is shown."""
+
+    def __init__(self, on: Screen, moves: bool | None) -> None:
+        self.on, self.moves = on, moves
+        self._lock, self._end = threading.Lock(), threading.Event()
+        self._what, self._count, self._since, self._turn = "start", "", time.monotonic(), 0
+        self._thread = threading.Thread(target=self._repeat, daemon=True, name="onnxfuse-progress")
+
+    def begin(self, what: str) -> None:
+        """What is done from now on."""
+        with self._lock:
+            self._what, self._count, self._since = _NAMES.get(what, what), "", time.monotonic()
+
+    def part(self, done: int, of: int) -> None:
+        """How much of it is done."""
+        with self._lock:
+            self._count = f" {done}/{of}"
+
+    def say(self, text: str) -> None:
+        """A line that stays; not with --quiet."""
+        with self._lock:
+            if self.moves:
+                show.moving("")
+            self.on.say(text)
+
+    def hear(self, what: str, facts: Mapping[str, Any]) -> None:
+        """What a build tells of itself, its steps' lines left out."""
+        if what == "begin":
+            self.begin(str(facts["step"]))
+        elif what == "part":
+            self.part(int(facts["done"]), int(facts["of"]))
+
+    def tell(self, what: str, facts: Mapping[str, Any]) -> None:
+        """What `optimize` tells of itself."""
+        self.hear(what, facts)
+        if what in LINES:
+            self.say(step_line(self.on, what, facts))
+
+    def start(self) -> None:
+        """Show it from now on."""
+        if self.moves is not None:
+            self._thread.start()
+
+    def finish(self) -> None:
+        """Show it no longer."""
+        if self.moves is not None and not self._end.is_set():
+            self._end.set()
+            self._thread.join()
+            if self.moves:
+                show.moving("")
+
+    def _repeat(self) -> None:
+        pause = 0.0 if self.moves else _SOON
+        while not self._end.wait(pause):
+            pause = _MOVES if self.moves else _REPEATS
+            with self._lock:
+                self._show()
+
+    def _show(self) -> None:
+        seconds = int(time.monotonic() - self._since)
+        text = f"{self._what}{self._count}" + (f", {seconds} s" if seconds else "")
+        if not self.moves:
+            self.on.say(f"{text} ...")
+            return
+        self._turn += 1
+        turning = _TURNING[self._turn % len(_TURNING)]
+        show.moving(f"{turning} {text}"[: shutil.get_terminal_size().columns - 1])
+
+
+@contextmanager
+def progress(on: Screen, mode: str = "auto") -> Iterator[Progress]:
+    """What is under way, shown until the block is left: `auto` on terminals, where it moves, `plain` line by line."""
+    moves = None if on.quiet or mode == "none" else True if mode == "auto" and on.terminal else None
+    moves = False if mode == "plain" and not on.quiet else moves
+    made = Progress(on, moves)
+    made.start()
+    try:
+        yield made
+    finally:
+        made.finish()
+
+
+def progressing(verb: Callable[..., None]) -> Callable[..., None]:
+    """A verb that takes its time: it is given the screen, and `at`, which tells how far it is from the beginning on."""
+
+    @wraps(verb)
+    def run(*, quiet: bool, verbose: bool, progress_mode: str, **values: Any) -> None:
+        screen = show.screen(quiet=quiet, verbose=verbose)
+        with progress(screen, progress_mode) as at:
+            verb(screen=screen, at=at, **values)
+
+    about = "how far it is: on terminals a line that moves, `plain` lines that stay, or nothing"
+    return flag("progress", type=Choice(MODES), default=MODES[0], param="progress_mode", help=about)(run)

@@ -1,0 +1,66 @@
+"""The verb that measures what decides a plan: `tune`."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from onnxfuse.config import Options
+from onnxfuse.pipeline.state import Tell
+from onnxfuse.pipeline.tune import Tuned
+from onnxfuse.pipeline.tune import tune as run
+from onnxfuse.report.lock import Faster, Rival
+from onnxfuse.runtime.gpu import require_gpu
+
+from .results import Answer, document
+
+_WORST = 5  # samples of which predictions are furthest off
+
+
+def tune(model: str, options: Options, tell: Tell, **values: Any) -> Answer:
+    """What was measured, as a document and in lines."""
+    if options.target == "cuda":
+        require_gpu("tune")
+    found = run(model, options=options, tell=tell, **values)
+    return Answer(document("tune", **asdict(found)), tuple(_lines(found)))
+
+
+def _lines(found: Tuned) -> Iterator[str]:
+    nodes = sum(s.left for s in found.samples)
+    yield f"measured  {len(found.samples) - nodes} kernels, {nodes} nodes of ONNX Runtime, {found.rounds} plans"
+    if found.samples:
+        off = sorted(max(s.predicted_us, 1e-3) / s.measured_us for s in found.samples)
+        yield f"          predicted to take {statistics.median(off):.2f} of it (median; {off[0]:.2f} to {off[-1]:.2f})"
+        worst = sorted(found.samples, key=lambda s: -abs(s.measured_us - s.predicted_us))[:_WORST]
+        for s in worst:
+            yield f"          {s.predicted_us:.3g} us predicted, {s.measured_us:.3g} us measured: {s.what[:80]}"
+    yield f"plan      {'another' if found.changed else 'the same'} by measured prices as by predictions"
+    for rival in found.rivals:
+        yield from _rival(rival)
+    if not found.rivals and found.changed:
+        yield "          no time was left to race it: --budget gives more"
+    elif not any(r.taken for r in found.rivals):
+        yield "          nothing is surely faster than the usual plan"
+    for way in found.ways:
+        yield from _way(way)
+    yield from (f"note      not measured: {problem[:100]}" for problem in found.problems[:_WORST])
+    yield f"wrote     {found.lock}  {found.database}"
+
+
+def _way(w: Faster) -> Iterator[str]:
+    """A way through a contraction that took less time than the usual one."""
+    verdict = "taken" if w.taken else "left, since the whole model is not surely faster"
+    yield f"way       {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
+    yield f"          {w.way}"
+    yield f"          instead of {w.instead_of}"
+
+
+def _rival(r: Rival) -> Iterator[str]:
+    """An area that was raced in the whole model."""
+    verdict = "taken" if r.taken else "left"
+    times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {r.low:.3f}x to {r.high:.3f}x)"
+    yield f"race      {verdict}: {times}, {r.predicted_ms:.3g} ms predicted, at {r.places} places"
+    yield f"          {' | '.join(r.groups)}"
+    yield f"          instead of {' | '.join(r.instead_of)}"

@@ -1,0 +1,251 @@
+"""The verbs about models, one function each; each imports what it needs, so that `--help` is quick."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxfuse.config import Options
+from onnxfuse.errors import AnsweredNo, DeviceError, UsageError
+
+from . import show
+from .flags import DEBUG, PLANNING, TUNING, Choice, Duration, Percent, common, flag, of_options
+from .program import verb
+from .progress import Progress, progressing
+
+_STRICT = "end with a bug of onnxfuse (exit code 70) instead of going around it"
+_STREAM = "-"
+MOST_THREADS = 1024  # of an engine that is measured: more than any machine has cores, few enough to start
+
+
+@verb()
+@click.argument("model")
+@click.argument("out", required=False)
+@of_options()
+@common(overwrite=False)
+@click.option(
+    "--list-passes",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="show the rewrite rules and end",
+    callback=lambda ctx, param, wanted: _list_passes(ctx) if wanted else None,
+)
+@flag("strict", is_flag=True, default=False, help=_STRICT)
+@progressing
+def optimize(
+    model: str, out: str | None, as_json: bool, strict: bool, screen: show.Screen, at: Progress, **values: Any
+) -> None:
+    """Fuse MODEL: write OUT, its kernels and a manifest."""
+    from onnxfuse.pipeline import optimize as run
+
+    from . import results
+
+    named = {each: values.pop(each) for each in ("json_file", "report")}
+    options = _options(values, out, screen)
+    keep = results.Keeper(named, overwrite=options.overwrite, others=results.files_of(model, options))
+    texts: list[str] = []
+    if as_json and options.output == _STREAM:
+        raise UsageError("optimize: --json and -o - both write to standard output", hint="use --json-file")
+    stream = show.binary() if options.output == _STREAM else None
+    source = show.given() if model == _STREAM else model
+    result = run(
+        source,
+        options=options,
+        tell=at.tell,
+        stream=stream,
+        show=texts.append,
+        strict=strict or _debug(),
+        about=lambda made: keep.texts(made.to_json(drawing=True)),
+    )
+    at.finish()
+    for text in texts:
+        (show.aside if as_json or stream is not None else show.data)(text.rstrip("\n"))
+    document = result.to_json()
+    if result.output.model is None:  # else they are outputs like the others
+        keep.write(result.to_json(drawing=True))
+    if as_json:
+        show.document(document)
+    results.after_optimize(screen, result)
+
+
+def _options(values: dict[str, Any], out: str | None, screen: show.Screen) -> Options:
+    """The options of a command line; OUT and -o are one and the same."""
+    if out is not None and values["output"] not in (None, out):
+        source = click.get_current_context().get_parameter_source("output")
+        if source is click.core.ParameterSource.COMMANDLINE:
+            raise UsageError(f"optimize: OUT is {out} and -o is {values['output']}", hint="name one")
+    values["output"] = out if out is not None else values["output"]
+    return Options(**values)
+
+
+def _list_passes(ctx: click.Context) -> None:
+    from onnxfuse.rewrite import STEPS
+
+    for line in show.table([(step.name, step.numerics, step.law) for step in STEPS]):
+        show.data(line)
+    ctx.exit()
+
+
+def _debug() -> bool:
+    """Whether --debug was given: then a bug of ours is an error instead of a refusal, as with --strict."""
+    return bool(click.get_current_context().meta.get(DEBUG))
+
+
+@verb()
+@click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL2]")
+@flag(
+    "level",
+    type=Choice(["model", "op", "kernel"]),
+    default="model",
+    help="also the time of each node, or of each kernel",
+)
+@flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
+@flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
+@flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")
+@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="threads of each engine (0: one per core)")
+@flag("warmup", type=click.IntRange(min=1), default=3, help="runs before the first that counts")
+@flag("duration", type=Duration(), default=3.0, metavar="SECONDS", help="time for which each model is measured")
+@flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
+@flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
+@flag("strict", is_flag=True, default=False, help="exit 1 too when that cannot be told, as on a busy machine")
+@of_options(("target", "dim", "inputs", "seed", "custom_ops_library", "time_budget", "cache_dir"))
+@common()
+@progressing
+def profile(
+    models: tuple[str, ...], as_json: bool, strict: bool, screen: show.Screen, at: Progress, **values: Any
+) -> None:
+    """Measure latency: one model, or two in turns."""
+    from . import profiling, results
+
+    trace = results.File("--trace", values["trace"], overwrite=values["overwrite"], others=models)
+    keep = results.Keeper(values, others=(*models, trace.path))
+    found = profiling.profile(at, models, paged=keep.paged, **values)
+    at.finish()
+    keep.write(found.document)
+    if trace.path is not None:
+        trace.write(show.json_text(found.trace))
+    if as_json:
+        show.document(results.printed(found.document))
+    else:
+        results.print_lines(found.lines)
+    if found.verdict == profiling.SLOWER or (strict and found.verdict == profiling.INCONCLUSIVE):
+        raise AnsweredNo(f"profile: {found.said}", hint="--fail-if-slower sets the limit, --duration measures longer")
+    if found.verdict == profiling.INCONCLUSIVE:
+        screen.warn(f"{found.said}; --duration measures longer, --strict makes it an error")
+
+
+@verb()
+@click.argument("a")
+@click.argument("b")
+@flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
+@flag("groups", is_flag=True, default=False, help="compare each fused node of B with its function body too")
+@of_options(("target", "rtol", "atol", "inputs", "seed", "dim", "custom_ops_library", "time_budget", "memory_budget"))
+@common()
+@progressing
+def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **values: Any) -> None:
+    """Compare the outputs of models A and B."""
+    from . import results, verifying
+
+    keep = results.Keeper(values, others=(a, b))
+    found = verifying.verify(at, a, b, **values)
+    at.finish()
+    keep.write(found.document)
+    if as_json:
+        show.document(found.document)
+    else:
+        results.print_lines(found.lines)
+    if found.ok is False:
+        raise AnsweredNo(f"verify: {b} differs from {a}: {found.message}", hint="--rtol and --atol allow more")
+    if found.ok is None:
+        raise DeviceError(f"verify: {found.message}", hint="give --inputs")
+
+
+@verb()
+@click.argument("model")
+@common()
+def inspect(model: str, as_json: bool, **values: Any) -> None:
+    """Show what a MODEL or a kernel library holds."""
+    from . import inspecting, results
+
+    show.screen(quiet=values["quiet"], verbose=values["verbose"])
+    keep = results.Keeper(values, others=(model,))
+    results.answer(inspecting.inspect(model), as_json, keep)
+
+
+@verb()
+@click.argument("model")
+@flag("node", metavar="REGEX", help="only what is about nodes whose name matches")
+@flag("strict", is_flag=True, default=False, help=_STRICT)
+@of_options(PLANNING)
+@common()
+@progressing
+def explain(
+    model: str, node: str | None, as_json: bool, strict: bool, screen: show.Screen, at: Progress, **values: Any
+) -> None:
+    """Show what would be fused, and why not more."""
+    from . import explaining, results
+
+    keep = results.Keeper(values, others=(model,))
+    source = show.given() if model == _STREAM else model
+    found = explaining.explain(source, node, Options(**values), at.hear, strict=strict or _debug())
+    at.finish()
+    results.answer(found, as_json, keep)
+
+
+@verb()
+@click.argument("model")
+@flag("budget", type=Duration(), default=600.0, metavar="SECONDS", help="time for measurements, such as 90 or 10m")
+@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="to measure on (0: one, and one per core)")
+@of_options((*TUNING, "target", "overwrite", "inputs", "seed", "cache_dir", "jobs", "time_budget", "memory_budget"))
+@common(overwrite=False)
+@progressing
+def tune(model: str, budget: float, threads: int, as_json: bool, at: Progress, **values: Any) -> None:
+    """Measure what decides the plan of MODEL here, and keep it for builds to come."""
+    from . import results, tuning
+
+    keep = results.Keeper(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
+    lock, _ = values.pop("lock"), values.pop("screen")
+    answer = tuning.tune(model, Options(**values), at.tell, seconds=budget, threads=threads, lock=lock)
+    at.finish()
+    results.answer(answer, as_json, keep)
+
+
+@verb()
+@click.argument("a")
+@click.argument("b")
+@common()
+def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
+    """Compare the graphs of models A and B: nodes, weights, inputs and outputs."""
+    from . import differing, results
+
+    keep = results.Keeper(values, others=(a, b))
+    found = differing.diff(a, b)
+    results.answer(results.Answer(found.document, found.lines), as_json, keep)
+    if found.summary:
+        raise AnsweredNo(f"diff: {b} differs from {a} in {found.summary}", hint="verify compares their numbers")
+
+
+@verb()
+@click.argument("a")
+@click.argument("b")
+@flag("metric", type=Choice(["error", "latency"]), default="error", help="what is looked for: wrong numbers, or time")
+@flag("output", default="bisect", metavar="NAME", help="what is written begins with this (default: bisect)")
+@flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
+@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="threads of each engine (0: one per core)")
+@flag("duration", type=Duration(), default=3.0, metavar="SECONDS", help="time for which each model is measured")
+@of_options(("rtol", "inputs", "seed", "dim", "custom_ops_library", "time_budget"))
+@common()
+@progressing
+def bisect(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **values: Any) -> None:
+    """Find the part of B that differs from A, or is slower, and write the least model that shows it."""
+    from . import bisecting, results
+
+    overwrite = bool(values.pop("overwrite"))
+    keep = results.Keeper(values, overwrite=overwrite, others=(a, b))
+    found = bisecting.bisect(at, a, b, overwrite=overwrite, **values)
+    at.finish()
+    results.answer(results.Answer(found.document, found.lines), as_json, keep)
+    if found.summary:
+        raise AnsweredNo(f"bisect: {found.summary}", hint="--skip-node leaves it to ONNX Runtime")

@@ -1,0 +1,111 @@
+"""The verbs about results, archives, this machine and its settings, one function each, which imports what it needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from onnxfuse.config import option_fields
+
+from . import show
+from .flags import Choice, common, flag, of_options
+from .program import onnxfuse, verb
+from .progress import Progress, progressing
+
+_STREAM = "-"
+
+
+@verb()
+@click.argument("result", metavar="RESULT.json")
+@click.argument("out", required=False)
+@flag("format", type=Choice(["html", "markdown"]), help="default: as OUT's name says, else markdown")
+@flag("overwrite", is_flag=True, default=False, help="replace a page that exists")
+@common(json=False)
+def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
+    """Make a page, HTML or Markdown, of a result that any verb wrote with --json-file."""
+    from . import results
+
+    page = results.File("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
+    text = results.page_text(results.read_document(result), format, page.path)
+    if page.path is None:
+        show.data(text.rstrip("\n"))
+    else:
+        page.write(text)
+
+
+@verb()
+@click.argument("place", metavar="DIR")
+@click.argument("out", required=False, metavar="[OUT.tar.gz]")
+@common()
+def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
+    """Make one archive of a folder's models: libraries, manifests, licences, checksums, programs that load them."""
+    from . import packaging, results
+
+    overwrite = bool(values.pop("overwrite"))
+    keep = results.Keeper(values, overwrite=overwrite, others=(out,))
+    results.answer(packaging.package(place, out, overwrite=overwrite), as_json, keep)
+
+
+@verb()
+@flag(
+    "calibrate",
+    is_flag=True,
+    default=False,
+    help="measure this machine and remember it: peak, bandwidth of each level, waiting (10 s)",
+)
+@of_options(("cache_dir",))
+@common()
+@progressing
+def doctor(
+    calibrate: bool, cache_dir: str | None, as_json: bool, screen: show.Screen, at: Progress, **values: Any
+) -> None:
+    """Show what this machine offers to a build."""
+    from . import housekeeping, results
+
+    keep = results.Keeper(values)
+    at.begin("calibrate" if calibrate else "doctor")
+    found = housekeeping.doctor(calibrate, cache_dir)
+    at.finish()
+    results.answer(found, as_json, keep)
+
+
+@verb()
+@of_options()
+@common(overwrite=False)
+def config(as_json: bool, **values: Any) -> None:
+    """Show the options of all verbs as they are now, and where each value comes from."""
+    from . import housekeeping, results, settings
+
+    ctx = click.get_current_context()
+    sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}
+    names = {name: source.name.lower() if source is not None else "default" for name, source in sources.items()}
+    keep = results.Keeper(values, overwrite=bool(values["overwrite"]))
+    others = settings.of_verbs(ctx.find_root(), onnxfuse.commands, known={f.name for f in option_fields()})
+    results.answer(housekeeping.config(values, names, others, ctx.find_root().obj), as_json, keep)
+
+
+@verb()
+@click.argument("action", type=Choice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
+@click.argument("archive", required=False, metavar="[ARCHIVE.tar]")
+@flag("max-size", metavar="BYTES", default="1GB", help="what `gc` leaves (default: 1GB)")
+@of_options(("cache_dir",))
+@common()
+def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None, as_json: bool, **values: Any) -> None:
+    """Show or shrink the cache of compiled kernels, or carry it to another machine as an archive."""
+    from . import housekeeping, results
+
+    replace = bool(values["overwrite"])
+    keep = results.Keeper(values, others=(archive,))
+    results.answer(housekeeping.cache(action, archive, max_size, cache_dir, overwrite=replace), as_json, keep)
+
+
+@verb()
+@click.argument("shell", type=Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
+def completion(shell: str) -> None:
+    """Print a script that completes verbs and flags."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None
+    show.data(kind(onnxfuse, {}, "onnxfuse", "_ONNXFUSE_COMPLETE").source())

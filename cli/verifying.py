@@ -1,0 +1,102 @@
+"""The verb `verify`: the outputs of two models compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from onnxfuse.backends import TARGETS
+from onnxfuse.build.cache import file_digest
+from onnxfuse.pipeline.meter import size_of
+from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.gpu import require_gpu
+from onnxfuse.runtime.session import library_of, metadata
+from onnxfuse.target import unable
+from onnxfuse.verify import GroupResult, verify_groups, verify_models
+from onnxfuse.verify.verdicts import Verdict
+
+from .models import dims_of, files
+from .progress import Progress
+from .results import document
+from .show import table
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What `verify` found; `ok` is None when the models could not be compared."""
+
+    document: Mapping[str, Any]
+    lines: tuple[str, ...]
+    ok: bool | None
+    message: str
+
+
+def verify(at: Progress, a: str, b: str, **values: Any) -> Verified:
+    """The verdict on two models."""
+    if values["target"] == "cuda":
+        require_gpu("verify")
+    at.begin("verify")
+    with work_folder() as folder:
+        return _verified((a, b), files("verify", (a, b), folder), values)
+
+
+def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any]) -> Verified:
+    library = library_of(paths[1], values["library"])
+    named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
+    isas = [name.split("+")[0] for name in named if not unable([name], TARGETS)]
+    library = library if isas or not named else None
+    settings = {
+        "isas": isas,
+        "inputs": values["inputs"],
+        "seed": values["seed"],
+        "dims": dims_of(values["dim"]),
+        "custom_libraries": values["custom_ops_library"],
+        "time_limit": values["time_budget"],
+        "memory_limit": size_of(values["memory_budget"]) if values["memory_budget"] else None,
+    }
+    verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
+    groups: tuple[GroupResult, ...] = ()
+    if (values["groups"] or verdict.told) and library is not None:
+        groups = verify_groups(paths[1], library, **settings)
+    wrong = [g for g in groups if g.ok is False]
+    ok, message = verdict.ok, verdict.message
+    if ok and named and not isas:
+        ok, message = None, unable(named, TARGETS)
+    if ok is not False and wrong:
+        ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
+    inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip(names, paths, strict=True)]
+    fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
+    made = document("verify", models=inputs, targets=isas, **fields)
+    left = [f"not verified: {unable(named, TARGETS)}"] if isas and unable(named, TARGETS) else []
+    return Verified(made, (*_verdict_lines(verdict, groups), *left), ok, message)
+
+
+def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]:
+    lines = list(_run_lines(verdict))
+    if verdict.tolerance is not None:
+        lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
+    if verdict.unsteady:
+        lines.append(f"not compared, as A does not reproduce them itself: {', '.join(verdict.unsteady)}")
+    if verdict.told:
+        lines.append("A makes integer codes: runs with kernels are told, and each kernel is judged alone")
+    if groups:
+        rows = [("fused node", "error", "limit", "")]
+        for g in groups:
+            said = "ok" if g.ok else ("FAILED " if g.ok is False else "not compared: ") + g.message
+            rows.append((g.name, _figure(g.error), _figure(g.limit), said))
+        lines += ["", *table(rows, right=(1, 2))]
+    return lines
+
+
+def _run_lines(verdict: Verdict) -> Iterator[str]:
+    rows = [("run", "output", "error", "limit", "")]
+    for run in verdict.runs:
+        said = "ok" if run.ok else f"FAILED {run.message}"
+        rows.append((run.name, run.output or "-", _figure(run.error), _figure(run.limit), said))
+    return table(rows, right=(2, 3)) if verdict.runs else iter(())
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2e}"

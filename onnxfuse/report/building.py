@@ -1,0 +1,89 @@
+"""What a page says of a build: of `optimize`, and of `explain`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from onnxfuse.report.page import Page, Table
+from onnxfuse.report.words import Document, count, interval, ms, names, page, refusals, size
+
+
+def optimize(d: Document) -> Page:
+    """The page of `optimize` and `explain`."""
+    model = d["model"]
+    left = f"{d['kernels']} kernels ({d['distinct_kernels']} distinct), {d['nodes_left']} left to ONNX Runtime"
+    facts = [
+        ("model", f"{model['path'] or 'standard input'}, opset {model['opset']}, {size(model['bytes'])}"),
+        ("sha256", model["sha256"]),
+        ("nodes", f"{d['nodes_before']} became {d['nodes_after']}: {left}"),
+        ("phases", f"{d['phases']}, {size(d['phase_bytes'])} between them"),
+        *_verdict(d["verify"]),
+        *_gain(d["gain"]),
+        *_loading(d.get("loading", {})),
+        ("built for", f"{', '.join(d.get('targets') or [d['target']])}; {d['compiler'] or 'no compiler was needed'}"),
+        ("seconds", ", ".join(f"{step} {seconds:.2f}" for step, seconds in d["seconds"].items())),
+        ("memory", size(d["peak_memory_bytes"])),
+    ]
+    facts += [(f"wrote the {what}", path) for what, path in d["output"].items() if path]
+    title = f"{d['command']} {model['path'] or 'standard input'}"
+    drawing = d.get("drawing")
+    drawn = {"kind": "build"} | {name: d[name] for name in ("drawing", "groups", "refusals")} if drawing else None
+    layers = {node["name"]: node["layer"] for node in drawing["before"]["nodes"]} if drawing else {}
+    tables = (refusals(d["refusals"], layers), _kernels(d), _rewrites(d))
+    return page(d, title, facts, *tables, notes=d["notes"], headline=_headline(d), drawn=drawn)
+
+
+def _headline(d: Document) -> tuple[tuple[str, str], ...]:
+    """What is looked for first."""
+    found = [("times as fast", f"{d['gain']['speedup']:.2f}x")] if d["gain"] is not None else []
+    found += [("nodes", f"{d['nodes_before']} to {d['nodes_after']}"), ("kernels", str(d["kernels"]))]
+    return (*found, ("nodes left to ONNX Runtime", str(d["nodes_left"])))
+
+
+def _verdict(verdict: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if verdict is None:
+        return
+    if verdict["max_error"] is None or verdict["ok"] is None:
+        yield "verified", verdict["message"] or "nothing to compare"
+    else:
+        word = "ok" if verdict["ok"] else "FAILED"
+        limit = "-" if verdict["limit"] is None else f"{verdict['limit']:.1e}"
+        yield "verified", f"{word}: largest relative error {verdict['max_error']:.1e}, limit {limit}"
+
+
+def _loading(ways: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for way, each in ways.items():
+        text = f"files of {size(each['bytes'])}"
+        if each["seconds"] is not None:
+            text += f", {each['seconds']:.3g} s until it can run, {size(each['peak_bytes'])} of memory"
+        yield f"load {way.replace('_', ' ')}", text
+
+
+def _gain(gain: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
+    if gain is not None:
+        times = f"{ms(gain['before_ms'])} ms before, {ms(gain['after_ms'])} ms after"
+        yield "gain", f"{times}: {gain['speedup']:.2f}x{interval(gain)}, spread {gain['spread'] * 100:.1f} %"
+
+
+def _kernels(d: Document) -> Table:
+    rows = tuple(
+        (
+            g["kernel"], g["mapping_type"] or "-", str(g["phases"]), count(g["flops"]), size(g["bytes"]),
+            _predicted(g, "predicted_ms"), _predicted(g, "runtime_ms"), g.get("bound") or "-", names(g["nodes"]),
+        )
+        for g in d["groups"]
+    )  # fmt: skip
+    head = ("kernel", "mapping type", "phases", "flops", "bytes", "predicted ms", "runtime ms", "bound", "nodes")
+    return Table("Kernels", head, rows, (2, 3, 4, 5, 6))
+
+
+def _predicted(group: Mapping[str, Any], key: str) -> str:
+    """A predicted time of a kernel or of what it stands for; results of earlier versions have none."""
+    ms = group.get(key)
+    return "-" if ms is None else f"{ms:.3g}"
+
+
+def _rewrites(d: Document) -> Table:
+    rows = tuple((r["rule"], str(r["count"])) for r in d["rewrites"])
+    return Table("Rewrites", ("rule", "times"), rows, (1,))

@@ -1,0 +1,52 @@
+// What all pages of results share: data, elements, figures, colours, and the box that says what is under the pointer.
+"use strict";
+
+const data = JSON.parse(document.getElementById("data").textContent);
+const COLOURS = ["#e69f00", "#56b4e9", "#009e73", "#f0e442", "#0072b2", "#d55e00", "#cc79a7"]; // Okabe and Ito
+const DARK = ["#0072b2", "#d55e00", "#009e73"]; // of them, those on which white is read more easily
+const inkOn = (colour) => (DARK.includes(colour) ? "#fff" : "#111");
+const short = (kernel) => kernel.replace(/_[0-9a-f]{8}$/, ""); // without the digest of its code
+
+const element = (tag, text, attributes = {}) => {
+  const made = document.createElement(tag);
+  if (text !== undefined) made.textContent = text;
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  return made;
+};
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const figure = (x) => (x === null || x === undefined ? "-" : Number(x.toPrecision(3)).toString());
+const amount = (x, unit) => {
+  if (x === null || x === undefined) return "-";
+  for (const [prefix, size] of [["G", 1e9], ["M", 1e6], ["k", 1e3]]) if (x >= size) return `${figure(x / size)} ${prefix}${unit}`;
+  return `${figure(x)} ${unit}`;
+};
+
+function svg(tag, attributes, text) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  if (text !== undefined) made.append(text);
+  return made;
+}
+
+function facts(pairs) {
+  const list = element("dl");
+  for (const [name, value] of pairs) if (value) list.append(element("dt", name), element("dd", value));
+  return list;
+}
+
+const tip = element("div", undefined, { id: "tip", role: "status" });
+document.body.append(tip);
+
+/** Says what a thing is beside the pointer, or beside the thing itself where the keyboard is used. */
+function telling(thing, text) {
+  const show = (event) => {
+    const box = thing.getBoundingClientRect();
+    const [x, y] = event.clientX ? [event.clientX, event.clientY] : [box.right, box.bottom];
+    tip.textContent = typeof text === "function" ? text(event) : text;
+    tip.style.display = tip.textContent ? "block" : "none";
+    tip.style.left = `${Math.max(4, Math.min(x + 12, window.innerWidth - tip.offsetWidth - 8))}px`;
+    tip.style.top = `${Math.max(4, Math.min(y + 14, window.innerHeight - tip.offsetHeight - 8))}px`;
+  };
+  for (const name of ["pointerenter", "pointermove", "focus", "click"]) thing.addEventListener(name, show);
+  for (const name of ["pointerleave", "blur"]) thing.addEventListener(name, () => { tip.style.display = "none"; });
+}

@@ -1,0 +1,95 @@
+"""The words and figures of pages, and what every page ends with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from onnxfuse.report.page import Page, Table
+
+Document = Mapping[str, Any]
+Facts = list[tuple[str, str]]
+
+NODES_SHOWN = 8
+_LAYERS_SHOWN = 6
+
+
+def page(d: Document, title: str, facts: Facts, *tables: Table, notes: Iterable[str] = (), **more: Any) -> Page:
+    """A page that ends with what made the result, and where."""
+    host, versions = d["host"], d["versions"]
+    made = ", ".join(f"{name} {version}" for name, version in versions.items())
+    about = [
+        ("machine", f"{host['cpu']}, {host['cores']} cores, {host['system']}"),
+        ("made with", f"onnxfuse {d['onnxfuse_version']}, Python {host['python']}, {made}"),
+    ]
+    return Page(title, (*facts, *about), tuple(t for t in tables if t.rows), tuple(notes), **more)
+
+
+def interval(found: Mapping[str, Any]) -> str:
+    """A 95 % interval of a ratio; results of earlier versions have none."""
+    low, high = found.get("low"), found.get("high")
+    return "" if low is None else f" ({low:.2f}x to {'any' if high is None else f'{high:.2f}x'})"
+
+
+def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> Table:
+    """Refusals, those that differ in numbers alone in one row, the most frequent first; in which layers they are."""
+    groups: dict[tuple[str, str, str], list[Mapping[str, Any]]] = {}
+    for r in found:
+        groups.setdefault((r["code"], _any_number(r["reason"]), _any_number(r["unlock"])), []).append(r)
+    rows = []
+    for (code, reason, unlock), those in groups.items():
+        nodes = [name for r in those for name in r["nodes"]]
+        of = dict.fromkeys(layers[name] for name in nodes if layers.get(name))
+        one = len({(r["reason"], r["unlock"]) for r in those}) == 1
+        said = (those[0]["reason"], those[0]["unlock"]) if one else (reason, unlock)
+        rows.append((len(nodes), (str(len(nodes)), code, *said, names(list(of), _LAYERS_SHOWN), names(nodes))))
+    listed = [row for _, row in sorted(rows, key=lambda item: -item[0])]
+    head = ["nodes", "code", "reason", "what would unlock them", "layers", "which"]
+    empty = {
+        at
+        for at, name in enumerate(head)
+        if name in ("what would unlock them", "layers") and not any(r[at] for r in listed)
+    }
+    keep = [at for at in range(len(head)) if at not in empty]
+    cells = tuple(tuple(row[at] for at in keep) for row in listed)
+    return Table("What was not fused, and why", tuple(head[at] for at in keep), cells, (0,))
+
+
+def _any_number(text: str) -> str:
+    return re.sub(r"\d+", "*", text)
+
+
+def names(found: Sequence[str], most: int = NODES_SHOWN) -> str:
+    """The first names of a list, and how many more there are."""
+    more = len(found) - most
+    return ", ".join(found[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+def ms(value: float) -> str:
+    """Milliseconds in three figures or more."""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def small(value: float | None) -> str:
+    """An error in three figures."""
+    return "-" if value is None else f"{value:.2e}"
+
+
+def count(value: float | None) -> str:
+    """A count in three figures.
+
+    >>> count(12), count(1234567), count(None)
+    ('12', '1.23 M', '-')
+    """
+    if value is None:
+        return "-"
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.0f}"
+
+
+def size(value: float | None) -> str:
+    """Bytes in three figures."""
+    return "-" if value is None else f"{count(value)}{'B' if value >= 1e3 else ' B'}"

@@ -1,0 +1,1 @@
+"""Results as pages: what they hold, and what a browser makes of them."""

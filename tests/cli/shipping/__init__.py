@@ -1,0 +1,1 @@
+"""What goes with a result or with the program: archives, loaders, recipes and pages of documentation."""

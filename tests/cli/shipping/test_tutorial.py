@@ -1,0 +1,88 @@
+"""The pages for users are true: their commands run in order and say what the pages say they do, and links lead on."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from onnxfuse_cli.verbs import onnxfuse as program
+
+from onnxfuse.runtime import process
+from tests.craft.sources import ROOT
+from tests.models.fused import CACHE, model_bytes
+
+DOCS = ROOT / "docs"
+PAGES = ("tutorial.md", "faq.md", "api.md", "deploy.md")
+_BLOCK = re.compile(r"^```(console|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_NUMBER = re.compile(r"\d[\d.]*(?:e[+-]\d+)?")
+
+
+def masked(line: str) -> str:
+    """A line without its numbers and the width of its columns."""
+    return " ".join(_NUMBER.sub("0", line).split())
+
+
+def runs(text: str) -> Iterator[tuple[str, list[str]]]:
+    """Each command of a console block, and the lines that it is said to print."""
+    command, lines = "", list[str]()
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            if command:
+                yield command, lines
+            command, lines = line[2:], []
+        elif line != "...":
+            lines.append(line)
+    yield command, lines
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_is_true(page: str, here: Path):
+    (here / "bert.onnx").write_bytes(model_bytes("tiny-bert.decomposed"))
+    blocks = _BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))
+    assert blocks
+    for kind, text in blocks:
+        if kind == "python":
+            assert process.run((sys.executable, "-W", "error", "-c", text)).code == 0, text
+            continue
+        for command, lines in runs(text):
+            words, expected = shlex.split(command, comments=True), 1 if "exits with 1" in command else 0
+            assert words[0] == "onnxfuse"
+            done = process.run(
+                (sys.executable, "-m", "onnxfuse_cli", *words[1:]), env={"ONNXFUSE_CACHE_DIR": str(CACHE)}
+            )
+            assert done.code == expected, f"{command}: {done.err}"
+            said = [masked(line) for line in (done.out + done.err).splitlines()]
+            for line in lines:
+                assert any(masked(line) in each for each in said), f"{command} does not say: {line}"
+
+
+def test_every_wish_has_a_command_that_exists():
+    rows = re.findall(r"^\| (\d+) \| (.+?) \| (.+) \|$", (DOCS / "wants.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert [int(number) for number, _, _ in rows] == list(range(1, 17))
+    for _, wish, how in rows:
+        code = re.findall(r"`([^`]+)`", how)
+        assert code, wish
+        for words in (each.split() for each in code):
+            if words[0] == "onnxfuse":
+                verb = program.commands[words[1]]
+                known = {opt for p in verb.params for opt in (*p.opts, *p.secondary_opts)}
+                assert {w for w in words[2:] if w.startswith("--")} <= known, words
+
+
+def test_links_lead_somewhere():
+    """Of all pages, to files of the project and to headings in them."""
+    for page in (ROOT / "README.md", *DOCS.rglob("*.md")):
+        text = re.sub(r"```.*?```|`[^`]*`", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        for link in re.findall(r"\]\(([^)\s]+)\)", text):
+            if re.match(r"[a-z]+:", link):
+                continue
+            name, _, anchor = link.partition("#")
+            target = (page.parent / name).resolve() if name else page
+            assert target.exists(), f"{page.name}: {link}"
+            if anchor and target.suffix == ".md":
+                heads = re.findall(r"^#+ (.+)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+                assert anchor in {re.sub(r"[^\w -]", "", h.lower()).replace(" ", "-") for h in heads}, link

@@ -1,0 +1,115 @@
+"""Tuning of ways through contractions, with the real compiler, runtime and clock: one that really is slow is left."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from onnxfuse.config import Options
+from onnxfuse.errors import AnsweredNo
+from onnxfuse.ir.kernel import Kernel
+from onnxfuse.pipeline import optimize
+from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.tune import Tuned, tune
+from onnxfuse.render.cpp import render
+from onnxfuse.render.source import Source
+from onnxfuse.report.result import Result
+from tests.calls import on_cpu
+from tests.cli.test_tune import never
+from tests.models.planted import Slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ways")
+
+
+@pytest.fixture(scope="module")
+def model(folder: Path) -> Path:
+    weights = np.random.default_rng(0).standard_normal((256, 192)).astype(np.float32) / np.float32(16)
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["a"], "product"), helper.make_node("Relu", ["a"], ["y"], "relu")]
+    ends = [helper.make_tensor_value_info(n, TensorProto.FLOAT, [120, size]) for n, size in (("x", 256), ("y", 192))]
+    graph = helper.make_graph(nodes, "product", ends[:1], ends[1:], [numpy_helper.from_array(weights, "w")])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), folder / "m.onnx")
+    return folder / "m.onnx"
+
+
+def built(model: Path, folder: Path, calls: Calls, **changes: object) -> Result:
+    options = {"cache_dir": str(folder / "cache"), "gain": False, "overwrite": True, **changes}
+    return optimize(model, folder / "out.onnx", calls=calls, **options)
+
+
+def way_of(result: Result) -> str:
+    (group,) = result.groups
+    return group.ways[0][0].way
+
+
+@pytest.fixture(scope="module")
+def usual(model: Path, folder: Path) -> str:
+    """The way that predictions take."""
+    return way_of(built(model, folder, on_cpu()))
+
+
+@pytest.fixture(scope="module")
+def calls(usual: str) -> Calls:
+    """Kernels that go the usual way take a millisecond more than they should."""
+
+    def slow_usual(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...]) -> Source:
+        taken = kernel.choices[0].ways[0][0] if kernel.choices else ""
+        return (Slow("", turns=1_000_000) if taken == usual else render)(kernel, symbol, name, flags)
+
+    return on_cpu(render=slow_usual)
+
+
+@pytest.fixture(scope="module")
+def tuned(model: Path, folder: Path, calls: Calls) -> Tuned:
+    options = Options(cache_dir=str(folder / "cache"))
+    with patch("onnxfuse.pipeline.tune.areas_between", lambda *_: []):  # to leave the product to the runtime is no way
+        return tune(model, options=options, seconds=240.0, threads=1, calls=calls)
+
+
+def test_nothing_runs_beside_the_samples_of_a_large_model(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Builds let another process run such a model ahead, one at a time; `tune` loads it several times."""
+    monkeypatch.setattr("onnxfuse.pipeline.verdict.SMALL", 0)
+    calls = replace(on_cpu(), verify_reference=never)
+    found = tune(
+        model, options=Options(cache_dir=str(tmp_path)), seconds=5.0, threads=1, calls=calls, lock=tmp_path / "l"
+    )
+    assert found.samples
+
+
+def test_a_faster_way_is_found(tuned: Tuned, usual: str) -> None:
+    (way,) = tuned.ways
+    assert way.taken and way.instead_of == usual != way.way
+    assert way.places == 1 and way.after_us < 0.8 * way.before_us
+
+
+def test_the_next_build_goes_it_without_measuring(
+    tuned: Tuned, model: Path, folder: Path, calls: Calls, usual: str
+) -> None:
+    settled = replace(calls, time_samples=never, profile_models=never)
+    made = built(model, folder, settled)
+    assert way_of(made) == tuned.ways[0].way
+    assert made.verify is not None and made.verify.ok
+    assert sum("as `tune` measured" in note for note in made.notes) == 1
+    assert way_of(built(model, folder, settled, strategy="anchors")) == usual
+
+
+def test_the_lock_file_replays_elsewhere(tuned: Tuned, model: Path, folder: Path, calls: Calls, tmp_path: Path) -> None:
+    here = built(model, folder, calls)
+    lock = {"lock": tuned.lock, "check": True, "cache_dir": str(tmp_path / "cache")}
+    there = built(model, folder, calls, **lock)
+    assert (way_of(there), there.domain) == (way_of(here), here.domain)
+    text = json.loads(Path(tuned.lock).read_text())
+    assert [each["way"] for each in text["ways"]] == [tuned.ways[0].way]
+    with pytest.raises(AnsweredNo, match="does not fit"):
+        built(model, folder, calls, min_group=1, **lock)
