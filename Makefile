@@ -18,8 +18,10 @@ REVISION ?= HEAD
 export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
 export ZIG_GLOBAL_CACHE_DIR := $(CURDIR)/.cache/zig
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Programs that tests start by the hundred read compiled modules: from source each takes 0.7 s more to start.
+unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help setup toolchain nvrtc demo test check lint type layers test-fast slow fuzz sanitize runtimes golden replay docs \
+.PHONY: help setup toolchain nvrtc demo test check lint type layers test-fast slow fuzz sanitize runtimes golden replay docs site \
   bench models corpus fresh clean
 
 help: ## Show this list
@@ -64,11 +66,16 @@ golden: setup ## Write the sections of tests/golden/*.case anew; their diff is t
 replay: setup ## Which kernels changed since REVISION=HEAD; none may, where no change is meant
 	@$(PY) scripts/replay.py "$(REVISION)"
 
-docs: setup ## Write the pages and the header that are made from the program anew: docs/{operators,rules,commands}.md, agreed.h
+docs: setup ## Write the pages and the header that are made from the program anew: docs/{operators,rules,commands,options}.md, agreed.h
 	@$(PY) scripts/operators.py
 	@$(PY) scripts/rules.py
 	@$(PY) scripts/commands.py
 	@$(PY) scripts/agreed.py
+	@$(PY) scripts/options.py
+
+site: $(VENV)/.cpu $(VENV)/.docs ## The pages of docs/ as a site, build/site/index.html; a warning is an error
+	@$(PY) -m sphinx -W --keep-going -q -n -c docs/site docs build/site
+	@echo "build/site/index.html"
 
 bench: $(VENV)/.cpu $(VENV)/.models toolchain ## Measure against ONNX Runtime on this machine (minutes; JSON)
 	@$(PY) scripts/bench.py
@@ -80,7 +87,7 @@ corpus: $(VENV)/.cpu toolchain ## Optimize and compare every model below CORPUS=
 	@test -n "$(CORPUS)" || { echo "make corpus CORPUS=DIR: name a folder of .onnx files" >&2; exit 2; }
 	@$(PY) scripts/corpus.py "$(CORPUS)"
 
-fresh: ## Both commands of the README in an empty home, without a compiler (15 min, downloads everything)
+fresh: ## make demo and make test in an empty home, without a compiler (15 min, downloads everything)
 	@scripts/fresh.sh
 
 setup: $(VENV)/.cpu $(VENV)/.test toolchain nvrtc ## The environment alone (the other targets do this themselves)
@@ -102,7 +109,7 @@ $(VENV)/.%: $(VENV)/bin/python pyproject.toml constraints.txt
 
 # The product's own search decides whether there is a compiler; without one the [zig] extra brings it.
 toolchain: $(VENV)/.cpu
-	@$(PY) -c 'from onnxfuse.build import find_toolchain; find_toolchain("auto")' 2>/dev/null || $(MAKE) --no-print-directory $(VENV)/.zig
+	@$(PY) -c 'from onnxfuse.build.toolchain import find_toolchain; find_toolchain("auto")' 2>/dev/null || $(MAKE) --no-print-directory $(VENV)/.zig
 
 # The compiler for GPUs is large, and not there for every machine: without it its tests are skipped.
 nvrtc: $(VENV)/bin/python

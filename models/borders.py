@@ -95,6 +95,12 @@ def _pointwise(d: Draft, s: Sizes) -> tuple[str, ...]:
     return (d.silu(d.conv("x", s[0], s[1], 1, 1)),)
 
 
+def _few(d: Draft, s: Sizes) -> tuple[str, ...]:
+    x = d.node("Relu", d.conv("x", s[0], s[0], 1, 1))
+    x = d.node("Relu", d.conv(x, s[0], s[1], s[2], s[2]))
+    return (d.node("Relu", d.conv(x, s[1], s[0], 1, 1)),)
+
+
 def _line(d: Draft, s: Sizes) -> tuple[str, ...]:
     return (d.node("Relu", d.conv("x", s[0], s[0], 3)),)
 
@@ -224,6 +230,11 @@ _TABLE: tuple[Border, ...] = (
         "pointwise", "1x1", _pointwise, _between,
         ((64, 64, 80, 80), (32, 128, 56, 56), (256, 64, 40, 40), (96, 24, 28, 28), (512, 256, 20, 20),
           (40, 40, 13, 17)),
+    ),
+    Border(
+        "few-filters", "few filters between other convolutions", _few, lambda s: (1, s[0], *s[3:]),
+        ((64, 8, 1, 40, 40), (64, 3, 3, 40, 40), (256, 4, 1, 15, 20), (16, 16, 3, 40, 40), (128, 48, 1, 28, 28),
+          (96, 2, 1, 33, 21)),
     ),
     Border("taps-of-a-line", "1-D, of 3 taps", _line, _image, _LINES),
     Border("recurrent", "1-D, before an LSTM", _recurrent, _image, tuple((c, n // 4) for c, n in _LINES)),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import onnx
-from onnx import TensorProto
+from onnx import TensorProto, numpy_helper
 
 from models.net import Net, Spread
 
@@ -30,6 +30,7 @@ class Convolution:
     rank: int = 2
     group: int = 1
     transposed: bool = False
+    half: bool = False  # whether its numbers have 16 bits
 
     @property
     def pads(self) -> list[int]:
@@ -54,13 +55,24 @@ class Convolution:
             strides=[self.stride] * self.rank, dilations=[self.dilation] * self.rank, group=self.group,
         )  # fmt: skip
         net.node("Relu", y, out="y")
-        return net.model({"y": (1, self.filters, *[self.length(size)] * self.rank)})
+        model = net.model({"y": (1, self.filters, *[self.length(size)] * self.rank)})
+        return in_16_bits(model) if self.half else model
 
     def length(self, size: int) -> int:
         """The size of the result."""
         if self.transposed:
             return (size - 1) * self.stride + self.kernel - sum(self.pads) // self.rank
         return (size - 1) // self.stride + 1
+
+
+def in_16_bits(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model of float32 in float16."""
+    graph = model.graph
+    for weight in graph.initializer:
+        weight.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(weight).astype(np.float16), weight.name))
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        value.type.tensor_type.elem_type = TensorProto.FLOAT16
+    return model
 
 
 def by_channels(channels: int, kernel: int, **how: int) -> Convolution:
@@ -85,6 +97,10 @@ CLASSES: Mapping[str, tuple[Convolution, Sequence[int]]] = {
     "line, stride 2": (Convolution(128, 128, 3, stride=2, rank=1), LENGTHS),
     "wave": (Convolution(1, 128, 10, stride=5, rank=1), LENGTHS),
     "points": (Convolution(64, 128, 1), SIDES),
+    "line, 16 bits": (Convolution(64, 64, 3, rank=1, half=True), LENGTHS),
+    "line, stride 2, 16 bits": (Convolution(128, 128, 3, stride=2, rank=1, half=True), LENGTHS),
+    "wave, 16 bits": (Convolution(1, 64, 10, stride=5, rank=1, half=True), LENGTHS),
+    "points, 16 bits": (Convolution(64, 128, 1, half=True), SIDES),
     "upwards": (Convolution(64, 32, 2, stride=2, transposed=True), SIDES),
 }
 

@@ -61,6 +61,28 @@ def _mobilenet_v2() -> Any:
     )
 
 
+class Vgg16(nn.Module):
+    """VGG-16: thirteen convolutions of 3 x 3, five pools, three products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        channels = 3
+        for count, width in ((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)):
+            for _ in range(count):
+                layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+                channels = width
+            layers.append(nn.MaxPool2d(2))
+        self.features = nn.Sequential(*layers)
+        products = (nn.Linear(512 * 7 * 7, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000))
+        self.classifier = nn.Sequential(*products)
+
+    def forward(self, pixel_values: Tensor) -> Tensor:
+        """The logits of a batch of images."""
+        result: Tensor = self.classifier(self.features(pixel_values).flatten(1))
+        return result
+
+
 def _vit_b_16() -> Any:
     return transformers.ViTForImageClassification(
         transformers.ViTConfig(
@@ -173,6 +195,7 @@ ARCHITECTURES: dict[str, Architecture] = {
         Gain(r"(first_conv|expand_1x1|conv_3x3|conv_1x1)\.normalization$", 2.2),
         opset=11,
     ),
+    "vgg-16": _images(Vgg16, 224),
     "vit-b-16": _images(lambda: Logits(_vit_b_16()), 224, *BLOCKS, trace=_of_primitives),
     "swin-t": _images(lambda: Logits(_swin_t()), 224, *BLOCKS, trace=_of_primitives),
     "convnext-t": _images(lambda: Logits(_convnext_t()), 224, Gain(r"pwconv2$", 0.5)),

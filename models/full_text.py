@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import onnx
@@ -40,6 +41,18 @@ def _bert_base() -> Any:
             layer_norm_eps=1e-12,
         )
     )
+
+
+def _tinybert() -> Any:
+    """TinyBERT of four layers, as published."""
+    sizes = {"hidden_size": 312, "num_hidden_layers": 4, "num_attention_heads": 12, "intermediate_size": 1200}
+    config = transformers.BertConfig(vocab_size=30522, hidden_act="gelu", layer_norm_eps=1e-12, **sizes)
+    return transformers.BertModel(config)
+
+
+def _distilbert() -> Any:
+    sizes = {"dim": 768, "n_layers": 6, "n_heads": 12, "hidden_dim": 3072, "max_position_embeddings": 512}
+    return transformers.DistilBertModel(transformers.DistilBertConfig(vocab_size=30522, activation="gelu", **sizes))
 
 
 def _mobilebert() -> Any:
@@ -85,9 +98,10 @@ def _traced_gpt2(gpt2: Any) -> nn.Module:
     return Masked(causal(gpt2.transformer), TOKENS[:2])
 
 
-ARCHITECTURES: dict[str, Architecture] = {
-    "bert-base": Architecture(
-        make=lambda: plain(_bert_base()),
+def _bert(make: Callable[[], Any]) -> Architecture:
+    """A BERT of some size."""
+    return Architecture(
+        make=lambda: plain(make()),
         sample=tokens(30522, 128),
         inputs=TOKENS,
         outputs=("last_hidden_state", "pooler_output"),
@@ -98,7 +112,11 @@ ARCHITECTURES: dict[str, Architecture] = {
         calibration=4,
         axes=AXES,
         trace=_masked,
-    ),
+    )
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "bert-base": _bert(_bert_base),
     "gpt2": Architecture(
         make=Gpt2,
         sample=tokens(50257, 128, types=False),
@@ -110,6 +128,18 @@ ARCHITECTURES: dict[str, Architecture] = {
         calibration=4,
         axes=AXES,
         trace=_traced_gpt2,
+    ),
+    "tinybert-4": _bert(_tinybert),
+    "distilbert-base": Architecture(
+        make=lambda: plain(_distilbert()),
+        sample=tokens(30522, 128, types=False),
+        inputs=TOKENS[:2],
+        outputs=("last_hidden_state",),
+        gains=(Gain(r"\.(q_lin|k_lin)$", 1.0), Gain(r"attention\.out_lin$", 0.3)),
+        decomposed_opset=12,
+        calibration=4,
+        axes=AXES,
+        trace=lambda bert: Masked(primitive(bert), TOKENS[:2]),
     ),
     "mobilebert": Architecture(
         make=lambda: plain(_mobilebert()),

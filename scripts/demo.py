@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from onnxfuse_cli import results, show
+from onnxfuse_cli.progress import progress
 
 import onnxfuse
 from onnxfuse.measure import ratios
@@ -27,8 +28,8 @@ def main(name: str = "demo-bert") -> int:
         screen.say(built.err.strip() or built.out.strip())
         return 1
     start = time.monotonic()
-    with show.progress(screen) as tell:
-        result = onnxfuse.optimize(original, fused, overwrite=True, tell=tell)
+    with progress(screen) as at:
+        result = onnxfuse.optimize(original, fused, overwrite=True, tell=at.tell)
     results.after_optimize(screen, result)
     screen.say(f"took      {time.monotonic() - start:.1f} s")
     if result.verify is None or result.verify.ok is not True or result.output.library is None:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs both commands of the README as on a fresh machine: a new clone, an empty home, empty caches, and nothing on PATH
+# Runs make demo and make test as on a fresh machine: a new clone, an empty home, empty caches, and nothing on PATH
 # but Python and make (with --compiler also g++). Prints how long each took; keeps the logs when one fails.
 #
 #   scripts/fresh.sh [--compiler] [TARGET...]      targets default to: demo test

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from onnxfuse.pipeline import gained
@@ -18,3 +21,33 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     """Options of `make golden` and `make fuzz`."""
     parser.addoption("--update-golden", action="store_true", help="write the sections of tests/golden/*.case anew")
     parser.addoption("--fuzz-examples", type=int, default=200, help="how many random models the slow test tries")
+
+
+LONG = ("test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py", "test_fuzz.py")
+LEFT = pytest.StashKey[int]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files whose single tests take longest go first: at the end of a run no worker waits for one of them."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
+
+def pytest_deselected(items: Sequence[pytest.Item]) -> None:
+    """How many slow tests this run leaves out; a worker tells it to the process that started it."""
+    config = items[0].config
+    config.stash[LEFT] = sum(item.get_closest_marker("slow") is not None for item in items)
+    if hasattr(config, "workeroutput"):
+        config.workeroutput["left"] = config.stash[LEFT]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """All workers leave out the same."""
+    node.config.stash[LEFT] = getattr(node, "workeroutput", {}).get("left", 0)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """How much is left to another run, which pytest does not say where workers run the tests."""
+    if left := config.stash.get(LEFT, 0):
+        terminalreporter.write_line(f"{left} tests marked slow are left to `make slow`")

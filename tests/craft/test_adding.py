@@ -38,14 +38,28 @@ print("".join(parts))
 """
 
 
+VERB = """
+import sys
+import onnx.parser
+from onnxfuse_cli.__main__ import run
+head = '<ir_version: 8, opset_import: ["" : 17]> g (float[8, 64] x) => (float[8, 64] y)'
+open("model.onnx", "wb").write(onnx.parser.parse_model(head + "{" + sys.argv[1] + "}").SerializeToString())
+run([sys.argv[2], "model.onnx"])
+"""
+
+
 @dataclass(frozen=True)
 class Addition:
-    """What is looked at: a graph, options, and what the answer has with the addition and not without it."""
+    """What is looked at: a graph, options, and what the answer has with the addition and not without it.
+
+    `step` is what is printed, or, where the program is another one, the verb.
+    """
 
     graph: str
     step: str
     shown: str
     options: tuple[str, ...] = ()
+    program: str = OPTIMIZED
 
 
 ADDITIONS = {
@@ -54,6 +68,7 @@ ADDITIONS = {
     "A structural rule": Addition("a = Abs(x) y = Mean(a, a, a)", "rewrite", "'mean-of-equals': 1"),
     "An instruction set": Addition("y = Abs(x)", "render", "for x86-64-v2", ("arch=x86-64-v2",)),
     "A strategy": Addition("a = Exp(x) b = Softmax(a) y = Sin(b)", "plan", " 2 [1, 2] ", ("strategy=pairs",)),
+    "A verb": Addition("y = Abs(x)", "opset", "opset 17", program=VERB),
     "A backend": Addition("y = Abs(x)", "render", "for narrow", ("target=narrow",)),
 }
 
@@ -67,14 +82,16 @@ def sections() -> dict[str, list[tuple[str, str, str, str]]]:
 def answer(program: Path, addition: Addition) -> str:
     """What a copy of the program says of the graph, or why it says nothing."""
     env = {**os.environ, "PYTHONPATH": str(program), "PYTHONSAFEPATH": "1"}
-    command = [sys.executable, "-c", OPTIMIZED, addition.graph, addition.step, *addition.options]
+    command = [sys.executable, "-c", addition.program, addition.graph, addition.step, *addition.options]
     done = subprocess.run(command, cwd=program, env=env, check=False, capture_output=True, text=True)
     return done.stdout + done.stderr
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Path:
-    shutil.copytree(ROOT / "onnxfuse", tmp_path / "onnxfuse", ignore=shutil.ignore_patterns("__pycache__"))
+    for folder in ("onnxfuse", "cli"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "onnxfuse_cli").symlink_to("cli")
     return tmp_path
 
 

@@ -1,6 +1,7 @@
 """Every file opens with its promise, stays short, and names nothing of the place where it was written."""
 
 import ast
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,8 @@ from tests.craft.sources import ROOMS, ROOT, TEXT, files, name_of, python_files,
 MAX_LINES = 400
 # Sums, laws and bounds of an index call each other: one algebra, which modules that import one way cannot share.
 LONGER = {"onnxfuse/ir/index.py": 680}
+MAX_FILES = 25  # of a folder
+ALIKE = {"models"}  # folders that are lists: a file for each network
 ALL_PYTHON = python_files("onnxfuse", "cli", "tests", "models", "scripts")
 # Spelled in pieces, so that this file passes its own test.
 FORBIDDEN = ("/".join(("", "work", "")), "/".join(("", "root", "")), ".".join(("pypi", "org")))
@@ -33,6 +36,13 @@ def test_a_file_is_short(path: Path):
     lines = len(path.read_text(encoding="utf-8").splitlines())
     most = LONGER.get(name_of(path), MAX_LINES)
     assert lines <= most, f"{name_of(path)} has {lines} lines, more than {most}: it is two files"
+
+
+def test_a_folder_has_few_files():
+    """More of them are two folders, with names that a reader would guess."""
+    counts = Counter(name_of(path.parent) for path in ALL_PYTHON)
+    assert len(counts) > 40
+    assert {folder: count for folder, count in counts.items() if count > MAX_FILES and folder not in ALIKE} == {}
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=name_of)

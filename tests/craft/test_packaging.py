@@ -54,7 +54,7 @@ def test_every_pin_is_exact_and_every_tested_requirement_is_pinned():
     extras = PROJECT["project"]["optional-dependencies"]
     wanted = [
         *PROJECT["project"]["dependencies"],
-        *(each for name in ("cpu", "cuda", "test", "models", "zig") for each in extras[name]),
+        *(each for name in ("cpu", "cuda", "docs", "test", "models", "zig") for each in extras[name]),
     ]
     assert {distribution(each) for each in wanted} <= {distribution(pin) for pin in pins}
 

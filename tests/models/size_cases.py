@@ -197,6 +197,9 @@ WINDOWS = (
          "  y = Exp (m)"),
     Case("resize-to-another", "float[n, 3, h] x, float[n, 3, i] z", "float[n, 3, i] y",
          f"s = Shape (z)  r = Relu (x)  m = Resize <{_NEAREST}> (r, , , s)  a = Add (m, z)  y = Exp (a)"),
+    Case("ones-resized", "float[n, 3, h] x, float[n, 3, i] z", "float[n, 3, i] y",
+         f"""s = Shape (x)  t = Shape (z)  o = ConstantOfShape <value = float[1] {{1}}> (s)
+         m = Resize <{_NEAREST}> (o, , , t)  a = Add (m, z)  y = Exp (a)"""),
     Case("transposed", "float[n, 4, h, i] x", "float[n, 1, a, b] y",
          "r = Relu (x)  m = ConvTranspose <kernel_shape = [2, 2], strides = [2, 2]> (r, d)  y = Sigmoid (m)"),
     Case("reflected", "float[n, t] x", "float[n, r] y",

@@ -11,9 +11,9 @@ import pytest
 
 import onnxfuse
 from models.convolutions import models
+from tests.kernels.cases.winograd import WAYS
 from tests.kernels.compiled import by
 from tests.kernels.pool_host import compiler
-from tests.kernels.winograd_cases import WAYS
 
 pytestmark = pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
 SMALLEST = {name: min(sizes) for name, (_, sizes) in models().items()}
@@ -27,11 +27,12 @@ def test_a_class_has_kernels_that_are_right(name: str, tmp_path: Path) -> None:
     result = onnxfuse.optimize(tmp_path / "model.onnx", tmp_path / "fused.onnx", min_group=1, verify=True)
     assert result.kernels, result
     shape = [d.dim_value for d in model.graph.input[0].type.tensor_type.shape.dim]
-    x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(model.graph.input[0].type.tensor_type.elem_type)
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     fused = onnxfuse.session(tmp_path / "fused.onnx")
     (y,) = fused.run(None, {"x": x})
     assert np.isfinite(y).all()
-    assert 0.05 < np.sqrt((y**2).mean()) < 20  # alive
+    assert 0.05 < np.sqrt((y.astype(np.float64) ** 2).mean()) < 20  # alive
     if name == "detector":  # its normalization spreads what is no number over the image
         return
     x.reshape(-1)[len(x.reshape(-1)) // 3] = np.nan
@@ -41,7 +42,7 @@ def test_a_class_has_kernels_that_are_right(name: str, tmp_path: Path) -> None:
     assert np.array_equal(np.isfinite(there), np.isfinite(here))
     finite = np.isfinite(there)
     steps = int(np.prod(onnx.numpy_helper.to_array(model.graph.initializer[0]).shape[1:]))
-    assert np.allclose(there[finite], here[finite], rtol=0, atol=20 * np.finfo(np.float32).eps * steps**0.5)
+    assert np.allclose(there[finite], here[finite], rtol=0, atol=20 * np.finfo(dtype).eps * steps**0.5)
 
 
 def padded(channels: int, height: int, width: int, pads: list[int]) -> onnx.ModelProto:
@@ -76,3 +77,18 @@ def test_a_pixel_that_is_no_number_reaches_no_farther_by_winograd(way: str, pads
             finite = np.isfinite(there)
             largest = np.abs(there[finite]).max()  # the results of a tile are rounded as the largest of them is
             assert (np.abs(here[finite] - there[finite]) <= 1e-5 * largest).all()
+
+
+def test_initializers_that_are_inputs_too_are_none_when_called_constant(tmp_path: Path) -> None:
+    """Verified against the original, whose weights nobody changes; without the flag they stay inputs."""
+    model = padded(8, 9, 9, [1, 1, 1, 1])
+    for tensor in model.graph.initializer:
+        info = onnx.helper.make_tensor_value_info(tensor.name, tensor.data_type, list(tensor.dims))
+        model.graph.input.append(info)
+    onnx.save(model, tmp_path / "model.onnx")
+    for flag in (False, True):
+        to = tmp_path / f"fused{flag}.onnx"
+        result = onnxfuse.optimize(tmp_path / "model.onnx", to, min_group=1, verify=True, constant_initializers=flag)
+        assert result.kernels == 1
+        inputs = {v.name for v in onnx.load(to).graph.input}
+        assert inputs == ({"x"} if flag else {v.name for v in model.graph.input})

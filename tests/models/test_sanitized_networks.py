@@ -50,10 +50,10 @@ def short(lowered: Any, layouts: Any, constants: Any, _: Target, *others: Any, *
     return schedule(lowered, layouts, constants, GENERIC, *others, **named)
 
 
-def sanitized(sources: Any, *others: Any) -> Library:
+def sanitized(sources: Any, *others: Any, **more: Any) -> Library:
     """A library of such kernels."""
     baseline = [replace(source, flags=GENERIC.compiled) for source in sources]
-    return build_library(baseline, *others, sanitize=True)
+    return build_library(baseline, *others, sanitize=True, **more)
 
 
 CALLS = on_cpu(schedule=short, build_library=sanitized)

@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 AGREE = 1e-4  # of the output's size
 ARCHITECTURES = full_text.ARCHITECTURES | full_image.ARCHITECTURES
 TEXT = {"bert-base": 30522, "gpt2": 50257, "mobilebert": 30522}
+STATIC_TEXT = {"tinybert-4": 30522, "distilbert-base": 30522}
 COMPOSITES = {"Softmax", "LayerNormalization", "Gelu"}
 
 
@@ -56,9 +57,10 @@ def _smaller(name: str) -> Callable[[], Any]:
 def _small(name: str) -> exporting.Architecture:
     """The row with a smaller module or smaller inputs."""
     row = replace(ARCHITECTURES[name], make=_smaller(name), calibration=4)
-    if name in TEXT:
-        return replace(row, sample=exporting.tokens(TEXT[name], 24, types=name != "gpt2"))
-    size = {"vit-b-16": 224, "swin-t": 224, "segformer-b0": 64}.get(name, 96)
+    text = TEXT | STATIC_TEXT
+    if name in text:
+        return replace(row, sample=exporting.tokens(text[name], 24, types="token_type_ids" in row.inputs))
+    size = {"vit-b-16": 224, "swin-t": 224, "vgg-16": 224, "segformer-b0": 64}.get(name, 96)
     return replace(row, sample=exporting.images(size))
 
 
