@@ -17,7 +17,7 @@ from onnxfuse.report.result import CandidateResult, GroupResult, Refusal, Result
 from onnxfuse.rewrite import explain as rewrite_explain
 
 from .results import Answer
-from .show import count_text, table
+from .show import count_text, sentence, table
 
 # explain --------------------------------------------------------------------------------------------------------------
 
@@ -80,10 +80,10 @@ def _explained(
     rules: list[tuple[str, str, str]],
 ) -> list[str]:
     name = result.model.path or "standard input"
-    lines = [
+    lines = sentence(
         f"{name}  opset {result.model.opset}, {result.nodes_before} nodes -> {result.kernels} kernels "
         f"({result.phases} phases); {result.nodes_left} nodes left to ONNX Runtime"
-    ]
+    )
     if result.rewrites:
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
     if groups:
@@ -102,7 +102,7 @@ def _explained(
         lines += ["", "candidates", *_indented(table(list(_proposed(candidates)), right=(1, 2)))]
     if rules:
         lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
-    return lines + [f"note: {note}" for note in result.notes]
+    return lines + [line for note in result.notes for line in sentence(f"note: {note}")]
 
 
 def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]]:

@@ -23,7 +23,7 @@ from onnxfuse.target import runs_here
 
 from . import show
 from .results import Answer, document
-from .show import bytes_text, count_text, table
+from .show import bytes_text, count_text, sentence, table
 
 _NODES = 3
 
@@ -91,7 +91,7 @@ def _inspected(facts: Mapping[str, Any]) -> list[str]:
         rows.append((o["operator"], str(o["count"]), count_text(o["flops"]), classes))
     lines += ["", *table(rows, right=(1, 2))]
     lines += [f"{key} = {value}" for key, value in facts["metadata"].items() if key.startswith("onnxfuse.")]
-    return lines + [f"note: {note}" for note in facts["notes"]]
+    return lines + [line for note in facts["notes"] for line in sentence(f"note: {note}")]
 
 
 # libraries ------------------------------------------------------------------------------------------------------------

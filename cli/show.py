@@ -196,6 +196,12 @@ def _filled(cells: Sequence[str], width: int) -> Iterator[str]:
     yield line.rstrip()
 
 
+def sentence(text: str) -> list[str]:
+    """A sentence for stdout, in as many lines as a terminal needs for it; elsewhere one."""
+    width = terminal_width()
+    return [text] if width is None else textwrap.wrap(text, max(width, _NARROW), subsequent_indent="  ") or [""]
+
+
 def terminal_width() -> int | None:
     """Columns of the terminal that shows what is written to stdout, less an indent; None where it goes elsewhere."""
     shown = sys.stdout is not None and sys.stdout.isatty()

@@ -11,7 +11,7 @@ from math import inf
 
 from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.ir.graph import Decision, Graph
-from onnxfuse.ir.group import Plan
+from onnxfuse.ir.group import Candidate, Plan
 from onnxfuse.ops.spec import Table
 from onnxfuse.plan.kinds import Kind
 from onnxfuse.plan.legal import members, set_of
@@ -80,12 +80,15 @@ class Planner:
 
     def _made(self, name: str) -> tuple[Plan, Space]:
         decisions: list[Decision] = []
+        told: dict[tuple[str, ...], Candidate] = {}  # of all rounds: a node that is left ends what it was proposed in
         left: Left = frozenset()
         while True:
             made, dropped = self._space(left).scope.finished(self._cover(name, left))
+            told |= {c.nodes: _ended(c, dropped) for c in made.candidates}
             again = {node for d in dropped for node in d.nodes}
             if not again:
-                return replace(made, decisions=(*decisions, *made.decisions)), self._space(left)
+                made = replace(made, decisions=(*decisions, *made.decisions), candidates=tuple(told.values()))
+                return made, self._space(left)
             decisions += [*dropped, *about(made.decisions, again)]
             left |= again
 
@@ -138,3 +141,9 @@ def predicted(made: Plan, options: Options, legality: Legality, costing: Costing
     graph = made.graph
     scope = Scope(graph, graph, {}, [n.reads for n in graph.nodes], options, legality)
     return _seconds(made, Space(scope, costing))
+
+
+def _ended(c: Candidate, dropped: Iterable[Decision]) -> Candidate:
+    """A candidate of a round that took it; not taken, where one of its nodes was left after all."""
+    why = next((d for d in dropped if not {*d.nodes}.isdisjoint(c.nodes)), None)
+    return c if why is None or c.reason is not None else replace(c, reason=replace(why, nodes=c.nodes))

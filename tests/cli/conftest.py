@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import pytest
 from onnx import numpy_helper
 from onnxfuse_cli.__main__ import run
 
+from onnxfuse.measure.database import FILE
 from onnxfuse.report.result import Result
 
 CHAIN = """<ir_version: 8, opset_import: ["" : 17], producer_name: "tests">
@@ -91,7 +92,7 @@ Onnxfuse = Callable[..., Said]
 @pytest.fixture
 def onnxfuse(
     capsys: pytest.CaptureFixture[str], here: Path, monkeypatch: pytest.MonkeyPatch, kernels: Path
-) -> Onnxfuse:
+) -> Iterator[Onnxfuse]:
     """Runs a command line in this process, in an empty folder, with the cache that all tests share."""
     for name in [name for name in os.environ if name.startswith("ONNXFUSE_")]:
         monkeypatch.delenv(name)
@@ -103,7 +104,8 @@ def onnxfuse(
         found = capsys.readouterr()
         return Said(code, found.out, found.err)
 
-    return go
+    yield go
+    assert not (kernels / FILE).exists(), "a test that tunes has a cache of its own"
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,7 @@ RUNS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("m.onnx", "f.onnx", "--metric", "latency", "--duration", "0.05s"),
         ("m.onnx", "w.onnx"),
     ),
-    "tune": (("m.onnx", "--budget", "3", "--threads", "1"),),
+    "tune": (("m.onnx", "--budget", "3", "--threads", "1", "--cache-dir", "own"),),
     "package": (("folder", "--overwrite"),),
     "doctor": ((), ("--calibrate",)),
     "config": ((), ("--fast-math",)),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from onnxfuse_cli import show
 
+from tests.cli.conftest import Onnxfuse
 from tests.cli.terminal import on_terminal
 
 
@@ -58,15 +59,17 @@ def test_a_terminal_sees_colours_what_is_under_way_and_the_gain(model: Path, ker
     assert "gain      " in said
 
 
-def test_explain_fits_the_terminal_and_a_pipe_gets_whole_lines(model: Path, kernels: Path):
+def test_explain_fits_the_terminal_and_a_pipe_gets_whole_lines(onnxfuse: Onnxfuse, model: Path):
+    assert onnxfuse("tune", "m.onnx", "--budget", "1", "--threads", "1", "--cache-dir", "own").code == 0
     command = f"{sys.executable} -m onnxfuse_cli explain m.onnx"
+    env = os.environ | {"ONNXFUSE_CACHE_DIR": "own", "COLUMNS": "72", "TERM": "xterm"}
     on_screen = subprocess.run(
         ["script", "-qec", f"{command} 2>/dev/null", "/dev/null"], capture_output=True, text=True, check=True,
-        env=os.environ | {"COLUMNS": "72", "TERM": "xterm"}, stdin=subprocess.DEVNULL,
+        env=env, stdin=subprocess.DEVNULL,
     ).stdout  # fmt: skip
-    piped = subprocess.run(command.split(), capture_output=True, text=True, check=True).stdout
-    assert max(map(len, on_screen.splitlines()[1:])) <= 72 < max(map(len, piped.splitlines()))
-    assert "Mul_0" in on_screen
+    piped = subprocess.run(command.split(), capture_output=True, text=True, check=True, env=env).stdout
+    assert max(map(len, on_screen.splitlines())) <= 72 < max(map(len, piped.splitlines()))
+    assert "Mul_0" in on_screen and "note: groups as `tune` measured them on " in on_screen
 
 
 def test_a_dumb_terminal_sees_plain_lines(model: Path, kernels: Path):
