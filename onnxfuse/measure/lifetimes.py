@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxfuse.measure.lineage import Wire
 
 # Operators whose result is their first input seen in another shape: it takes no memory of its own.
-_VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
+VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ def timeline(nodes: Sequence[tuple[Wire, float]], sizes: Mapping[str, int], outp
     root: dict[str, str] = {}
     last: dict[str, int] = {}
     for at, (node, _) in enumerate(nodes):
-        if node.op in _VIEWS and node.reads and node.makes:
+        if node.op in VIEWS and node.reads and node.makes:
             root[node.makes[0]] = root.get(node.reads[0], node.reads[0])
         for value in (*node.reads, *node.makes):
             last[root.get(value, value)] = at

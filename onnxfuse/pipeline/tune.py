@@ -21,6 +21,7 @@ from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.group import Plan
 from onnxfuse.measure.database import Measured
+from onnxfuse.measure.lifetimes import VIEWS
 from onnxfuse.pipeline import steps
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.known import Keys, database_of
@@ -37,7 +38,6 @@ from onnxfuse.report.lock import Faster, Lock, Rival, deciding
 
 ROUNDS = 12  # of planning and measuring, in which what was never measured is tried again and again
 CLOSE = 0.3  # part of its own time by which a candidate may be behind and is measured: so far off predictions are
-VIEWS = ("Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity")
 RACES = 0.5  # share of the time that is for races
 
 
