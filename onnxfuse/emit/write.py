@@ -13,12 +13,14 @@ from onnxfuse.emit.model import Emitted
 from onnxfuse.emit.proto import tensors_in
 from onnxfuse.emit.staged import Staged
 from onnxfuse.errors import OutputError
+from onnxfuse.load.tensors import forget_pages
 from onnxfuse.runtime.wire import Buffer, expand, key_of
 
 LARGE = 100_000_000  # bytes of weights from which on they lie beside the model
 _MOST = (1 << 31) - 1  # bytes of a message that protobuf reads
 _PAGE, _PAGED = 4096, 64 << 10  # tensors of this size begin on a page of their own
 _ALIGNED = 64
+_WINDOW = 256 << 20  # bytes that are written between two times at which the pages of the model's files are let go
 
 
 def data_path(model: Path) -> Path:
@@ -94,6 +96,8 @@ def _write_data(emitted: Emitted, temporary: Path, path: Path) -> onnx.ModelProt
                 assert len(payload) == weight.bytes, f"emit: {weight.key} has {len(payload)} bytes"
                 file.write(payload)
                 del payload  # before the next one is made
+                if (begin + weight.bytes) // _WINDOW > at // _WINDOW:
+                    forget_pages()
                 at = begin + weight.bytes
                 _place(stubs[weight.key], path.name, begin, weight.bytes)
     except OSError as e:

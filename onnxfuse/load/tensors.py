@@ -6,11 +6,13 @@ import math
 import mmap
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from errno import EINVAL
 from functools import cache
 from pathlib import Path
 from stat import S_ISREG
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import onnx
@@ -97,15 +99,27 @@ class Payloads:
         return self.files[file]
 
 
+_mappings: WeakSet[mmap.mmap] = WeakSet()
+
+
 def mapped(path: Path) -> memoryview:
     """A file's bytes, mapped where it can be. OSError for pipes and devices, which may have no end."""
     if not S_ISREG(path.stat().st_mode):
         raise OSError(EINVAL, "it is no regular file")
     with path.open("rb") as f:
         try:
-            return memoryview(mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ))
+            mapping = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
         except (OSError, ValueError):
             return memoryview(f.read())
+    _mappings.add(mapping)
+    return memoryview(mapping)
+
+
+def forget_pages() -> None:
+    """Let go of the memory that mapped files take: what is read once more comes from the file once more."""
+    for mapping in tuple(_mappings):
+        with suppress(AttributeError, OSError, ValueError):  # another system's mmap, or a file that was closed
+            mapping.madvise(mmap.MADV_DONTNEED)
 
 
 def element_type(tensor: onnx.TensorProto) -> DType:

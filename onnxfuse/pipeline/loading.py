@@ -25,9 +25,8 @@ def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
     """By way, what loading takes; of the ways with a library, of which each instruction set has one, the costliest."""
     if not b.files:
         return {}
-    source: Source = have(b.loaded).source
     made = _bytes(b.files)
-    sizes = {ORIGINAL: source.bytes + _bytes(source.external)}
+    sizes = {ORIGINAL: original_bytes(b)}
     if b.library is not None and not b.copy:
         sizes[_WITH] = made + _bytes([b.library.path])
     sizes[_WITHOUT] = made
@@ -35,6 +34,12 @@ def loading(b: Build, loads: Iterable[Load]) -> dict[str, Loading]:
     for each in sorted(loads, key=lambda load: load.seconds):
         worst[_WITH if each.way.startswith(WITH_LIBRARY) else each.way.replace(" ", "_")] = each
     return {way: _of(size, worst.get(way)) for way, size in sizes.items()}
+
+
+def original_bytes(b: Build) -> int:
+    """Bytes of the files of the model that was read."""
+    source: Source = have(b.loaded).source
+    return source.bytes + _bytes(source.external)
 
 
 def _of(size: int, load: Load | None) -> Loading:

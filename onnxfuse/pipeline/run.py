@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.load import Source
+from onnxfuse.load.tensors import forget_pages
 from onnxfuse.pipeline import finish, gained, guided, locked, verdict
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
@@ -74,6 +75,7 @@ def run(context: Context, calls: Calls, last: str, show: Callable[[str, Build], 
         with context.meter.step(name):
             b = function(context, calls, b)
             check(b)
+        forget_pages()
         show(name, b)
         back = b.stale and name in ("schedule", "build", "verify", "guide", "gain")
         at = _NAMES.index("plan") if back else at + 1

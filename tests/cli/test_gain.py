@@ -107,6 +107,15 @@ def test_what_cannot_fit_is_not_begun_unless_it_is_asked_for(built: Callable[...
     assert asked.gain is not None or asked.kernels == 0, "measured, or all of it lost"
 
 
+def test_large_models_are_not_held_side_by_side_unless_it_is_asked_for(built: Callable[..., Result], monkeypatch: Any):
+    monkeypatch.setattr(gained, "LARGE", 1)
+    monkeypatch.setattr(gained, "wanted", lambda context: True)
+    large = built(never, gain=None)
+    assert large.gain is None and any("take much memory" in note for note in large.notes)
+    asked = built(out="asked.onnx", gain=True)
+    assert not any("was not measured" in note for note in asked.notes)
+
+
 # what is decided ------------------------------------------------------------------------------------------------------
 
 

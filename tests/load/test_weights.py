@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse.config import Options
 from onnxfuse.ir.dtype import BF16, F32
 from onnxfuse.load import expand, key_of, load, make_stub
+from onnxfuse.load.tensors import forget_pages
 from onnxfuse.runtime import wire
 from onnxfuse.runtime.wire import THRESHOLD, slim
 from tests.load.models import graph_of, parse
@@ -224,3 +225,22 @@ def test_a_constant_node_is_a_constant():
     assert [n.op for n in graph.nodes] == ["Add"]
     constant = graph.constants["c"]
     assert constant.dtype == F32 and constant.load().tolist() == [1.5, 2.0]
+
+
+def test_pages_of_the_file_are_let_go(tmp_path: Path):
+    """They count as memory of the process until then, though any of them can be read again."""
+    array = np.ones((64 << 20) // 4, np.float32)
+    path = tmp_path / "m.onnx"
+    onnx.save(model_with(numpy_helper.from_array(array, "w")), path, save_as_external_data=True, location="m.data")
+    found = load(path, Options()).constants["w"].load()
+    assert found.sum() == array.size
+    before = file_pages()
+    forget_pages()
+    assert before - file_pages() > 60 << 20
+    assert found.sum() == array.size, "read again"
+
+
+def file_pages() -> int:
+    """Bytes of files that are in this process's memory."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssFile:"))

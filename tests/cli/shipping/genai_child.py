@@ -21,4 +21,4 @@ def tokens(folder: str, prompt: list[int]) -> list[int]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(tokens(sys.argv[1], json.loads(sys.argv[2]))))
+    sys.stdout.write(json.dumps(tokens(sys.argv[1], json.loads(sys.argv[2]))))
