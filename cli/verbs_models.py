@@ -198,16 +198,20 @@ def explain(
 @click.argument("model")
 @flag("budget", type=Duration(), default=600.0, metavar="SECONDS", help="time for measurements, such as 90 or 10m")
 @flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="to measure on (0: one, and one per core)")
+@flag("cluster", metavar="ADDRESS", default=None, help="a Dask scheduler whose workers measure: tcp://HOST:PORT")
 @of_options((*TUNING, "target", "overwrite", "inputs", "seed", "cache_dir", "jobs", "time_budget", "memory_budget"))
 @common(overwrite=False)
 @progressing
-def tune(model: str, budget: float, threads: int, as_json: bool, at: Progress, **values: Any) -> None:
+def tune(
+    model: str, budget: float, threads: int, cluster: str | None, as_json: bool, at: Progress, **values: Any
+) -> None:
     """Measure what decides the plan of MODEL here, and keep it for builds to come."""
     from . import results, tuning
 
     keep = results.Keeper(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
     lock, _ = values.pop("lock"), values.pop("screen")
-    answer = tuning.tune(model, Options(**values), at.tell, seconds=budget, threads=threads, lock=lock)
+    options = Options(**values)
+    answer = tuning.tune(model, options, at.tell, seconds=budget, threads=threads, lock=lock, cluster=cluster)
     at.finish()
     results.answer(answer, as_json, keep)
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 from onnxfuse.config import BEST, USUAL, Options
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.group import Plan
+from onnxfuse.measure.cluster import Cluster
 from onnxfuse.measure.database import Measured
 from onnxfuse.measure.lifetimes import VIEWS
 from onnxfuse.pipeline import steps
@@ -76,12 +78,14 @@ def tune(
     seconds: float = 600.0,
     threads: int = 0,
     lock: str | os.PathLike[str] | None = None,
+    cluster: str | None = None,
     tell: Tell = lambda what, facts: None,
     calls: Calls | None = None,
 ) -> Tuned:
     """Measure for about so many seconds what decides the plan of a model, keep it, and write a lock file.
 
-    `threads` 0 measures on one and on one per core. Raises OnnxFuseError.
+    `threads` 0 measures on one and on one per core. `cluster` is the address of a Dask scheduler whose workers measure
+    the samples; whole models race here. Raises OnnxFuseError.
     """
     begin, calls = time.monotonic(), calls or Calls()
     options = replace(options or Options(), verify=False)  # nothing is emitted, and nothing is to run beside samples
@@ -89,7 +93,10 @@ def tune(
     if place.exists() and not options.overwrite:
         raise UsageError(f"tune: {place} exists", hint="--overwrite replaces it")
     priced = replace(options, strategy=BEST, lock=None, profile_guided=False)
-    with opened(model, priced, calls, tell, samples=(samples := Samples())) as context:
+    with ExitStack() as stack:
+        if cluster is not None:
+            calls = replace(calls, time_samples=stack.enter_context(Cluster(cluster)).time_samples)
+        context = stack.enter_context(opened(model, priced, calls, tell, samples=(samples := Samples())))
         mine = replace(context, options=replace(options, strategy=None, lock=None))
         tuning = _Tuning(context, calls, samples, mine, begin + seconds, _threads(threads))
         found, text = tuning.run()
