@@ -62,6 +62,13 @@ class _Block:
     other: float = 0.0  # cycles that share nothing with the units
     chains: dict[str, float] = field(default_factory=dict)
 
+    def add(self, inside: _Block, share: float = 1.0) -> None:
+        """What a block inside costs, of which so large a share of the runs is made; its chains are not added."""
+        self.ops += share * inside.ops
+        self.loads += share * inside.loads
+        self.stores += share * inside.stores
+        self.other += share * inside.other
+
     @property
     def cycles(self) -> float:
         return max(self.ops / 2, self.loads / 2, self.stores, *self.chains.values(), 0.0) + self.other
@@ -80,6 +87,7 @@ class Counter(Means):
     accesses: list[Access] = field(default_factory=list)
     loops: list[Run] = field(default_factory=list)
     tables: dict[str, RowPointer] = field(default_factory=dict)
+    kept: dict[Axis, list[float]] = field(default_factory=dict)  # values of axes that are computed
     vector: Axis | None = None
     carries: int = 1  # vectors of each reduction whose lanes the loop over it carries
     loop_count: int = 0
@@ -120,9 +128,10 @@ class Counter(Means):
             case ReduceLoop():
                 self._fold(s, block)
             case When():
+                inside = self._block(s.body)
+                block.add(inside, prod(self._share(g) for g in s.guards))
                 block.other += len(s.guards)
-                for inner in s.body:
-                    self._statement(inner, block)
+                block.chains |= inside.chains
             case Bind():
                 self._bind(s)
                 block.ops += _index_ops(s.value)
@@ -192,10 +201,7 @@ class Counter(Means):
         for b in s.body:
             self._statement(b, inside)
         inside.chains.clear()  # of this block alone: the next iterations of the loop around it fill the gaps
-        block.ops += inside.ops
-        block.loads += inside.loads
-        block.stores += inside.stores
-        block.other += inside.other
+        block.add(inside)
         if s.scope == "lane" and s.part is None:
             block.other += HORIZONTAL * len(s.targets)
 
@@ -206,6 +212,7 @@ class Counter(Means):
         if run is None or s.most is None or run.reach <= 1:
             found = self.number(s.value)
             self.values[s.axis] = found if s.most is None else min(found, self.number(s.most))
+            self.kept[s.axis] = [self.values[s.axis]] if s.most is not None else []
             return
         mean, most = self.values[run.axis], self.number(s.most)
         count = ceil(run.reach)
@@ -221,6 +228,18 @@ class Counter(Means):
             cut
         )  # of many values, some are looked at: the rest may be far off
         self.values[s.axis] = found if min(kept) <= found <= max(kept) else sum(kept) / len(kept)
+        self.kept[s.axis] = kept
+
+    def _share(self, g: Guard) -> float:
+        """How often a guard holds, where it is of one axis that has a most and of nothing else; else 1."""
+        axes = axes_of(g.index)
+        kept = self.kept.get(next(iter(axes)), []) if len(axes) == 1 else []
+        means, holds = self.values, 0
+        for value in kept:
+            self.values = {**means, **dict.fromkeys(axes, value)}
+            holds += 0 <= self.number(g.index) < self.number(g.extent)
+        self.values = means
+        return holds / len(kept) if kept else 1.0
 
     def _tile(self, s: Tile) -> float:
         kind, rows = s.core.product, max(self.number(s.rows), 1.0)

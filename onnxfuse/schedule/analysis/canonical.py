@@ -31,6 +31,7 @@ class Canonical:
     computed: tuple[tuple[Symbol, Index], ...]
     conditions: tuple[Index, ...]
     layouts: tuple[tuple[str, Layout], ...] = ()
+    apart: tuple[str, ...] = ()  # values that have phases of their own
 
 
 def canonical(group: Sized) -> Canonical:

@@ -27,6 +27,7 @@ from onnxfuse.schedule.analysis.image import IMAGES, padded_image
 LAST = "%last"  # behind the name of a value: the same with channels last
 ROWS = "%rows"  # behind the name of a value: the same in rows
 MOST_TAPS = 8  # side by side in a line that are spelled out
+FEWEST_TURNED = 8  # elements of a row from which on blocks of rows are turned in registers
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
@@ -43,7 +44,10 @@ def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
 
 
 def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:
-    """The group with a copy of an input in rows, if its rows lie across lines and are reduced and read again."""
+    """The group with a copy of an input in rows, if its rows lie across lines and are reduced and read again.
+
+    The copy is made row by row where it is read, or before, in blocks that are turned.
+    """
     for p in c.inputs:
         dim = _row_of(c, p) if p.name not in weights and p.layout == PLAIN else None
         if dim is None:
@@ -54,7 +58,10 @@ def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:
         there = {i: Index.of(a) for i, a in zip(order, axes, strict=True)}
         copy = Definition(name, axes, Load(p.name, tuple(there[i] for i in range(len(order))), p.dtype))
         made = (replace(d, value=_in_order(d.value, p.name, order)) for d in c.definitions)
-        yield replace(c, definitions=(copy, *made))
+        beside = replace(c, definitions=(copy, *made))
+        yield beside
+        if (p.shape[dim].constant or 0) >= FEWEST_TURNED:
+            yield replace(beside, apart=(name,))
 
 
 def _row_of(c: Canonical, p: Param) -> int | None:

@@ -14,7 +14,7 @@ from onnxfuse.ir.compose import substitute_axes
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, flatten, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Guard, Load, cast, const
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
@@ -131,8 +131,19 @@ class _Multiplied:
         apart = coefficient(read.index[0], lane) or ONE
         inside = (Guard(Index.of(lane) * apart, Index.of(stop) * apart),)
         known = replace(read, guards=inside, otherwise=const(0.0, read.dtype))
-        goal = Goal(SIDE, step * width + lane, cast(known, F32))
-        return written([goal], [*map(Level, inner), Level(lane, "vector", ZERO, end)], "x")
+        to = step * width + lane
+
+        def copied(x: Load, end: Index, prefix: str) -> tuple[Stmt, ...]:
+            levels = [*map(Level, inner), Level(lane, "vector", ZERO, end)]
+            return written([Goal(SIDE, to, cast(x, F32))], levels, prefix)
+
+        if t.places.constant is not None and t.places.constant % width == 0:
+            return copied(read, Index.of(width), "x")
+        missing = width - Index.of(stop)
+        return (
+            When((Guard(missing, ONE),), copied(read, Index.of(width), "x")),
+            When((Guard(missing - 1, Index.of(width)),), copied(known, end, "y")),
+        )
 
 
 def _line_by_line(

@@ -173,7 +173,7 @@ def height(t: Tiled, offset: Index, target: Cpu) -> int:
     most = t.product.unit.rows if t.product.unit is not None else target.rows
     width, rows = t.rows[-1].extent.constant if t.rows else 1, product([a.extent for a in t.rows]).constant
     if t.left.guards or not all(walks_as_one(offset, high, low) for high, low in pairwise(t.rows)):
-        heights = range(most, most // 2, -1)
+        heights = range(most, most // 2 - 1, -1)
         line = next((h for h in heights if width is not None and width % h == 0), None)
         if line is not None:
             return line

@@ -85,7 +85,7 @@ def prepare(
             del done.jobs[operands:]  # made ready for nothing
             nest = replace(nest, value=without_scales(nest.value))
             _absorb(nest, done, constants)
-        done.jobs.append(Job(nest, tiled, scan=scan))
+        done.jobs.append(Job(nest, tiled, scan=scan, apart=d.name in c.apart))
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
     return done

@@ -25,6 +25,7 @@ class Job:
     operand: bool = False
     right_side: bool = False
     scan: Scan | None = None  # what its elements are combined to, along one of its axes
+    apart: bool = False  # whether it is to have a phase of its own
 
     @property
     def reads(self) -> tuple[Load, ...]:
