@@ -92,13 +92,19 @@ def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
     blocks, or columns: then blocks are of as many rows as stay in L2, or the depth is taken in parts of which all rows
     stay there. Where rows have to be packed, each task may do that for itself. What touches least comes first.
     """
+    tall, *lower = heights(t, offset, target)
+    lows = [replace(s, low=True) for h in lower for s in _shapes(t, h, target) if not s.packed]
+    return (*_shapes(t, tall, target), *lows)
+
+
+def _shapes(t: Tiled, tall: int, target: Cpu) -> tuple[Shape, ...]:
+    """The ways with tiles of so many rows."""
     rows, depth = product([a.extent for a in t.rows]), product([a.extent for a in t.ranges])
     columns = product([a.extent for a in t.columns])
     panels = floor_div(columns + (target.panel - 1), Index.of(target.panel))
     segments = product([s.extent for s in t.segments]).constant or 1
     m, k, n = rows.constant, depth.constant or 512, columns.constant or 512
     how = t.product
-    tall = height(t, offset, target)
     count, panel_count = -(-usual_rows([a.extent for a in t.rows]) // tall), -(-n // target.panel)
     must = t.left.dtype != how.left or bool(t.parts)
     may = must or (not how.exact and m != 1 and panel_count > 1)
@@ -173,11 +179,19 @@ def height(t: Tiled, offset: Index, target: Cpu) -> int:
     most = t.product.unit.rows if t.product.unit is not None else target.rows
     width, rows = t.rows[-1].extent.constant if t.rows else 1, product([a.extent for a in t.rows]).constant
     if t.left.guards or not all(walks_as_one(offset, high, low) for high, low in pairwise(t.rows)):
-        heights = range(most, most // 2 - 1, -1)
+        heights = range(most, most // 2, -1)
         line = next((h for h in heights if width is not None and width % h == 0), None)
         if line is not None:
             return line
     return balanced(rows, most)
+
+
+def heights(t: Tiled, offset: Index, target: Cpu) -> tuple[int, ...]:
+    """Rows of a tile, and where lines are no whole tiles, but of half as many rows: these are all evenly apart."""
+    tall, half = height(t, offset, target), target.rows // 2
+    width = t.rows[-1].extent.constant if t.rows else None
+    lines = width is not None and width % half == 0 and width % tall
+    return (tall, half) if lines and t.product.unit is None and tall > half else (tall,)
 
 
 def gemm_ways(t: Together, places: dict[str, Place], target: Cpu, *, every: bool = False) -> tuple[Way, ...]:

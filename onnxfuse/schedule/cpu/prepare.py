@@ -92,15 +92,23 @@ def prepare(
 
 
 def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
-    """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous."""
-    found = [n for other in later for n in walk(other.value) if isinstance(n, Reduce)]
-    reduces = [n for n in found if contraction_of((), n) is not None]
+    """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous.
+
+    Not for sums of squares: lanes may run over what they are made for.
+    """
+    reduces = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and _is_product(other, n)]
     reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
     dims = {i for r, n in reads for i, e in enumerate(n.index) if axes_of(e) & set(r.ranges)}
     if len(dims) != 1 or dims == {len(d.axes) - 1}:
         return {}
     (dim,) = dims
     return {d.name: Layout((Permute((*(i for i in range(len(d.axes)) if i != dim), dim)),))}
+
+
+def _is_product(d: Definition, x: Reduce) -> bool:
+    """Whether a sum in a definition is a contraction one factor of which is the same along some axis."""
+    c = contraction_of(tuple(a for a in d.axes if a.extent != ONE), x)
+    return c is not None and bool(c.rows or c.columns)
 
 
 def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:

@@ -9,7 +9,6 @@ from onnxfuse.ir.compose import loads
 from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.index import Axis, Index, divides
 from onnxfuse.ir.indexing import coefficient, product
-from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.schedule.analysis.contract import Contracted, panel_layout

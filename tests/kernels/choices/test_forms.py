@@ -6,7 +6,7 @@ import pytest
 
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, statements
+from onnxfuse.ir.kernel import Kernel, Let, Loop, ReduceLoop, Store, When, statements
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ir.tile import Tile
@@ -44,14 +44,28 @@ def test_panels_of_places_are_stored_in_whole_vectors() -> None:
         how = {"pads": pads(1), "strides": strides, "form": EXCHANGED}
         made = kernel(conv("panel", (1, 16, 14, 14), (16, 16, 3, 3), **how, last=""))
         assert exchanged(made)
-        loops = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Loop)]
-        found = [s for s in loops if s.kind == "vector" and any(_stores(x, SIDE) for x in s.body)]
-        assert found
-        for loop in found:
-            (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]
-            assert masked(read, loop.axis) == strides[1]
-            lanes = CPUS["x86-64-v4"].lanes
+        lanes, width = CPUS["x86-64-v4"].lanes, CPUS["x86-64-v4"].panel
+        whens = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, When)]
+        whole, part = ([s for s in whens if _holds(s, width) == n] for n in ([width], [*range(1, width)]))
+        for when in (*whole, *part):
+            (loop,) = [s for s in statements(when.body) if isinstance(s, Loop) and s.kind == "vector"]
+            assert any(_stores(x, SIDE) for x in loop.body)
+            assert _masks(loop) == (strides[1] if when in part else None)
             assert all(evaluate(loop.end, lambda _, n=n: n) % lanes == 0 for n in (1, 14, 16, 32))
+        assert len(whole) == len(part) == 1
+
+
+def _holds(when: When, width: int) -> list[int]:
+    """For how many places of a panel a guard holds."""
+    (guard,) = when.guards
+    ends = [(evaluate(guard.index, lambda _, n=n: n), guard.extent.constant or 0) for n in range(1, width + 1)]
+    return [n for n, (at, extent) in enumerate(ends, 1) if 0 <= at < extent]
+
+
+def _masks(loop: Loop) -> int | None:
+    """The distance of lanes that are loaded under a mask."""
+    (read,) = [n for x in loop.body if isinstance(x, Let) for n in walk(x.value) if isinstance(n, Load)]
+    return masked(read, loop.axis)
 
 
 def _stores(s: object, buffer: str) -> bool:
