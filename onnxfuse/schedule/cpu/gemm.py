@@ -187,11 +187,15 @@ def height(t: Tiled, offset: Index, target: Cpu) -> int:
 
 
 def heights(t: Tiled, offset: Index, target: Cpu) -> tuple[int, ...]:
-    """Rows of a tile, and where lines are no whole tiles, but of half as many rows: these are all evenly apart."""
+    """Rows of a tile, and half as many where lines are whole tiles of those only: then rows are evenly apart.
+
+    That is less to load, which takes longest where a tile has one vector of columns.
+    """
     tall, half = height(t, offset, target), target.rows // 2
     width = t.rows[-1].extent.constant if t.rows else None
     lines = width is not None and width % half == 0 and width % tall
-    return (tall, half) if lines and t.product.unit is None and tall > half else (tall,)
+    narrow = (product([a.extent for a in t.columns]).constant or target.panel) <= target.lanes
+    return (tall, half) if lines and narrow and t.product.unit is None and tall > half else (tall,)
 
 
 def gemm_ways(t: Together, places: dict[str, Place], target: Cpu, *, every: bool = False) -> tuple[Way, ...]:

@@ -17,6 +17,8 @@ from onnxfuse.schedule.nests.nest import RECORDS, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
+FARTHEST = 8  # elements from one place to the next, where lanes of a panel are put together one by one
+
 
 def rows_of_tiles(rows: Sequence[Axis], most: int) -> int:
     """Rows of a tile, at most so many: whole records, where the last of several axes may run along one."""
@@ -48,7 +50,7 @@ def filters_layout(
     if not {image.dtype, filters.dtype} <= {F32, F16}:
         return None
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
-    if stride is None or (stride.constant or 0) < 1:
+    if stride is None or stride.constant not in range(1, FARTHEST + 1):
         return None
     tall = rows_of_tiles(c.columns, target.rows)
     return panel_layout(c, shapes[filters.source], tall, 1)
