@@ -7,11 +7,11 @@ import pytest
 
 from onnxfuse.cost import COMPUTE, MEMORY, Cost, cost_of, weight_bytes
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ZERO, Axis, Index
-from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Store
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index
+from onnxfuse.ir.kernel import Bind, Kernel, Loop, Param, Phase, Stmt, Store, When
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_F16, Product
-from onnxfuse.ir.scalar import Const, Load
+from onnxfuse.ir.scalar import Const, Guard, Load
 from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
 from onnxfuse.schedule.passes.legalize import legalize
@@ -198,3 +198,25 @@ def test_the_mean_of_an_end_lies_among_the_ends():
     assert found is not None
     vectors = columns / V4.lanes
     assert vectors * V4.cycle <= found.parts[COMPUTE] <= 3 * vectors * V4.cycle
+
+
+@pytest.mark.parametrize("columns", [32 * 8, 32 * 7 + 16])
+def test_what_is_done_for_some_panels_costs_as_often(columns: int):
+    """Whole panels in one way, the last one in another: all of them once, not twice."""
+    panels = Index.of(8)
+    p, jn, j = Axis("p", panels), Axis("jn", Index.of(33)), Axis("j", Index.of(32))
+    out = Param("out0", "y", F32, (panels * 32,), Layout())
+    fill = Loop(j, ZERO, Index.of(32), "vector", (Store("out0", Index.of(p) * 32 + j, Const(1.0, F32)),))
+    known = Bind(jn, Index.of(columns) - Index.of(p) * 32, Index.of(32))
+    whole, part = Guard(32 - Index.of(jn), ONE), Guard(31 - Index.of(jn), Index.of(32))
+
+    def seconds(*body: Stmt) -> float:
+        phase = Phase((), Index.of(1), (), (Loop(p, ZERO, panels, "serial", (known, *body)),))
+        found = cost_of(legalize(Kernel((), (out,), (), (), (phase,))), V4)
+        assert found is not None
+        return found.parts[COMPUTE]
+
+    apart = seconds(When((whole,), (fill,)), When((part,), (fill,)))
+    assert apart < 1.4 * seconds(fill)
+    assert apart < 0.8 * seconds(fill, fill)
+    assert seconds(When((part,), (fill,))) < 0.5 * seconds(fill)

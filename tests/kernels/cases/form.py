@@ -10,7 +10,7 @@ from tests.kernels.compiled import Case
 
 Shape = tuple[int | str, ...]
 EXCHANGED, MASKED, PADDED, TURNED = -1, 0, -2, -1  # of the forms, where a group has them
-UNEXCHANGED = ("one_filter", "one_pixel", "line_strided", "spectrum")  # a lone filter or place, or places far apart
+UNEXCHANGED = ("one_filter", "one_pixel", "spectrum")  # a lone filter or place, or places far apart
 IMAGES = ({"N": 2, "H": 5, "W": 7}, {"N": 1, "H": 1, "W": 90})
 
 SUMS: Mapping[str, tuple[Shape, tuple[int, ...], dict[str, Any]]] = {

@@ -76,6 +76,24 @@ def operators() -> list[Case]:
     return out
 
 
+def softmax_turned(*shape: int | str) -> Graph:
+    """A softmax over the channels of an image, which a Transpose makes the last axis."""
+    b = Build(17)
+    return b.graph(b.node("Softmax", b.node("Transpose", b.input("x", *shape), perm=(0, 2, 3, 1)), axis=-1))
+
+
+def statistics_between(rows: int, groups: int) -> Graph:
+    """A product, its rows in groups, and a normalization of each column over all groups of an image."""
+    b = Build(17)
+    y = b.node("Tanh", b.node("MatMul", b.input("x", 2, rows, 24), b.weights(24, 40)))
+    y = b.node("Reshape", y, b.ints(2, rows // groups, 40 * groups))
+    mean = b.node("ReduceMean", y, axes=(1,), keepdims=1)
+    square = b.node("ReduceMean", b.node("Mul", y, y), axes=(1,), keepdims=1)
+    variance = b.node("Sub", square, b.node("Mul", mean, mean))
+    root = b.node("Sqrt", b.node("Add", variance, b.constant(1e-3)))
+    return b.graph(b.node("Div", b.node("Sub", y, mean), root))
+
+
 def chains() -> list[Case]:
     return [
         Case("chain_softmax_wide", softmax_chain(96, 128)),
@@ -87,6 +105,13 @@ def chains() -> list[Case]:
         Case("chain_norm_product", norm_chain(40, 33, square="Mul")),
         Case("chain_norm_short", norm_chain(500, 8)),
         Case("chain_norm_any", norm_chain("A", "N", 40), ANY_ROWS[:2]),
+        *(Case(f"softmax_turned_{form}", softmax_turned(2, 37, 5, 7), form=form) for form in range(3)),
+        Case(
+            "softmax_turned_any",
+            softmax_turned("N", 19, "H", "W"),
+            ({"N": 1, "H": 1, "W": 1}, {"N": 2, "H": 3, "W": 9}),
+        ),
+        Case("statistics_between", statistics_between(28, 4)),
     ]
 
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.kernel import Bind, Kernel, ReduceLoop, Store, statements
+from onnxfuse.ir.kernel import Bind, Kernel, Pack, ReduceLoop, Store, statements
 from onnxfuse.schedule.cpu.causal_skip import END
 from onnxfuse.target import CPUS
 from tests.kernels.cases.function import CASES as FUNCTIONS
-from tests.kernels.cases.row import norm_chain, one, softmax_chain
+from tests.kernels.cases.row import norm_chain, one, softmax_chain, softmax_turned, statistics_between
 from tests.kernels.compiled import BUILDS, Array, Case, kernel_of, verified
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build, draw
@@ -149,3 +149,22 @@ def test_large_outputs_are_streamed(case: Case, target: str, monkeypatch: pytest
     else:  # its powers are made in the output's place, and read again
         assert stores(case, target) == [False, False]
     verified(STREAMED, case, target)
+
+
+@pytest.mark.parametrize(("channels", "turned"), [(256, True), (80, True), (2, False)])
+def test_rows_across_lines_are_turned_in_blocks_where_they_are_long(channels: int, turned: bool) -> None:
+    """Of two channels no block is turned: the copy would go lane by lane in a phase of its own."""
+    made = kernel_of(Case("g", softmax_turned(1, channels, 7, 7)), CPUS[TARGET])
+    assert isinstance(made, Kernel)
+    packs = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Pack)]
+    assert bool(packs) == turned
+    assert len(made.phases) == 1 + turned
+
+
+def test_what_is_squared_and_summed_lies_as_the_result_does() -> None:
+    """A sum of squares is no product: no value is turned to sum it, and turned back."""
+    made = kernel_of(Case("g", statistics_between(2048, 4)), CPUS[TARGET])
+    assert isinstance(made, Kernel)
+    stores = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Store)]
+    assert len(stores) > 2
+    assert not any(s.scattered for s in stores)

@@ -99,3 +99,13 @@ def test_a_padded_copy_has_a_loop_for_each_piece_of_a_line_that_is_not_short(wid
     assert isinstance(made, Kernel), made
     vectors = [s for s in statements(made.phases[0].body) if isinstance(s, Loop) and s.kind == "vector"]
     assert [v.axis.extent.constant for v in vectors] == pieces
+
+
+@pytest.mark.parametrize(("filters", "width", "rows"), [(16, 7, 7), (64, 7, 13), (16, 14, 14)])
+def test_one_vector_of_columns_takes_tiles_of_whole_lines(filters: int, width: int, rows: int) -> None:
+    """There, loads take longest: rows that lie evenly apart need one each, others two."""
+    made = kernel_of(conv("lines", (1, 128, width, width), (filters, 128, 3, 3), pads=(1, 1, 1, 1)), TARGET)
+    assert isinstance(made, Kernel)
+    tiles = [s for phase in made.phases for s in statements(phase.body) if isinstance(s, Tile)]
+    assert {tile.core.most for tile in tiles} == {rows}
+    assert all(isinstance(tile.left, Pointers) and tile.left.even == (rows != 13) for tile in tiles)
