@@ -42,6 +42,7 @@ class Gpu(Target):
 
 MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of attention has room for
 MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
+CORES_SINCE = 80  # the capability from which on tensor cores multiply 16 by 8 by 16
 
 _K, _M = 1 << 10, 1 << 20
 

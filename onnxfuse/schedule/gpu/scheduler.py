@@ -28,6 +28,8 @@ from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import partition, reduces
+from onnxfuse.schedule.gpu.product import product_phase
+from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.tiles import tile_of
@@ -47,7 +49,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = Together | Attention | Skinny  # what a phase makes
+Part = Together | Attention | Skinny | Product  # what a phase makes
 
 
 def schedule(
@@ -111,8 +113,8 @@ def _kernel(c: Canonical, target: Gpu) -> Kernel:
     return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases))
 
 
-def _parts(c: Canonical, places: Mapping[str, Place], target: Gpu) -> list[Part]:
-    """What the phases make, in order: rows that are gone through together, and attention."""
+def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
+    """What the phases make, in order: rows that are gone through together, products and attention."""
     if all(product(p.shape) == ZERO for p in c.outputs):
         return []
     outputs = [p.name for p in c.outputs]
@@ -121,16 +123,27 @@ def _parts(c: Canonical, places: Mapping[str, Place], target: Gpu) -> list[Part]
     whole = {found.nest.name} | found.consumed if found is not None else set()
     rest = [d for d in c.definitions if d.name not in whole]
     own: dict[str, Part] = {found.nest.name: found} if found is not None else {}
-    products = {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    own |= {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    by_name = {d.name: d for d in rest}
+    for d in (d for d in rest if d.name not in own):
+        product_ = product_of(d, by_name, outputs, places, target)
+        if product_ is not None:
+            own[d.name] = product_
+            whole |= product_.consumed
     parts: list[Part] = []
     waiting: list[Definition] = []
     for d in c.definitions:
-        part = (own | products).get(d.name)
-        if part is not None:
-            parts += [*_rows(waiting, outputs, places), part]
-            waiting = []
-        elif d.name not in whole:
-            waiting.append(d)
+        part = own.get(d.name)
+        if part is None:
+            waiting += [d] if d.name not in whole else []
+            continue
+        parts += _rows(waiting, outputs, places)
+        waiting = []
+        if isinstance(part, Product) and part.tile.splits > 1:
+            part, last = in_parts(part, d)
+            places[part.nest.name] = dense(part.nest.name, part.nest.dtype, part.nest.shape)
+            waiting = [last]
+        parts.append(part)
     return [*parts, *_rows(waiting, outputs, places)]
 
 
@@ -144,14 +157,14 @@ def _rows(definitions: Sequence[Definition], outputs: Sequence[str], places: Map
 
 def _reads(part: Part) -> set[str]:
     """Values that a part reads."""
-    if isinstance(part, (Attention, Skinny)):
+    if not isinstance(part, Together):
         return {*part.reads}
     return {load.source for j in part.jobs for load in j.reads} | {name for j in part.jobs for name in j.looks_up}
 
 
 def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: list[Buffer]) -> set[str]:
     """Values of a phase that later phases `read` get a place in the run's memory; their names."""
-    made = [part.nest] if isinstance(part, (Attention, Skinny)) else [j.nest for j in part.jobs]
+    made = [j.nest for j in part.jobs] if isinstance(part, Together) else [part.nest]
     kept = {n.name for n in made if n.name in read and not n.output}
     for nest in (n for n in made if n.name in kept):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
@@ -165,6 +178,8 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
         phase = attention_phase(part, places, target)
         assert phase is not None, "schedule: an attention has a tile"
         return Phased(phase, ())
+    if isinstance(part, Product):
+        return Phased(product_phase(part, places, target), ())
     if isinstance(part, Skinny):
         phase = skinny_phase(part, places, types, target)
         if phase is not None:
