@@ -57,9 +57,9 @@ class Parts:
         self.bytes += sum(t.bytes for t in (*call.read, *call.outputs))
         seconds = node_seconds(call, ALONE) * 1e6
         if kind.startswith(("product", "convolution")):
-            self.products += seconds + HERE.latency_us
+            self.products += seconds
         else:
-            self.theirs += seconds + HERE.latency_us
+            self.theirs += seconds
 
 
 def add_nodes(parts: Parts, graph: Graph, nodes: Iterable[Node]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
+from onnxfuse.cost.gpu import moving
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.launch import ALIGNED
@@ -163,9 +164,9 @@ def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
     computing = waves * (steps * max(here * work, waits) + 2 * latency + before)
     sides = batch * (rows * s.depth + s.depth * s.columns) * s.held.bytes
     made = batch * rows * s.columns
-    taken = max(computing, _moving(sides + made * s.held.bytes, target)) + target.boundary_us * 1e-6
+    taken = max(computing, moving(sides + made * s.held.bytes, target)) + target.boundary_us * 1e-6
     if t.splits > 1:
-        taken += _moving(2 * t.splits * made * F32.bytes, target) + (target.boundary_us + target.latency_us) * 1e-6
+        taken += moving(2 * t.splits * made * F32.bytes, target) + (target.boundary_us + target.latency_us) * 1e-6
     return taken
 
 
@@ -185,7 +186,3 @@ def _step(s: Sizes, t: Tile, target: Gpu) -> float:
 def _l2(target: Gpu) -> float:
     """Bytes a second that come to one multiprocessor."""
     return target.l2_gbps * REACHED * 1e9 / target.sms
-
-
-def _moving(moved: float, target: Gpu) -> float:
-    return moved / ((target.l2_gbps if moved <= target.l2_bytes / 2 else target.bandwidth) * REACHED) * 1e-9

@@ -74,5 +74,5 @@ def _kinds(
             decisions.append(kind)
         elif not all(o in graph.known for o in n.outputs if o):
             kinds[i] = kind
-    refused = legality.refused(graph, kinds)
+    refused = legality.refused(graph, kinds, legality.targets(options.arch)[0])
     return {i: k for i, k in kinds.items() if i not in refused}, [*decisions, *refused.values()]

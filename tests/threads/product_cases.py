@@ -1,4 +1,4 @@
-"""Cases of products: of few rows, as decoding has them, and of tiles, with all that may stand before and behind them."""
+"""Cases of products: of few rows, as decoding has them, and of tiles, with all that may stand around them."""
 
 from __future__ import annotations
 

@@ -215,7 +215,11 @@ def test_every_tile_is_right(case: Case, tile: Tile) -> None:
 
 
 def test_tiles_fit_a_block_and_the_first_takes_least() -> None:
-    for sizes in (Sizes(1, 197, 768, 768, F16), Sizes(12, 197, 197, 64, F32), Sizes(1, 128, 512, 128, F16, normalized=3)):
+    for sizes in (
+        Sizes(1, 197, 768, 768, F16),
+        Sizes(12, 197, 197, 64, F32),
+        Sizes(1, 128, 512, 128, F16, normalized=3),
+    ):
         for target in DEVICES:
             found = tiles_of(sizes, target)
             seconds = [seconds_of(sizes, t, target) for t in found]

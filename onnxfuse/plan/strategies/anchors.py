@@ -39,6 +39,7 @@ class _Grower:
         self.legality = legality
         self.target = legality.targets(options.arch)[0]  # the best: others do as it does
         self.single = options.precision == "fp32"
+        self.before = legality.before(scope.graph, kinds, self.target)
         self.taken: set[int] = set()
         self.made = {o for i in kinds for o in units.nodes[i].outputs}
         self.decisions: list[Decision] = []
@@ -53,7 +54,7 @@ class _Grower:
             if wanted[0] == ELEMENTWISE:
                 seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
             for i in seeds:
-                if i not in self.taken:
+                if i not in self.taken and i not in self.before:
                     groups.append(self._grow(i))
         return groups
 
@@ -73,6 +74,9 @@ class _Grower:
 
     def _try(self, group: int, node: int, reason: tuple[str, ...] | None) -> bool:
         names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
+        product_ = self.before.get(node)
+        if reason is None and product_ is not None and self.units.group[product_] != group:
+            reason = ("E-COST", f"{self.units.nodes[node].op} belongs to the product behind it")
         if reason is None and len(self.units.members[group]) >= self.legality.most_nodes:
             reason = ("E-RESOURCE", f"a group holds at most {self.legality.most_nodes} operators")
         if reason is None and self.units.closes_cycle(group, node):
@@ -213,6 +217,8 @@ class _Grower:
 
     def _backward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
         kind, n = self.kinds[node], self.units.nodes[node]
+        if node in self.before:
+            return None
         if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
         if not self._stored_on_the_way(group, node):
