@@ -28,6 +28,7 @@ from onnxfuse.plan.rows import rows_of
 from onnxfuse.plan.sizes import tensor_of
 from onnxfuse.target import MOST_ROWS, Gpu
 
+DOUBT = 1.25  # times as long as predicted ours may take: no device has run them yet, and the runtime's are measured
 NUMBERS = 3  # of each row, that a normalization is about: mean, variance, and its root
 
 
@@ -119,7 +120,7 @@ class _Choosing:
 
     def _ours(self, s: Sizes) -> float:
         tile = next(iter(tiles_of(s, self.target)), None)
-        return seconds_of(s, tile, self.target) if tile is not None else inf
+        return seconds_of(s, tile, self.target) * DOUBT if tile is not None else inf
 
     def _theirs(self, i: int) -> float:
         n = self.graph.nodes[i]
@@ -142,14 +143,13 @@ class _Choosing:
             for v in self.graph.nodes[waiting.pop()].outputs:
                 for r in self.readers.get(v, ()):
                     kind = self.kinds.get(r)
-                    if kind is None or r in seen:
+                    if kind is None or r in seen or kind.name == WEIGHTS:
                         continue
-                    if kind.name not in (ELEMENTWISE, MOVEMENT, WEIGHTS):
+                    if not self._plain(r):
                         return 0.0  # there is a kernel behind it anyway, which does the rest as well
-                    if kind.name != WEIGHTS:
-                        seen.add(r)
-                        waiting.append(r)
-                        works = works or not kind.keeps_order
+                    seen.add(r)
+                    waiting.append(r)
+                    works = works or not kind.keeps_order
         return self._seconds(i) if works else 0.0
 
     def _normalization(self, j: int) -> tuple[int, ...]:
@@ -192,7 +192,9 @@ class _Choosing:
     def _plain(self, i: int) -> bool:
         """Whether a node becomes a part of what is before it."""
         kind = self.kinds.get(i)
-        return kind is not None and kind.name in (ELEMENTWISE, MOVEMENT)
+        if kind is None or kind.name != MOVEMENT or kind.keeps_order:
+            return kind is not None and kind.name in (ELEMENTWISE, MOVEMENT)
+        return not kind.joins and all(len(self.readers[v]) == 1 for v in self.graph.nodes[i].reads)
 
     def _before(self, i: int) -> Iterator[int]:
         return (self.makers[v] for v in dict.fromkeys(self.graph.nodes[i].reads) if v in self.makers)

@@ -33,7 +33,15 @@ def normalized(op: str, dtype: DType, rows: int = 19, depth: int = 64, columns: 
     return b.graph(b.node("Gelu", b.node("Add", y, b.input("b", columns, dtype=dtype))))
 
 
-def of_codes_like(dtype: DType) -> Graph:
+def image(dtype: DType) -> Graph:
+    """norm(x) w + b with its columns as channels of an image, that come first."""
+    b = Build(22)
+    x = b.node("LayerNormalization", b.input("x", 1, 30, 64, dtype=dtype), b.input("g", 64, dtype=dtype), axis=-1)
+    y = b.node("Add", b.node("MatMul", x, b.input("w", 64, 40, dtype=dtype)), b.input("b", 40, dtype=dtype))
+    return b.graph(b.node("Reshape", b.node("Transpose", y, perm=(0, 2, 1)), b.ints(1, 40, 5, 6)))
+
+
+def tanh_first(dtype: DType) -> Graph:
     """Tanh(x) w: elementwise work on the left side."""
     b = Build(22)
     x = b.node("Tanh", b.input("x", 40, 64, dtype=dtype))
@@ -58,7 +66,7 @@ def batched(dtype: DType) -> Graph:
 def then_norm(dtype: DType) -> Graph:
     """A long sum, a residual, and a normalization behind it."""
     b = Build(22)
-    y = b.node("MatMul", b.input("x", 24, 512, dtype=dtype), b.input("w", 512, 64, dtype=dtype))
+    y = b.node("MatMul", b.input("x", 24, 256, dtype=dtype), b.input("w", 256, 64, dtype=dtype))
     y = b.node("Add", y, b.input("r", 24, 64, dtype=dtype))
     return b.graph(y, b.node("LayerNormalization", y, b.input("g", 64, dtype=dtype), axis=-1))
 
@@ -76,8 +84,9 @@ TILED = (
     Case("tiles_uneven_float32", product(17, 45, 23)),
     Case("tiles_rows_unknown", product("N", 64, 48, F16), sizes=({"N": 9}, {"N": 33})),
     *(Case(f"layer_norm_first_{t}", normalized("LayerNormalization", t)) for t in (F32, F16)),
+    *(Case(f"norm_first_and_turned_{t}", image(t)) for t in (F32, F16)),
     Case("rms_norm_first", normalized("RMSNormalization", F32)),
-    Case("tanh_first", of_codes_like(F16)),
+    Case("tanh_first", tanh_first(F16)),
     *(Case(f"transposed_{t}", transposed(t)) for t in (F32, F16)),
     *(Case(f"batched_{t}", batched(t)) for t in (F32, F16)),
     *(Case(f"norm_behind_{t}", then_norm(t)) for t in (F32, F16)),

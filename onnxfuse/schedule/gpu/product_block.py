@@ -228,27 +228,28 @@ class ProductBlock(ABC):
     # The result -------------------------------------------------------------------------------------------------------
 
     def stored(self) -> Stmt:
-        """What is made of the sums, and where that goes."""
-        t, columns = self.p.tile, self.p.sizes.columns
-        place = self.places[self.p.nest.name]
-        for width in (w for w in WIDTHS if w * max(F32.bytes, place.dtype.bytes) <= ALIGNED):
-            pieces = t.columns // width
-            if t.columns % width:
+        """What is made of the sums, and where that goes: side by side, as the result lies."""
+        t, place = self.p.tile, self.places[self.p.nest.name]
+        turned, few_rows = self.p.turned, ragged(self.rows, t.rows)
+        few_columns = self.p.sizes.columns % t.columns > 0
+        long, short = (t.rows, t.columns) if turned else (t.columns, t.rows)
+        few, extent = (few_rows, self.rows) if turned else (few_columns, Index.of(self.p.sizes.columns))
+        for width in (w for w in WIDTHS if w * max(F32.bytes, place.dtype.bytes) <= ALIGNED and long % w == 0):
+            if width > 1 and few and _apart(extent, width):
                 continue
-            e, v = axis("e", t.rows * pieces), axis("v", width)
-            row, piece = floor_div(Index.of(e), Index.of(pieces)), modulo(Index.of(e), Index.of(pieces)) * width
-            column = piece + v if width > 1 else piece
-            r, k = self.first_row + row, self.first_column + column
-            body = self.result(r, k, at(MADE, row * t.made_pitch + column))
+            pieces = long // width
+            e, v = axis("e", short * pieces), axis("v", width)
+            across, piece = floor_div(Index.of(e), Index.of(pieces)), modulo(Index.of(e), Index.of(pieces)) * width
+            along = piece + v if width > 1 else piece
+            row, column = (along, across) if turned else (across, along)
+            body = self.result(self.first_row + row, self.first_column + column, at(MADE, row * t.made_pitch + column))
             if width > 1 and not _aligned(body, v, width):
                 continue
             made: tuple[Stmt, ...] = (loop(v, "vector", *body),) if width > 1 else body
-            guards = [Guard(r, self.rows)] if ragged(self.rows, t.rows) else []
-            guards += [Guard(self.first_column + piece, Index.of(columns))] if columns % t.columns else []
-            if width > 1 and columns % t.columns and columns % width:
-                continue
-            made = (When(tuple(guards), made),) if guards else made
-            return loop(e, "thread", *made)
+            row, column = (piece, across) if turned else (across, piece)
+            guards = [Guard(self.first_row + row, self.rows)] if few_rows else []
+            guards += [Guard(self.first_column + column, Index.of(self.p.sizes.columns))] if few_columns else []
+            return loop(e, "thread", *((When(tuple(guards), made),) if guards else made))
         raise AssertionError("schedule: a result is stored element by element")
 
     def result(self, row: Index, column: Index, value: Scalar) -> tuple[Stmt, ...]:

@@ -61,6 +61,11 @@ class Product:
     consumed: frozenset[str] = frozenset()
 
     @property
+    def turned(self) -> bool:
+        """Whether rows lie side by side in the result."""
+        return self.nest.axes[-1] in self.rows
+
+    @property
     def reads(self) -> frozenset[str]:
         """Values that it reads."""
         parts = (self.left, self.right, self.finish, *(n.value for n in self.numbers))
@@ -101,11 +106,11 @@ def _made(
     if scaled is None:
         return None
     nest = replace(made, output=d.name in outputs)
-    for c in (scaled[0], scaled[0].swapped):
-        found = _divided(nest, c, whole, scaled[1], before, target)
+    for c in (scaled[0], scaled[0].swapped):  # what lies side by side in the result are columns
+        found = _divided(nest, c, whole, scaled[1], before, target) if c.columns[-1:] == nest.axes[-1:] else None
         if found is not None:
             return found
-    return None
+    return _divided(nest, scaled[0], whole, scaled[1], before, target) if inlined else None
 
 
 def _before(d: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> dict[str, Definition]:
@@ -143,7 +148,7 @@ def _divided(
     batch, rows, columns, depth = (size(axes) for axes in (c.batch, c.rows, c.columns, c.ranges))
     if not columns or not depth or min(columns, depth) < FEWEST or (rows is not None and rows <= MOST_ROWS):
         return None
-    if not c.rows or c.columns[-1:] != nest.axes[-1:]:  # what lies side by side in the result are columns
+    if not c.rows:
         return None
     reads = {n.source for n in loads(c.left)} & {*before}
     if {n.source for n in loads(c.right)} & {*before} or (reads and c.batch):
