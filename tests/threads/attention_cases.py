@@ -41,6 +41,10 @@ TYPED = (
     Case("uneven_float16", separate(F16, 2, 20, 33, 24, 40)),
     Case("wide_float16", separate(F16, 1, 17, 40, 128)),
 )
+PARTED = (
+    *(Case(f"decoding_{t}", separate(t, 3, 1, 1100, 32)) for t in (F32, F16)),
+    Case("decoding_few_rows_float16", separate(F16, 2, 5, 1030, 16, 24)),
+)
 CASES: tuple[Case, ...] = (
     *TYPED,
     *(c for c in contraction.CASES if c.name.startswith("attention_")),

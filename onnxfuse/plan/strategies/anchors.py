@@ -172,7 +172,8 @@ class _Grower:
         n = self.units.nodes[node]
         for b in self.units.before[node]:
             again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
-            again = again or (self.legality.made_again and b in self.kinds and self.kinds[b].name == ELEMENTWISE)
+            made = self.kinds[b].name in (ELEMENTWISE, MOVEMENT) if b in self.kinds else False
+            again = again or (self.legality.made_again and made)
             if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:

@@ -24,6 +24,7 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.attention import attention_phase
+from onnxfuse.schedule.gpu.attention_parts import InParts, parts_of, put_together
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
@@ -49,7 +50,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = Together | Attention | Skinny | Product  # what a phase makes
+Part = Together | Attention | InParts | Skinny | Product  # what a phase makes
 
 
 def schedule(
@@ -143,6 +144,10 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
             part, last = in_parts(part, d)
             places[part.nest.name] = dense(part.nest.name, part.nest.dtype, part.nest.shape)
             waiting = [last]
+        if isinstance(part, Attention) and (divided := parts_of(part, target)) is not None:
+            places |= divided.places(part)
+            waiting = [*put_together(part, divided, d)]
+            part = InParts(part, divided)
         parts.append(part)
     return [*parts, *_rows(waiting, outputs, places)]
 
@@ -164,7 +169,7 @@ def _reads(part: Part) -> set[str]:
 
 def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: list[Buffer]) -> set[str]:
     """Values of a phase that later phases `read` get a place in the run's memory; their names."""
-    made = [j.nest for j in part.jobs] if isinstance(part, Together) else [part.nest]
+    made = _nests(part)
     kept = {n.name for n in made if n.name in read and not n.output}
     for nest in (n for n in made if n.name in kept):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
@@ -172,10 +177,18 @@ def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: l
     return kept
 
 
+def _nests(part: Part) -> Sequence[Nest]:
+    """What a part makes."""
+    if isinstance(part, Together):
+        return [j.nest for j in part.jobs]
+    return part.nests if isinstance(part, InParts) else [part.nest]
+
+
 def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
-    if isinstance(part, Attention):
-        phase = attention_phase(part, places, target)
+    if isinstance(part, (Attention, InParts)):
+        whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
+        phase = attention_phase(whole, places, target, divided)
         assert phase is not None, "schedule: an attention has a tile"
         return Phased(phase, ())
     if isinstance(part, Product):

@@ -43,6 +43,7 @@ class Matrix:
     at: Index = ZERO
     any_rows: bool = False
     any_columns: bool = False
+    beyond: bool = False  # whether it may begin behind the last row
 
     @property
     def all_columns(self) -> int:
@@ -64,7 +65,7 @@ class Matrix:
     @property
     def few_rows(self) -> bool:
         """Whether there may be fewer rows than in the buffer."""
-        return any(c % self.rows for _, c in self.all_rows.terms)
+        return self.beyond or any(c % self.rows for _, c in self.all_rows.terms)
 
     @property
     def few_columns(self) -> bool:
