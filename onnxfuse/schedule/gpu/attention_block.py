@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, rebuild, substitute_axes
 from onnxfuse.ir.dtype import BOOL, F32, I32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, LoopKind, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Launch, Sync
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
+from onnxfuse.schedule.analysis.hidden import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.attention_parts import Parts
 from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times
@@ -80,6 +81,32 @@ class Block(ABC):
     def few_keys(self) -> bool:
         """Whether the last tile may not be full, or not there."""
         return self.parts is not None or ragged(self.keys, self.tile.keys)
+
+    def seen_tiles(self) -> Index:
+        """Tiles of keys of a block that some row of it sees: a causal mask hides those behind.
+
+        What is hidden is not read: a NaN among such values does not show, as it would times 0.
+        """
+        sign = hidden_below(self.a.score)
+        if sign is None or self.parts is not None or len(self.a.keys) != 1:
+            return self.own_tiles
+        (key,) = self.a.keys
+        rows = [x for x in self.a.rows if coefficient(sign, x) == ONE]
+        ahead = substitute(sign, {key: ZERO} | dict.fromkeys(rows, ZERO))
+        if len(rows) != 1 or coefficient(sign, key) != -ONE or axes_of(ahead) or not nonnegative(ahead):
+            return self.own_tiles
+        seen = self.last_of(rows[0]) + ahead
+        return least(self.own_tiles, floor_div(seen + (self.tile.keys - 1), Index.of(self.tile.keys)))
+
+    def last_of(self, x: Axis) -> Index:
+        """How far an axis of the rows goes in a block: what is behind the largest value that it has there, or more.
+
+        Rows may be those of several heads, one head after the other or side by side.
+        """
+        at = self.a.rows.index(x)
+        inner = product([y.extent for y in self.a.rows[at + 1 :]])
+        first, last = floor_div(self.first_row, inner), floor_div(self.first_row + (self.tile.rows - 1), inner)
+        return least(x.extent, (modulo(first, x.extent) if at else first) + (last - first) + 1)
 
     @property
     def once(self) -> bool:
@@ -143,7 +170,8 @@ class Block(ABC):
                                                    Store("total", self.row_of("z"), const(0.0))),)  # fmt: skip
         tiles: tuple[Stmt, ...] = self.of_keys()
         if not self.once:
-            tiles = (loop(axis("keys", self.own_tiles), "serial", *tiles),)
+            keys = axis("keys", self.own_tiles)
+            tiles = (Loop(keys, ZERO, self.seen_tiles(), "serial", tiles),)
         return (self.staged_queries(), *start, self.zeroed(), *tiles, self.stored(), *self.of_part(), Sync("block"))
 
     def of_keys(self) -> tuple[Stmt, ...]:
