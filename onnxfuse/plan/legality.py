@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from onnxfuse.config import Options
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.plan.chain import chain_refusal
@@ -37,7 +38,7 @@ def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> M
 class Legality:
     """The planner's table of a backend, whose own `Target` the functions take.
 
-    `targets` are those of `--arch` values, best first. `chained` says why a contraction with weights does not join a
+    `targets` are those of options, best first. `chained` says why a contraction with weights does not join a
     group that holds one: it is given the graph, the group's members, operator and kind of the node, a target, and
     whether weights are held in 32 bits. `stores` says whether a target keeps values between kernels in a type.
     `refused` says why nodes have no kernel, by position, where there is none yet or the runtime's own is better.
@@ -47,7 +48,7 @@ class Legality:
 
     anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, the first ones first
     most_nodes: int  # of a group
-    targets: Callable[[Sequence[str]], Sequence[Any]]
+    targets: Callable[[Options], Sequence[Any]]
     chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
     stores: Callable[[DType, Any], bool]
     refused: Callable[[Graph, Mapping[int, Kind], Any], Mapping[int, Decision]] = nothing_refused
@@ -58,7 +59,7 @@ class Legality:
 CPU = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
-    targets=targets_of,
+    targets=lambda options: targets_of(options.arch),
     chained=chain_refusal,
     stores=stores,
 )
@@ -66,7 +67,7 @@ CPU = Legality(
 CUDA = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
-    targets=gpus_of,
+    targets=lambda options: gpus_of(options.arch, graph=options.cuda_graph),
     chained=lambda *_: ("E-TYPE", "a kernel has one product with weights"),
     stores=lambda dtype, target: False,
     refused=products_refused,

@@ -48,9 +48,9 @@ def half_layer(rows: int, width: int, dtype: DType, outputs: int = 1) -> Graph:
     return b.graph(y, x, *([rows_of_it] if outputs > 1 else []))
 
 
-def planned(graph: Graph) -> list[tuple[str, ...]]:
+def planned(graph: Graph, *, replayed: bool = False) -> list[tuple[str, ...]]:
     """The operators of each group."""
-    options = Options(strategy="anchors", min_group=1, target="cuda", arch=("sm_90",))
+    options = Options(strategy="anchors", min_group=1, target="cuda", arch=("sm_90",), cuda_graph=replayed)
     return [tuple(n.op for n in g.nodes) for g in plan(graph, ROWS, options, legality=CUDA).groups]
 
 
@@ -94,3 +94,20 @@ def test_rows_of_unknown_number_are_the_runtimes() -> None:
     b = Build(17)
     y = b.node("MatMul", b.input("x", "N", 64), b.constant(np.ones((64, 64), np.float32)))
     assert planned(b.graph(b.node("Relu", b.node("Add", y, b.weights(64))))) == [("Add", "Relu")]
+
+
+def test_a_kernel_less_is_worth_less_in_a_graph() -> None:
+    """Behind a kernel of a stream the next begins later: what is saved there is not in a graph."""
+    graph = half_layer(64, 128, F32)
+    assert planned(graph)[0] == ADDED
+    assert planned(graph, replayed=True)[0] == ("Add", "Add", "LayerNormalization")
+
+
+def test_pieces_that_are_moved_again_are_one_kernel() -> None:
+    """Rolled twice: each piece reads what was moved before, wherever that was."""
+    b = Build(17)
+    x = b.input("x", 1, 16, 16, 32)
+    for axis in (1, 2):
+        pieces = [b.node("Slice", x, b.ints(k), b.ints(n), b.ints(axis)) for k, n in ((3, 16), (0, 3))]
+        x = b.node("Concat", *pieces, axis=axis)
+    assert len(planned(b.graph(x))) == 1

@@ -37,7 +37,7 @@ class _Grower:
         self.kinds = kinds
         self.skip = [re.compile(r) for r in options.skip_node]
         self.legality = legality
-        self.target = legality.targets(options.arch)[0]  # the best: others do as it does
+        self.target = legality.targets(options)[0]  # the best: others do as it does
         self.single = options.precision == "fp32"
         self.before = legality.before(scope.graph, kinds, self.target)
         self.taken: set[int] = set()
