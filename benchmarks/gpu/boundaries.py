@@ -73,8 +73,8 @@ def of_runtime(path: Path) -> Count:
     return counted(n.op_type for n in graph.node)
 
 
-def stopped(path: Path, step: str) -> Build:
-    """The build of a model up to a step."""
+def stopped(path: Path, step: str, *, replayed: bool = False) -> Build:
+    """The build of a model up to a step; planned for CUDA graphs where it is to be `replayed`."""
     seen: list[Build] = []
     original = run._result
 
@@ -83,7 +83,7 @@ def stopped(path: Path, step: str) -> Build:
         return original(context, b, *others)  # type: ignore[arg-type]  # what it was given
 
     with patch.object(run, "_result", result):
-        run.optimize(path, None, target="cuda", arch=("sm_90",), stop_after=step)
+        run.optimize(path, None, target="cuda", arch=("sm_90",), cuda_graph=replayed, stop_after=step)
     return seen[0]
 
 
