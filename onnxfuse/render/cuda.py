@@ -61,9 +61,10 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def _table(t: Table) -> str:
-    """A constant table, in 32 bits where they suffice."""
+    """A constant table, in 32 bits where they suffice; once where several kernels of a unit look it up."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
-    return f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
+    made = f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
+    return f"#ifndef {t}\n#define {t} {t}\n{made}\n#endif"
 
 
 def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.tiles import tile_of
+from onnxfuse.schedule.gpu.turned import turned_phase
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
@@ -199,6 +200,9 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             return Phased(phase, ())
         part = partition([Job(part.nest)])[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
+        turned = turned_phase(part, places, target)
+        if turned is not None:
+            return Phased(turned, ())
         for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):
