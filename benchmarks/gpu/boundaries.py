@@ -12,6 +12,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 from pathlib import Path
 from unittest.mock import patch
 
@@ -72,8 +73,8 @@ def of_runtime(path: Path) -> Count:
     return counted(n.op_type for n in graph.node)
 
 
-def stopped(path: Path, step: str) -> Build:
-    """The build of a model up to a step."""
+def stopped(path: Path, step: str, *, replayed: bool = False) -> Build:
+    """The build of a model up to a step; planned for CUDA graphs where it is to be `replayed`."""
     seen: list[Build] = []
     original = run._result
 
@@ -82,18 +83,50 @@ def stopped(path: Path, step: str) -> Build:
         return original(context, b, *others)  # type: ignore[arg-type]  # what it was given
 
     with patch.object(run, "_result", result):
-        run.optimize(path, None, target="cuda", arch=("sm_90",), stop_after=step)
+        run.optimize(path, None, target="cuda", arch=("sm_90",), cuda_graph=replayed, stop_after=step)
     return seen[0]
 
 
-def of_build(path: Path) -> tuple[Count, int]:
+def of_build(b: Build) -> tuple[Count, int]:
     """The boundaries of a build for GPUs, and how many of them are kernels of the library."""
-    b = stopped(path, "schedule")
     graph = have(b.plan).graph
     names = set(nodes_left(b))
     left = counted(n.op for n in graph.nodes if n.name in names and not _taken_in(n, graph))
     ours = sum(len(have(p.kernel).phases) for p in b.all_parts)
     return Count(left.all + ours, left.products), ours
+
+
+def between_products(b: Build) -> int:
+    """The most kernels from a product to the next one: of all that a product depends on, the last product before it.
+
+    Attention and convolutions are products. What residual connections lead around does not count.
+    """
+    graph = have(b.plan).graph
+    unit = {n.name: i for i, part in enumerate(b.all_parts) for n in part.group.nodes}
+    nodes: dict[int | str, list[Node]] = {}  # of each group, and those that are left
+    for n in graph.nodes:
+        nodes.setdefault(unit.get(n.name, n.name), []).append(n)
+    made = {o: u for u, each in nodes.items() for n in each for o in n.outputs if o}
+    reads = {u: {made[v] for n in each for v in n.reads if made.get(v, u) != u} for u, each in nodes.items()}
+    order = list(TopologicalSorter(reads).static_order())
+    products = {u for u in order if any(n.op in PRODUCTS for n in nodes[u])}
+    number = {u: at for at, u in enumerate(order)}
+
+    def kernels(u: int | str) -> int:
+        if isinstance(u, int):
+            return len(have(b.all_parts[u].kernel).phases)
+        return BOUNDARIES.get(nodes[u][0].op, 1)
+
+    found, since = 0, dict[int | str, tuple[int, int]]()  # the number of the last product, and kernels since then
+    for u in order:
+        before = [since[r] for r in reads[u] if r in since]
+        last = max((product for product, _ in before), default=0)
+        count = max((kernels_ for product, kernels_ in before if product == last), default=0)
+        if u in products:
+            found, since[u] = max(found, count), (number[u], 0)
+        elif before:
+            since[u] = (last, count + kernels(u))
+    return found
 
 
 def _taken_in(n: Node, graph: Graph) -> bool:
@@ -107,14 +140,17 @@ def _taken_in(n: Node, graph: Graph) -> bool:
 def main(paths: Sequence[str]) -> None:
     """The table."""
     out = sys.stdout
-    out.write("| network | runtime | products | built | products | kernels | others, built / runtime |\n")
-    out.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: |\n")
+    out.write(
+        "| network | runtime | products | built | products | kernels | others, built / runtime | between products |\n"
+    )
+    out.write("| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |\n")
     for path in map(Path, paths):
-        theirs, (made, ours) = of_runtime(path), of_build(path)
+        theirs, b = of_runtime(path), stopped(path, "schedule")
+        made, ours = of_build(b)
         share = made.others / max(theirs.others, 1)
         out.write(
             f"| {path.stem} | {theirs.all} | {theirs.products} | {made.all} | {made.products} | {ours} "
-            f"| {made.others} / {theirs.others} = {share:.2f} |\n"
+            f"| {made.others} / {theirs.others} = {share:.2f} | {between_products(b)} |\n"
         )
         out.flush()
 

@@ -57,9 +57,9 @@ class Parts:
         self.bytes += sum(t.bytes for t in (*call.read, *call.outputs))
         seconds = node_seconds(call, ALONE) * 1e6
         if kind.startswith(("product", "convolution")):
-            self.products += seconds + HERE.latency_us
+            self.products += seconds
         else:
-            self.theirs += seconds + HERE.latency_us
+            self.theirs += seconds
 
 
 def add_nodes(parts: Parts, graph: Graph, nodes: Iterable[Node]) -> None:
@@ -81,7 +81,7 @@ def of_runtime(path: Path) -> Parts:
 
 def of_build(path: Path) -> Parts:
     """What the plan for a GPU takes."""
-    parts, b = Parts(), stopped(path, "schedule")
+    parts, b = Parts(), stopped(path, "schedule", replayed=True)
     graph, names = have(b.plan).graph, set(nodes_left(b))
     add_nodes(parts, graph, (n for n in graph.nodes if n.name in names))
     for part in b.all_parts:

@@ -143,7 +143,7 @@ def opened(
         folder = stack.enter_context(workshop(beside))
         file, source = _as_file(model, folder)
         backend = calls.backends[options.target]
-        targets = tuple(backend.legality.targets(options.arch))
+        targets = tuple(backend.legality.targets(options))
         background = stack.enter_context(Background())
         memo = PriceMemo(options.plan_budget, samples=samples)
         context = Context(

@@ -45,7 +45,7 @@ def plan(
     kinds = {i: k for i, k in kinds.items() if i not in theirs}
     planner = Planner(graph, kinds, rows, options, legality, costing)
     made = _chosen(planner, options.strategy or USUAL, grouping)
-    held = held_in(made.graph, made.groups, options, legality.targets(options.arch), legality.stores)
+    held = held_in(made.graph, made.groups, options, legality.targets(options), legality.stores)
     decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
     return replace(made, decisions=tuple(decisions), held=held)
 
@@ -74,5 +74,5 @@ def _kinds(
             decisions.append(kind)
         elif not all(o in graph.known for o in n.outputs if o):
             kinds[i] = kind
-    refused = legality.refused(graph, kinds)
+    refused = legality.refused(graph, kinds, legality.targets(options)[0])
     return {i: k for i, k in kinds.items() if i not in refused}, [*decisions, *refused.values()]

@@ -1,23 +1,27 @@
-"""Which products are made by kernels on a GPU: those of an attention, and of few rows. All others are the runtime's."""
+"""Which products are made by kernels on a GPU: of an attention, of few rows, and what prices are for.
+
+All others are the runtime's.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.compose import walk
 from onnxfuse.ir.contraction import contraction_of
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Reduce
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
-from onnxfuse.target import MOST_DEPTH, MOST_ROWS
+from onnxfuse.plan.own_products import of_few_rows, own_products
+from onnxfuse.target import MOST_DEPTH, Gpu
 
 
-def products_refused(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
-    """Products and convolutions are the runtime's on a GPU, but for those of an attention and of few rows."""
-    own = {i for pair in _attentions(graph, kinds) for i in pair}
-    own |= {i for i, k in kinds.items() if k.name == WEIGHTS and _of_few_rows(graph, k)}
+def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> dict[int, Decision]:
+    """Products and convolutions are the runtime's on a GPU, where prices do not say otherwise."""
+    own = {i for pair in _attentions(graph, kinds) for i in pair} | own_products(graph, kinds, target).products
+    own |= {i for i, k in kinds.items() if k.name == WEIGHTS and of_few_rows(graph, k)}
     found = {}
     for i, kind in kinds.items():
         if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
@@ -25,18 +29,6 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decis
             said = f"{n.op} multiplies, which on GPUs is left to the runtime"
             found[i] = Decision("E-NO-KERNEL", (n.name,), said)
     return found
-
-
-def _of_few_rows(graph: Graph, kind: Kind) -> bool:
-    """Whether a matrix of weights is multiplied by so few rows that reading it takes all the time."""
-    (d, *others) = kind.definitions
-    reduce = next(n for n in walk(d.value) if isinstance(n, Reduce))
-    found = contraction_of(d.axes, reduce)
-    if others or found is None or reduce.dtype != F32:
-        return False
-    c = found.weights_right(lambda x: all(n.source in graph.constants for n in loads(x)))
-    rows = product([a.extent for a in c.rows]).constant
-    return rows is not None and 0 < rows <= MOST_ROWS and not c.batch
 
 
 def _attentions(graph: Graph, kinds: Mapping[int, Kind]) -> Iterator[tuple[int, ...]]:

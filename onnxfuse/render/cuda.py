@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from math import isfinite
+from math import copysign, isfinite
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.ir.compose import substitute_axes, walk
-from onnxfuse.ir.dtype import F64, DType
+from onnxfuse.ir.dtype import BF16, F16, F64, DType
 from onnxfuse.ir.index import ONE, Axis, Index, Loaded, Table, atoms, axes_of
 from onnxfuse.ir.indexing import coefficient, product, substitute
 from onnxfuse.ir.kernel import (
@@ -32,7 +32,7 @@ from onnxfuse.ir.kernel import (
     tables,
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
-from onnxfuse.ir.scalar import Guard, Load, Scalar
+from onnxfuse.ir.scalar import Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
@@ -61,9 +61,10 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def _table(t: Table) -> str:
-    """A constant table, in 32 bits where they suffice."""
+    """A constant table, in 32 bits where they suffice; once where several kernels of a unit look it up."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
-    return f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
+    made = f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
+    return f"#ifndef {t}\n#define {t} {t}\n{made}\n#endif"
 
 
 def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
@@ -122,6 +123,10 @@ class Expressions(Scalars):
             return f"bits_as_double({bits.view(np.uint64)}ull)"
         return f"bits_as_float({bits.view(np.uint32)}u)"
 
+    def address(self, x: Load) -> str:
+        """Where an element lies."""
+        return f"{identifier(x.source)} + {index(x.index[0], 1)}"
+
 
 Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and under which guards it is read
 
@@ -134,8 +139,12 @@ class Lane(Expressions):
 
     def load(self, x: Load) -> str:
         """An element that was loaded with its neighbours, or one by itself."""
+        return self.guarded(x.guards, f"get({self.address(x)})", x)
+
+    def address(self, x: Load) -> str:
+        """Where an element lies: in what was loaded together, or by itself."""
         whole = self.found.get((x.source, x.index[0], x.guards))
-        return self.guarded(x.guards, f"get({whole})", x) if whole is not None else Scalars.load(self, x)
+        return whole if whole is not None else Expressions.address(self, x)
 
 
 @dataclass(slots=True)
@@ -143,7 +152,7 @@ class Printer(c_family.Printer):
     """Writes the statements of one phase as each thread runs them."""
 
     phase: Phase = field(kw_only=True)
-    scalars: Scalars = field(default_factory=Expressions)
+    scalars: Expressions = field(default_factory=Expressions)
     wide: int = 0  # accesses so far that are wide
 
     @property
@@ -220,7 +229,7 @@ class Printer(c_family.Printer):
                 made = _in_lane(x, s.axis, lane)
                 whole = kept.get((x.buffer, x.offset)) if isinstance(x, Store) else None
                 if whole is not None and isinstance(made, Store):
-                    self.put(f"put({whole}.at + {lane}, {self.scalars.text(made.value)});")
+                    self.element(f"{whole}.at + {lane}", made)
                 else:
                     self.statement(made)
             self.depth -= 1
@@ -231,6 +240,19 @@ class Printer(c_family.Printer):
             self.put(f"store_wide({identifier(buffer)} + {index(first, 1)}, {whole});")
         self.depth -= 1
         self.put("}")
+
+    def store(self, s: Store) -> None:
+        """One element stored."""
+        self.element(f"{identifier(s.buffer)} + {index(s.offset, 1)}", s)
+
+    def element(self, to: str, s: Store) -> None:
+        """One element stored at a place: one of 16 bits that is only moved is not made a number on the way."""
+        x, t = s.value, self.buffers[s.buffer]
+        if isinstance(x, Load) and x.index and x.dtype == t and t in (F16, BF16) and _zero(x.otherwise):
+            value = f"*({self.scalars.address(x)})"
+            self.put(f"*({to}) = {f'{condition(x.guards)} ? {value} : {stored(t)}{{0}}' if x.guards else value};")
+        else:
+            self.put(f"put({to}, {self.scalars.text(x)});")
 
     def together(self, name: str, offset: Index, guards: tuple[Guard, ...], axis: Axis) -> bool:
         """Whether elements of a buffer are accessed at once: side by side, and all of them or none."""
@@ -270,6 +292,11 @@ class Printer(c_family.Printer):
                 self.put(f"{s.core!r}({', '.join(f'{identifier(b)} + {index(e, 1)}' for b, e in sides)});")
             case _:
                 raise TypeError(f"{type(s).__name__} is the CPU's")
+
+
+def _zero(x: Scalar | None) -> bool:
+    """Whether an element is 0 where its guards fail, if there are any."""
+    return x is None or (isinstance(x, Const) and x.value == 0 and copysign(1, x.value) > 0)
 
 
 def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:

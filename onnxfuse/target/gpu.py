@@ -29,7 +29,7 @@ class Gpu(Target):
     gflops: float  # of fp32, all multiprocessors together
     tensor_gflops: float  # of products of 16-bit floating matrices
     threads: int = 2048  # that a multiprocessor holds at a time
-    boundary_us: float = 4.1  # from one kernel of a stream to the next; in a graph about 1.4
+    boundary_us: float = 4.1  # from one kernel of a stream to the next
     latency_us: float = 1.0  # of one dependent read of memory, with what is around it
     warp: int = 32
     portable: bool = False
@@ -42,6 +42,8 @@ class Gpu(Target):
 
 MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of attention has room for
 MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
+IN_GRAPH_US = 1.4  # from one kernel of a CUDA graph to the next, where all multiprocessors work
+CORES_SINCE = 80  # the capability from which on tensor cores multiply 16 by 8 by 16
 
 _K, _M = 1 << 10, 1 << 20
 
@@ -98,15 +100,17 @@ def portable(row: Gpu) -> Gpu:
 PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.values())}
 
 
-def gpus_of(archs: Sequence[str]) -> tuple[Gpu, ...]:
+def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:
     """The GPUs of `--arch` values, best first, and the oldest of them as PTX for what comes later.
 
-    `native` is what code for the devices of this machine is made for. Raises UsageError for what is no GPU.
+    `native` is what code for the devices of this machine is made for. With `graph` kernels follow each other as in a
+    CUDA graph. Raises UsageError for what is no GPU.
     """
     named = tuple(_native() if name == NATIVE else name for name in archs) or USUAL
     if foreign := [name for name in named if name not in GPUS]:
         raise UsageError(f"options: {foreign[0]} is no GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
     found = [row for name, row in GPUS.items() if name in named]
+    found = [replace(row, boundary_us=IN_GRAPH_US) for row in found] if graph else found
     return (*found, portable(found[-1]))
 
 

@@ -61,8 +61,8 @@ def check(got: Array, dtype: DType, want: Array, error: Array) -> float:
         return 0.0
     info = np.finfo(dtype.numpy)
     least = 4 * float(info.smallest_subnormal) if dtype.bits < 32 else float(info.tiny)
-    bound = SECOND_ORDER * (np.nan_to_num(error) + info.eps * np.abs(want)) + least
     with np.errstate(all="ignore"):
+        bound = SECOND_ORDER * (np.nan_to_num(error) + dtype.epsilon * np.abs(want)) + least
         rounded = want.astype(dtype.numpy)
         odd = ~np.isfinite(rounded) & ~undecided
         same = (got == rounded) | (np.isnan(got) & np.isnan(rounded))

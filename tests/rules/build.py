@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.config import Options
-from onnxfuse.ir.dtype import F32, I64, DType, dtype_of_numpy
+from onnxfuse.ir.dtype import BF16, F32, I64, DType, dtype_of_numpy
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ir.indexing import evaluate
+from onnxfuse.ir.interpret.elements import rounded
 from onnxfuse.ops.meaning import meaning
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
@@ -138,7 +139,8 @@ def draw(graph: Graph, rng: np.random.Generator, symbols: Mapping[str, int] | No
         shape = [int(evaluate(e, lambda a: (symbols or {})[a.name])) for e in have.shape]
         kind = have.dtype.kind
         values = rng.normal(size=shape) if kind == "f" else rng.integers(0, 2 if kind == "b" else 5, shape)
-        feeds[name] = values.astype(have.dtype.numpy)
+        drawn = values.astype(have.dtype.numpy)
+        feeds[name] = rounded(drawn, BF16) if have.dtype == BF16 else drawn
     return feeds
 
 

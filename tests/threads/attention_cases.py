@@ -34,12 +34,17 @@ def separate(dtype: DType, heads: int, rows: int, keys: int, depth: int, columns
     return b.graph(b.node("MatMul", p, v))
 
 
+PARTED = (
+    *(Case(f"decoding_{t}", separate(t, 3, 1, 1100, 32)) for t in (F32, F16)),
+    Case("decoding_few_rows_float16", separate(F16, 2, 5, 1030, 16, 24)),
+)
 TYPED = (
     *(Case(f"window_{t}", windows(t)) for t in (F32, F16, BF16)),
     *(Case(f"deep_{t}", separate(t, 2, 70, 150, 64)) for t in (F32, F16, BF16)),
     *(Case(f"few_rows_{t}", separate(t, 3, 1, 200, 64)) for t in (F32, F16)),
     Case("uneven_float16", separate(F16, 2, 20, 33, 24, 40)),
     Case("wide_float16", separate(F16, 1, 17, 40, 128)),
+    *PARTED,
 )
 CASES: tuple[Case, ...] = (
     *TYPED,

@@ -9,20 +9,23 @@ import ctypes
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 
 from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.ir.dtype import F16
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel, all_statements
+from onnxfuse.ir.kernel import Kernel, Loop, all_statements
 from onnxfuse.ir.launch import Mma, Sync
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
 from onnxfuse.target import gpus_of
+from tests.kernels.cases import function
 from tests.kernels.compiled import Case, alone, check, expected, fed, packed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
 from tests.threads import emulator
-from tests.threads.attention_cases import CASES, TYPED
+from tests.threads.attention_cases import CASES, PARTED, TYPED, separate
 from tests.threads.scheduled import scheduled
 
 DEVICES = gpus_of(("sm_80", "sm_90", "sm_100", "sm_120"))
@@ -56,7 +59,7 @@ def library(cases: tuple[Case, ...]) -> ctypes.CDLL:
 def test_attention_is_one_phase_and_right(case: Case) -> None:
     kernel = kernel_of(case)
     assert verify(kernel) == ()
-    assert len(kernel.phases) == 1
+    assert len(kernel.phases) == (2 if case in PARTED else 1)
     for number in range(len(case.sizes)):
         wanted = expected(case, number)
         for p, got in zip(kernel.outputs, interpret(kernel, fed(kernel, case, number), 1), strict=True):
@@ -89,6 +92,50 @@ def test_nothing_is_spilled(case: Case, target: object) -> None:
 def test_tensor_cores_multiply_where_they_have_the_type_and_the_sizes(case: Case) -> None:
     multiplied = any(isinstance(s, Mma) for s in all_statements(kernel_of(case)))
     assert multiplied == (case.name.endswith(HALVES) and not case.name.startswith("uneven"))
+
+
+def key_tiles(kernel: Kernel) -> list[str]:
+    """Where loops over tiles of keys end."""
+    return [repr(s.end) for s in all_statements(kernel) if isinstance(s, Loop) and s.axis.name == "keys"]
+
+
+@pytest.mark.parametrize("name", ["long", "more_keys", "shared_keys", "shared_keys_any_length"])
+def test_tiles_of_keys_that_a_causal_mask_hides_are_left_out(name: str) -> None:
+    case = next(c for c in function.CASES if c.name == f"attention_causal_{name}")
+    (end,) = key_tiles(kernel_of(case))
+    assert "tile" in end, "the loop over keys ends where rows of the block see none"
+
+
+def test_what_no_mask_hides_is_not_left_out() -> None:
+    (end,) = key_tiles(kernel_of(next(c for c in TYPED if c.name == "deep_float16")))
+    assert "tile" not in end
+
+
+@pytest.mark.parametrize("case", PARTED, ids=lambda case: case.name)
+def test_keys_of_few_rows_are_divided_over_blocks_and_put_together(case: Case) -> None:
+    kernel = kernel_of(case)
+    assert len(kernel.phases) == 2
+    assert len(kernel.scratch) == 3
+    blocks = [p.launch.grid.constant or 0 for p in kernel.phases if p.launch is not None]
+    assert blocks[0] >= 8 * kernel.inputs[0].shape[1].constant  # type: ignore[operator]  # heads
+
+
+def test_rows_without_a_score_are_no_numbers_in_parts_too() -> None:
+    """Hidden entirely: what the operators themselves make of it, however the keys are divided."""
+    case = next(c for c in PARTED if c.name == "decoding_float32")
+    kernel = kernel_of(case)
+    inputs = [a.copy() for a in fed(kernel, case, 0)]
+    inputs[1][0, 1] = -np.inf
+    inputs[0][0, 1] = np.abs(inputs[0][0, 1])
+    made = interpret(kernel, inputs, 1)[0]
+    assert np.isnan(made[0, 1]).all()
+    assert np.isfinite(made[0, [0, 2]]).all()
+
+
+@pytest.mark.parametrize("keys", [64, 512])
+def test_few_keys_are_not_divided(keys: int) -> None:
+    kernel = kernel_of(Case(f"keys_{keys}", separate(F16, 2, 1, keys, 32)))
+    assert len(kernel.phases) == 1
 
 
 def test_a_barrier_less_is_found() -> None:

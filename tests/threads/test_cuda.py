@@ -8,11 +8,14 @@ import numpy as np
 import pytest
 
 from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.ir.kernel import Kernel, tables
 from onnxfuse.render.cuda import device_text
 from onnxfuse.schedule.passes.legalize import legalize
+from tests.kernels.cases import operator
 from tests.kernels.compiled import check, expected, fed
 from tests.kernels.pool_host import compiler
 from tests.threads.emulator import library_of, run
+from tests.threads.scheduled import scheduled
 from tests.threads.written import WRITTEN
 
 # What a kernel needs to be in its PTX for what was written in the IR.
@@ -74,3 +77,11 @@ def test_a_missing_barrier_is_seen_in_any_order_of_threads(barrier: str, seen: i
         library.run_turned(given, ctypes.c_uint(1), ctypes.c_uint(64), ctypes.c_size_t(256), ctypes.c_uint(seed))
         wrong += not np.array_equal(out, np.arange(63, -1, -1))
     assert wrong == seen
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+def test_kernels_that_look_the_same_table_up_are_one_unit() -> None:
+    kernel = scheduled(next(c for c in operator.CASES if c.name == "op_Resize_0_float32"))
+    assert isinstance(kernel, Kernel)
+    assert tables(kernel)
+    ctypes.CDLL(str(library_of(device_text(kernel, "one") + device_text(kernel, "other"), "same_table")))

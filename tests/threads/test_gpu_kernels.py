@@ -16,8 +16,7 @@ from onnxfuse.ir.kernel import Kernel, all_statements
 from onnxfuse.ir.launch import Mma
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
-from onnxfuse.schedule.gpu.tiles import CORES_SINCE
-from onnxfuse.target import gpus_of
+from onnxfuse.target import CORES_SINCE, gpus_of
 from tests.kernels.compiled import Array, Case, check, expected, fed, packed
 from tests.kernels.pool_host import compiler
 from tests.threads.emulator import run

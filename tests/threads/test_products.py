@@ -58,16 +58,16 @@ def test_nothing_is_spilled(case: Case, target: object) -> None:
     assert all((used.spills, used.stack) == (0, 0) for used in made.functions)
 
 
-def layer(rows: int) -> Graph:
+def layer(rows: int, width: int = 64) -> Graph:
     """Relu(x w + b) v, with constant weights."""
     b = Build(17)
-    y = b.node("MatMul", b.input("x", rows, 64), b.constant([[0.5] * 128] * 64))
-    y = b.node("Relu", b.node("Add", y, b.constant([0.1] * 128)))
-    return b.graph(b.node("MatMul", y, b.constant([[0.25] * 64] * 128)))
+    y = b.node("MatMul", b.input("x", rows, width), b.weights(width, 2 * width))
+    y = b.node("Relu", b.node("Add", y, b.weights(2 * width)))
+    return b.graph(b.node("MatMul", y, b.weights(2 * width, width)))
 
 
-@pytest.mark.parametrize(("rows", "kernels"), [(1, 2), (MOST_ROWS, 2), (MOST_ROWS + 1, 0)])
-def test_products_of_many_rows_are_left_to_the_runtime(rows: int, kernels: int) -> None:
-    made = plan(layer(rows), ROWS, Options(strategy="anchors", min_group=1, target="cuda"), legality=CUDA)
+@pytest.mark.parametrize(("rows", "width", "kernels"), [(1, 64, 2), (MOST_ROWS, 64, 2), (64, 64, 1), (512, 1024, 0)])
+def test_products_are_kernels_where_they_save_more_than_they_take_longer(rows: int, width: int, kernels: int) -> None:
+    made = plan(layer(rows, width), ROWS, Options(strategy="anchors", min_group=1, target="cuda"), legality=CUDA)
     multiplying = [[n.op for n in g.nodes if n.op == "MatMul"] for g in made.groups]
     assert [ops for ops in multiplying if ops] == [["MatMul"]] * kernels

@@ -37,8 +37,9 @@ class _Grower:
         self.kinds = kinds
         self.skip = [re.compile(r) for r in options.skip_node]
         self.legality = legality
-        self.target = legality.targets(options.arch)[0]  # the best: others do as it does
+        self.target = legality.targets(options)[0]  # the best: others do as it does
         self.single = options.precision == "fp32"
+        self.before = legality.before(scope.graph, kinds, self.target)
         self.taken: set[int] = set()
         self.made = {o for i in kinds for o in units.nodes[i].outputs}
         self.decisions: list[Decision] = []
@@ -53,7 +54,7 @@ class _Grower:
             if wanted[0] == ELEMENTWISE:
                 seeds.sort(key=lambda i: (self.kinds[i].name == MOVEMENT, self._size(i), i))
             for i in seeds:
-                if i not in self.taken:
+                if i not in self.taken and i not in self.before:
                     groups.append(self._grow(i))
         return groups
 
@@ -73,6 +74,9 @@ class _Grower:
 
     def _try(self, group: int, node: int, reason: tuple[str, ...] | None) -> bool:
         names = (self.units.nodes[self.units.members[group][0]].name, self.units.nodes[node].name)
+        product_ = self.before.get(node)
+        if reason is None and product_ is not None and self.units.group[product_] != group:
+            reason = ("E-COST", f"{self.units.nodes[node].op} belongs to the product behind it")
         if reason is None and len(self.units.members[group]) >= self.legality.most_nodes:
             reason = ("E-RESOURCE", f"a group holds at most {self.legality.most_nodes} operators")
         if reason is None and self.units.closes_cycle(group, node):
@@ -168,7 +172,8 @@ class _Grower:
         n = self.units.nodes[node]
         for b in self.units.before[node]:
             again = self.kinds[node].keeps_order or not self.units.reads[b]  # what is made of nothing is made again
-            again = again or (self.legality.made_again and b in self.kinds and self.kinds[b].name == ELEMENTWISE)
+            made = self.kinds[b].name in (ELEMENTWISE, MOVEMENT) if b in self.kinds else False
+            again = again or (self.legality.made_again and made)
             if self.units.group[b] == group and len(self.units.after[b]) > 1 and not again:
                 return ("E-FANOUT", f"the input of {n.op} is also read elsewhere")
         if len([o for o in n.outputs if o]) > 1 and self._kinds(group) & {WEIGHTS, BATCHED}:
@@ -213,6 +218,8 @@ class _Grower:
 
     def _backward_refusal(self, group: int, node: int) -> tuple[str, ...] | None:
         kind, n = self.kinds[node], self.units.nodes[node]
+        if node in self.before:
+            return None
         if kind.name not in (ELEMENTWISE, MOVEMENT, DECODING):
             return ("E-TYPE", f"{n.op} is not elementwise")
         if not self._stored_on_the_way(group, node):

@@ -53,7 +53,7 @@ class _Explorer:
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        target = space.scope.legality.targets(space.scope.options.arch)[0]
+        target = space.scope.legality.targets(space.scope.options)[0]
         self.byte: float = 1e-9 / target.bandwidth
         self.known: dict[Set, float | None] = {}
 

@@ -10,12 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.compose import sources
-from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ZERO, Axis, Div, Index, Mod, Symbol, atoms, axes_of, floor_div, nonnegative
 from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.kernel import Bind, Loop, ReduceLoop, Stmt
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, const
+from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar
 from onnxfuse.ir.tile import Tile
+from onnxfuse.schedule.analysis.hidden import hidden_below
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
@@ -45,7 +45,7 @@ def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str],
     if first is None or first.tiled is None or frame.row is None or len(first.tiled.columns) != 1:
         return inside
     column = first.tiled.columns[0]
-    sign = _hidden(first.tiled.finish)
+    sign = hidden_below(first.tiled.finish)
     if sign is None or coefficient(sign, column) != Index.of(-1):
         return inside
     count = _seen(substitute(substitute(sign, {column: ZERO}), frame.shared), frame)
@@ -74,21 +74,6 @@ def _seen(place: Index, frame: Frame) -> Index | None:
     if isinstance(part, Div):
         return floor_div(last - 1, part.den) + 1 + ahead
     return last + ahead - (floor_div(frame.first, part.den) * part.den if part is not None else ZERO)
-
-
-def _hidden(x: Scalar) -> Index | None:
-    """The index below 0 of which x is -inf, whatever else it is made of (NaN aside); None where there is none."""
-    if not isinstance(x, Apply):
-        return None
-    if x.fn == "add":
-        return next((e for e in map(_hidden, x.args) if e is not None), None)
-    if x.fn != "select" or x.args[1] != Const(LEAST, x.dtype):
-        return None
-    test = x.args[0]
-    if not isinstance(test, Apply) or test.fn != "less" or test.args[1] != const(0, I64):
-        return None
-    left = test.args[0]
-    return left.index if isinstance(left, FromIndex) and not left.guards else None
 
 
 def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Keys | None:

@@ -8,14 +8,15 @@ from onnxfuse.ir.kernel import Phase
 from onnxfuse.schedule.analysis.attention import Attention
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.attention_cores import ByCores
+from onnxfuse.schedule.gpu.attention_parts import Parts
 from onnxfuse.schedule.gpu.attention_threads import ByThreads
 from onnxfuse.schedule.gpu.tiles import CoreTile, ThreadTile, tile_of
 from onnxfuse.target import Gpu
 
 
-def attention_phase(a: Attention, places: Mapping[str, Place], target: Gpu) -> Phase | None:
-    """The phase of an attention; None where no tile fits it."""
+def attention_phase(a: Attention, places: Mapping[str, Place], target: Gpu, parts: Parts | None = None) -> Phase | None:
+    """The phase of an attention, or of parts of its keys; None where no tile fits it."""
     tile = tile_of(a, target)
     if isinstance(tile, CoreTile):
-        return ByCores(a, tile, places).phase(target)
-    return ByThreads(a, tile, places).phase(target) if isinstance(tile, ThreadTile) else None
+        return ByCores(a, tile, places, parts).phase(target)
+    return ByThreads(a, tile, places, parts).phase(target) if isinstance(tile, ThreadTile) else None

@@ -13,13 +13,15 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, rebuild, substitute_axes
 from onnxfuse.ir.dtype import BOOL, F32, I32
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, greatest, least, modulo, nonnegative
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
-from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, LoopKind, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Loop, LoopKind, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Launch, Sync
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
+from onnxfuse.schedule.analysis.hidden import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.gpu.attention_parts import Parts
 from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times
 from onnxfuse.schedule.gpu.staged import Matrix, staged
 from onnxfuse.schedule.gpu.tiles import THREADS, Tile, padded, ragged
@@ -37,6 +39,12 @@ class Block(ABC):
     a: Attention
     tile: Tile
     places: Mapping[str, Place]
+    parts: Parts | None = None  # of the keys, each of which a block of its own has
+
+    @property
+    def part(self) -> Index:
+        """Which part of the keys the block has."""
+        return Index.of(self.parts.axis) if self.parts is not None else ZERO
 
     @property
     def first_row(self) -> Index:
@@ -64,6 +72,43 @@ class Block(ABC):
         return floor_div(self.keys + (self.tile.keys - 1), Index.of(self.tile.keys))
 
     @property
+    def own_tiles(self) -> Index:
+        """Tiles of keys of a block; behind the last one are some that are hidden."""
+        count = self.parts.count if self.parts is not None else 1
+        return floor_div(self.key_tiles + (count - 1), Index.of(count))
+
+    @property
+    def few_keys(self) -> bool:
+        """Whether the last tile may not be full, or not there."""
+        return self.parts is not None or ragged(self.keys, self.tile.keys)
+
+    def seen_tiles(self) -> Index:
+        """Tiles of keys of a block that some row of it sees: a causal mask hides those behind.
+
+        What is hidden is not read: a NaN among such values does not show, as it would times 0.
+        """
+        sign = hidden_below(self.a.score)
+        if sign is None or self.parts is not None or len(self.a.keys) != 1:
+            return self.own_tiles
+        (key,) = self.a.keys
+        rows = [x for x in self.a.rows if coefficient(sign, x) == ONE]
+        ahead = substitute(sign, {key: ZERO} | dict.fromkeys(rows, ZERO))
+        if len(rows) != 1 or coefficient(sign, key) != -ONE or axes_of(ahead) or not nonnegative(ahead):
+            return self.own_tiles
+        seen = self.last_of(rows[0]) + ahead
+        return least(self.own_tiles, floor_div(seen + (self.tile.keys - 1), Index.of(self.tile.keys)))
+
+    def last_of(self, x: Axis) -> Index:
+        """How far an axis of the rows goes in a block: what is behind the largest value that it has there, or more.
+
+        Rows may be those of several heads, one head after the other or side by side.
+        """
+        at = self.a.rows.index(x)
+        inner = product([y.extent for y in self.a.rows[at + 1 :]])
+        first, last = floor_div(self.first_row, inner), floor_div(self.first_row + (self.tile.rows - 1), inner)
+        return least(x.extent, (modulo(first, x.extent) if at else first) + (last - first) + 1)
+
+    @property
     def once(self) -> bool:
         """Whether all keys are one tile."""
         return self.key_tiles == ONE
@@ -71,16 +116,18 @@ class Block(ABC):
     @property
     def first_key(self) -> Index:
         """The first key of the tile at hand."""
-        return ZERO if self.once else Index.of(axis("keys", self.key_tiles)) * self.tile.keys
+        if self.once:
+            return ZERO
+        return (self.part * self.own_tiles + axis("keys", self.own_tiles)) * self.tile.keys
 
     def phase(self, target: Gpu) -> Phase:
         """The phase."""
         t = self.tile
-        blocks = product([x.extent for x in self.a.batch]) * self.row_tiles
+        over = (*self.a.batch, axis("tile", self.row_tiles), *([self.parts.axis] if self.parts is not None else []))
+        extents = tuple(x.extent for x in over)
+        blocks = product(extents)
         block = Axis("block", blocks)
-        digits = unflatten(floor_div(Index.of(block), self.row_tiles), tuple(x.extent for x in self.a.batch))
-        where = [Bind(x, e) for x, e in zip(self.a.batch, digits, strict=True)]
-        where.append(Bind(axis("tile", self.row_tiles), modulo(Index.of(block), self.row_tiles)))
+        where = [Bind(x, e) for x, e in zip(over, unflatten(Index.of(block), extents), strict=True)]
         body = (*where, *self.block())
         buffers = self.buffers()
         grid = greatest(ONE, least(blocks, Index.of(target.blocks)))
@@ -123,8 +170,9 @@ class Block(ABC):
                                                    Store("total", self.row_of("z"), const(0.0))),)  # fmt: skip
         tiles: tuple[Stmt, ...] = self.of_keys()
         if not self.once:
-            tiles = (loop(axis("keys", self.key_tiles), "serial", *tiles),)
-        return (self.staged_queries(), *start, self.zeroed(), *tiles, self.stored(), Sync("block"))
+            keys = axis("keys", self.own_tiles)
+            tiles = (Loop(keys, ZERO, self.seen_tiles(), "serial", tiles),)
+        return (self.staged_queries(), *start, self.zeroed(), *tiles, self.stored(), *self.of_part(), Sync("block"))
 
     def of_keys(self) -> tuple[Stmt, ...]:
         """What a block does with a tile of keys."""
@@ -152,7 +200,10 @@ class Block(ABC):
 
     def staged(self, x: Scalar, columns: tuple[Axis, ...], pitch: int) -> Stmt:
         """Keys or values of a tile go to shared memory, zeros behind the last."""
-        m = Matrix("tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.held)
+        m = Matrix(
+            "tile_of_keys", self.tile.keys, pitch, self.a.keys, columns, self.first_key, self.tile.held,
+            beyond=self.parts is not None,
+        )  # fmt: skip
         return staged("ks" if columns == self.a.depth else "vs", m, x, self.places, THREADS)
 
     def row_of(self, name: str) -> Index:
@@ -172,7 +223,7 @@ class Block(ABC):
         x = rebuild(self.a.score, lambda n: of("%d") if n == of(DOT) else None, lambda e: substitute(e, digits))
         x = flat(x, self.places)
         of_rows = (Guard(r, self.rows),) if ragged(self.rows, self.tile.rows) else ()
-        of_keys = (Guard(k, self.keys),) if ragged(self.keys, self.tile.keys) else ()
+        of_keys = (Guard(k, self.keys),) if self.few_keys else ()
         x = guarded(x, (*of_rows, *of_keys)) if of_rows or of_keys else x
         behind = apply("less", FromIndex(k, I32), FromIndex(self.keys, I32))
         x = apply("select", behind, x, const(LOWEST)) if of_keys else x
@@ -234,6 +285,8 @@ class Block(ABC):
 
     def result(self, row: Index, column: Index, value: Scalar) -> Store:
         """An element of the result, and where it goes."""
+        if self.parts is not None:
+            return Store(self.parts.sums, self.parts.element(self.a, row, column), value)
         digits = self.digits(row, self.a.rows) | self.digits(column, self.a.columns)
         made = rebuild(self.a.finish, lambda n: value if n == of(SUM) else None, lambda e: substitute(e, digits))
         place = self.places[self.a.nest.name]
@@ -241,8 +294,23 @@ class Block(ABC):
             place.buffer, place.offset(tuple(substitute(e, digits) for e in self.a.nest.dims)), flat(made, self.places)
         )
 
+    def of_part(self) -> tuple[Stmt, ...]:
+        """What whoever puts the parts together needs of each row."""
+        if self.parts is None:
+            return ()
+        row = self.first_row + self.row_of("p")
+        at_row = self.parts.row(self.a, row)
+        left: tuple[Stmt, ...] = tuple(
+            Store(name, at_row, at(mine, self.row_of("p")))
+            for name, mine in ((self.parts.highest, "highest"), (self.parts.total, "total"))
+        )
+        few = ragged(self.rows, self.tile.rows)
+        return (self.per_row("p", *((When((Guard(row, self.rows),), left),) if few else left)),)
+
     def value(self, sums: Scalar) -> Scalar:
         """What a sum is in a row of `finished`."""
+        if self.parts is not None:
+            return sums
         made = times(sums, of("%inverse"))
         hidden = Load("%hidden", (), BOOL)
         return apply("select", hidden, const(0.0), made) if self.a.hidden is not None else made
@@ -250,14 +318,15 @@ class Block(ABC):
     def finished(self, row: Index, *body: Stmt) -> tuple[Stmt, ...]:
         """What is done for a row of the block once all of it is summed up."""
         total, r = at("total", row), self.first_row + row
-        hidden = self.hidden(r, total)
-        body = (Let("%inverse", apply("reciprocal", total)), *body)
-        body = (Let("%hidden", hidden), *body) if hidden is not None else body
+        if self.parts is None:
+            hidden = self.hidden(r, total)
+            body = (Let("%inverse", apply("reciprocal", total)), *body)
+            body = (Let("%hidden", hidden), *body) if hidden is not None else body
         return (When((Guard(r, self.rows),), body),) if ragged(self.rows, self.tile.rows) else body
 
     def kind(self, s: Store, v: Axis) -> LoopKind:
         """Whether elements of a result are stored at once."""
         n = v.extent.constant or 1
-        width = n * self.places[self.a.nest.name].dtype.bytes
+        width = n * (F32 if self.parts is not None else self.places[self.a.nest.name].dtype).bytes
         side = coefficient(s.offset, v) == ONE and all(c % n == 0 for _, c in (s.offset - v).terms)
         return "vector" if side and n > 1 and width <= ALIGNED else "unroll"

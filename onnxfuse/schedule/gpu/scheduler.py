@@ -24,13 +24,17 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
 from onnxfuse.schedule.gpu.attention import attention_phase
+from onnxfuse.schedule.gpu.attention_parts import InParts, parts_of, put_together
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
 from onnxfuse.schedule.gpu.phases import partition, reduces
+from onnxfuse.schedule.gpu.product import product_phase
+from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
 from onnxfuse.schedule.gpu.tiles import tile_of
+from onnxfuse.schedule.gpu.turned import turned_phase
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.block_reductions import block_reductions
@@ -47,7 +51,7 @@ PASSES: tuple[Pass[Gpu], ...] = (
 """What a kernel goes through once its phases are divided among threads, in this order."""
 
 
-Part = Together | Attention | Skinny  # what a phase makes
+Part = Together | Attention | InParts | Skinny | Product  # what a phase makes
 
 
 def schedule(
@@ -111,8 +115,8 @@ def _kernel(c: Canonical, target: Gpu) -> Kernel:
     return Kernel(c.inputs, c.outputs, tuple(scratch), binds_of(c, c.inputs), tuple(phases))
 
 
-def _parts(c: Canonical, places: Mapping[str, Place], target: Gpu) -> list[Part]:
-    """What the phases make, in order: rows that are gone through together, and attention."""
+def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
+    """What the phases make, in order: rows that are gone through together, products and attention."""
     if all(product(p.shape) == ZERO for p in c.outputs):
         return []
     outputs = [p.name for p in c.outputs]
@@ -121,16 +125,31 @@ def _parts(c: Canonical, places: Mapping[str, Place], target: Gpu) -> list[Part]
     whole = {found.nest.name} | found.consumed if found is not None else set()
     rest = [d for d in c.definitions if d.name not in whole]
     own: dict[str, Part] = {found.nest.name: found} if found is not None else {}
-    products = {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    own |= {d.name: s for d in rest if (s := skinny_of(d, outputs, places, target)) is not None}
+    by_name = {d.name: d for d in rest}
+    for d in (d for d in rest if d.name not in own):
+        product_ = product_of(d, by_name, outputs, places, target)
+        if product_ is not None:
+            own[d.name] = product_
+            whole |= product_.consumed
     parts: list[Part] = []
     waiting: list[Definition] = []
     for d in c.definitions:
-        part = (own | products).get(d.name)
-        if part is not None:
-            parts += [*_rows(waiting, outputs, places), part]
-            waiting = []
-        elif d.name not in whole:
-            waiting.append(d)
+        part = own.get(d.name)
+        if part is None:
+            waiting += [d] if d.name not in whole else []
+            continue
+        parts += _rows(waiting, outputs, places)
+        waiting = []
+        if isinstance(part, Product) and part.tile.splits > 1:
+            part, last = in_parts(part, d)
+            places[part.nest.name] = dense(part.nest.name, part.nest.dtype, part.nest.shape)
+            waiting = [last]
+        if isinstance(part, Attention) and (divided := parts_of(part, target)) is not None:
+            places |= divided.places(part)
+            waiting = [*put_together(part, divided, d)]
+            part = InParts(part, divided)
+        parts.append(part)
     return [*parts, *_rows(waiting, outputs, places)]
 
 
@@ -144,14 +163,14 @@ def _rows(definitions: Sequence[Definition], outputs: Sequence[str], places: Map
 
 def _reads(part: Part) -> set[str]:
     """Values that a part reads."""
-    if isinstance(part, (Attention, Skinny)):
+    if not isinstance(part, Together):
         return {*part.reads}
     return {load.source for j in part.jobs for load in j.reads} | {name for j in part.jobs for name in j.looks_up}
 
 
 def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: list[Buffer]) -> set[str]:
     """Values of a phase that later phases `read` get a place in the run's memory; their names."""
-    made = [part.nest] if isinstance(part, (Attention, Skinny)) else [j.nest for j in part.jobs]
+    made = _nests(part)
     kept = {n.name for n in made if n.name in read and not n.output}
     for nest in (n for n in made if n.name in kept):
         places[nest.name] = dense(nest.name, nest.dtype, nest.shape)
@@ -159,18 +178,31 @@ def _kept(part: Part, read: Container[str], places: dict[str, Place], scratch: l
     return kept
 
 
+def _nests(part: Part) -> Sequence[Nest]:
+    """What a part makes."""
+    if isinstance(part, Together):
+        return [j.nest for j in part.jobs]
+    return part.nests if isinstance(part, InParts) else [part.nest]
+
+
 def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[str, DType], target: Gpu) -> Phased:
     """The first division of a phase that fits."""
-    if isinstance(part, Attention):
-        phase = attention_phase(part, places, target)
+    if isinstance(part, (Attention, InParts)):
+        whole, divided = (part.attention, part.parts) if isinstance(part, InParts) else (part, None)
+        phase = attention_phase(whole, places, target, divided)
         assert phase is not None, "schedule: an attention has a tile"
         return Phased(phase, ())
+    if isinstance(part, Product):
+        return Phased(product_phase(part, places, target), ())
     if isinstance(part, Skinny):
         phase = skinny_phase(part, places, types, target)
         if phase is not None:
             return Phased(phase, ())
         part = partition([Job(part.nest)])[0]
     if all(set(j.nest.axes) == set(part.shared) and not reduces(j) for j in part.jobs):
+        turned = turned_phase(part, places, target)
+        if turned is not None:
+            return Phased(turned, ())
         for width in (w for w in WIDTHS if w * min(t.bytes for t in types.values()) <= ALIGNED):
             phase = flat_phase(part, width, places, target)
             if phase is not None and (width == 1 or aligned(phase, types)):

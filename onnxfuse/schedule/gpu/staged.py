@@ -1,4 +1,7 @@
-"""Parts of matrices brought to shared memory by all threads of a block, in accesses as wide as they lie there."""
+"""Parts of matrices brought to shared memory by all threads of a block, in accesses as wide as they lie there.
+
+What is only copied may come in the background.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +10,25 @@ from dataclasses import dataclass
 
 from onnxfuse.ir.compose import guarded, in_guards, loads, substitute_axes
 from onnxfuse.ir.dtype import F32, DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, modulo
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, floor_div, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, unflatten
 from onnxfuse.ir.kernel import Loop, Stmt, Store
-from onnxfuse.ir.launch import ALIGNED
+from onnxfuse.ir.launch import ALIGNED, CopyAsync
 from onnxfuse.ir.scalar import Apply, Guard, Load, Scalar, cast, number
 from onnxfuse.schedule.analysis.memory import Place, flat
 
 WIDTHS = (8, 4, 2, 1)  # elements of an access
+COPIED = (16, 8, 4)  # bytes of a copy in the background
+ROW = Axis("row of the block", Index.of(1 << 10))  # in what is staged, the number of a row in the buffer
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
     """`rows` rows of a matrix in a buffer, of `dtype`, each `pitch` behind the one before, from row `first` on.
 
-    Its rows are those of `row_axes` together, its columns those of `column_axes`. Behind the last row are zeros.
+    Its rows are those of `row_axes` together, its columns those of `column_axes`: all, or `some` from `left` on. It
+    begins at element `at` of the buffer. Behind the last row, and the last column, are zeros; or, where nobody looks at
+    what comes of them (`any_rows`, `any_columns`), the last ones again.
     """
 
     buffer: str
@@ -31,20 +38,62 @@ class Matrix:
     column_axes: tuple[Axis, ...]
     first: Index
     dtype: DType = F32
+    some: int = 0
+    left: Index = ZERO
+    at: Index = ZERO
+    any_rows: bool = False
+    any_columns: bool = False
+    beyond: bool = False  # whether it may begin behind the last row
 
     @property
-    def columns(self) -> int:
-        """How many columns it has."""
+    def all_columns(self) -> int:
+        """How many columns the whole matrix has."""
         found = product([a.extent for a in self.column_axes]).constant
         assert found is not None
         return found
+
+    @property
+    def columns(self) -> int:
+        """How many columns there are in the buffer."""
+        return self.some or self.all_columns
+
+    @property
+    def all_rows(self) -> Index:
+        """How many rows the whole matrix has."""
+        return product([a.extent for a in self.row_axes])
+
+    @property
+    def few_rows(self) -> bool:
+        """Whether there may be fewer rows than in the buffer."""
+        return self.beyond or any(c % self.rows for _, c in self.all_rows.terms)
+
+    @property
+    def few_columns(self) -> bool:
+        """Whether there may be fewer columns than in the buffer."""
+        return self.all_columns % self.columns > 0
+
+    def element(self, row: Index, piece: Index, width: int) -> tuple[Index, Index]:
+        """The row, and the first column of a piece of so many, of what is put at a row and a piece of the buffer."""
+        here = self.first + row
+        there = floor_div(self.left, Index.of(width)) + piece
+        if self.few_rows and self.any_rows:
+            here = least(here, self.all_rows - 1)
+        if self.few_columns and self.any_columns:
+            there = least(there, Index.of(self.all_columns // width - 1))
+        return here, there * width
+
+    def digits(self, row: Index, column: Index) -> dict[Axis, Index]:
+        """The values of all axes at an element of the buffer."""
+        found = dict(zip(self.row_axes, unflatten(row, tuple(a.extent for a in self.row_axes)), strict=True))
+        extents = tuple(a.extent for a in self.column_axes)
+        return found | dict(zip(self.column_axes, unflatten(column, extents), strict=True))
 
 
 def staged(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], threads: int) -> Stmt:
     """The loop that stores a part of a matrix whose elements are x."""
     turned = _turned(m, x, places)
     for width in WIDTHS:
-        if m.columns % width or m.pitch % width or (turned and width > 1):
+        if m.columns % width or m.all_columns % width or m.pitch % width or (turned and width > 1):
             continue
         made = _loop(name, m, x, places, width, turned=turned)
         if width == 1 or _aligned(made, m, width):
@@ -66,15 +115,16 @@ def _loop(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place], width: i
     across = Index.of(m.rows if turned else pieces)
     high, low = floor_div(Index.of(e), across), modulo(Index.of(e), across)
     row, piece = (low, high) if turned else (high, low)
+    here, there = m.element(row, piece, width)
+    value = flat(substitute_axes(x, m.digits(here, there + v if width > 1 else there) | {ROW: row}), places)
+    guards: tuple[Guard, ...] = ()
+    if m.few_rows and not m.any_rows:
+        guards = (Guard(here, m.all_rows),)
+    if m.few_columns and not m.any_columns:  # all elements of an access are inside, or none
+        guards = (*guards, Guard(there, Index.of(m.all_columns)))
+    value = _where(guards, value) if guards else value
     column = piece * width + v if width > 1 else piece
-    here = m.first + row
-    digits = dict(zip(m.row_axes, unflatten(here, tuple(a.extent for a in m.row_axes)), strict=True))
-    digits |= dict(zip(m.column_axes, unflatten(column, tuple(a.extent for a in m.column_axes)), strict=True))
-    value = flat(substitute_axes(x, digits), places)
-    extent = product([a.extent for a in m.row_axes])
-    if any(c % m.rows for _, c in extent.terms):
-        value = _where((Guard(here, extent),), value)
-    store = Store(m.buffer, row * m.pitch + column, cast(value, m.dtype))
+    store = Store(m.buffer, m.at + row * m.pitch + column, cast(value, m.dtype))
     inner: Stmt = Loop(v, ZERO, v.extent, "vector", (store,)) if width > 1 else store
     return Loop(e, ZERO, e.extent, "thread", (inner,))
 
@@ -94,15 +144,40 @@ def _aligned(made: Loop, m: Matrix, width: int) -> bool:
     assert isinstance(inner, Loop)
     (store,) = inner.body
     assert isinstance(store, Store)
-    v, found = inner.axis, 0
-    if width * m.dtype.bytes > ALIGNED:
-        return False
-    for load in (n for n in loads(store.value) if n.index):
+    return width * m.dtype.bytes <= ALIGNED and (side_by_side(store.value, inner.axis, width) or 0) > 0
+
+
+def side_by_side(x: Scalar, v: Axis, width: int) -> int | None:
+    """How many elements a value reads that lie side by side along v; None where some of these are not aligned."""
+    found = 0
+    for load in (n for n in loads(x) if n.index):
         e = load.index[0]
         apart = any(v in axes_of(x) for g in load.guards for x in (g.index, g.extent))
         if coefficient(e, v) != ONE or apart:
             continue
         if width * load.dtype.bytes > ALIGNED or any(c % width for _, c in (e - v).terms):
-            return False
+            return None
         found += 1
-    return found > 0
+    return found
+
+
+def copied(name: str, m: Matrix, x: Scalar, places: Mapping[str, Place]) -> Stmt | None:
+    """The loop that copies a part of a matrix in the background; None where it is more than copied, or not aligned."""
+    zeros = (m.few_rows and not m.any_rows) or (m.few_columns and not m.any_columns)
+    if zeros or _turned(m, x, places):
+        return None
+    for width in WIDTHS:
+        if m.columns % width or m.pitch % width or m.all_columns % width or width * m.dtype.bytes not in COPIED:
+            continue
+        pieces = Index.of(m.columns // width)
+        e = Axis(name, m.rows * pieces)
+        row, piece = floor_div(Index.of(e), pieces), modulo(Index.of(e), pieces)
+        here, there = m.element(row, piece, width)
+        v = Axis(f"{name}_v", Index.of(width))
+        spread, first = (flat(substitute_axes(x, m.digits(here, c)), places) for c in (there + v, there))
+        if not isinstance(first, Load) or not isinstance(spread, Load) or first.guards or first.dtype != m.dtype:
+            return None
+        if spread.index[0] == first.index[0] + v and all(c % width == 0 for _, c in first.index[0].terms):
+            copy = CopyAsync(m.buffer, m.at + row * m.pitch + piece * width, first.source, first.index[0], width)
+            return Loop(e, ZERO, e.extent, "thread", (copy,))
+    return None

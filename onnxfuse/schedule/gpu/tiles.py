@@ -12,13 +12,12 @@ from onnxfuse.ir.index import Index, divides
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.schedule.analysis.attention import Attention
-from onnxfuse.target import MOST_DEPTH, Gpu
+from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu
 
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
 KEYS = (64, 32, 16)  # at a time
 SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
-CORES_SINCE = 80  # the capability from which on tensor cores multiply 16 by 8 by 16
 
 
 @dataclass(frozen=True, slots=True)

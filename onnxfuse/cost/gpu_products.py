@@ -1,0 +1,188 @@
+"""Products of blocks on a GPU: the tiles that a kernel can be made of, those that fit, and predicted seconds of each.
+
+As DeepCuts does it (2021): all parameters of a kernel are enumerated for a GPU, those that exceed what a block may have
+are left out, and the others are ranked by a bound on what they reach. Without a device the first one is taken.
+The bound of a step of the depth is the slowest of three: what multiplies, shared memory, and what comes from the second
+cache; what is not hidden behind these is the time that a read takes. Blocks come in waves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from onnxfuse.cost.gpu import moving
+from onnxfuse.ir.dtype import F32, DType
+from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
+from onnxfuse.ir.launch import ALIGNED
+from onnxfuse.target import CORES_SINCE, Gpu
+
+SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
+REGISTERS = 1 << 16  # of a multiprocessor
+MOST_SUMS = 64  # registers of a thread that hold sums
+OTHERS = 48  # registers of a thread besides those of matrices
+PIECE = 4  # columns, and steps of the depth, that a thread of its own arithmetic reads at once
+STEPS = (16, 32, 64)  # of the depth, that are in shared memory at a time
+STAGES = (1, 2, 3)
+SPLITS = (1, 2, 4, 8)
+FEWEST_STEPS = 4  # of a split
+REACHED = 0.8  # share of a unit's rate that a kernel reaches while it does nothing else
+BY_CORES = 0.5  # and of that of tensor cores by products of a warp, whose own rate on newer GPUs is about so much lower
+USUAL = 128  # rows or batches that are counted where their number is not known
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """A product: `batch` times rows x depth by depth x columns; 0 rows or batches: a number that is not known.
+
+    Elements are `held` in shared memory, the right side along the depth where that is `deep`. `normalized`: the left
+    side's rows are read twice, as numbers of whole rows are needed first.
+    """
+
+    batch: int
+    rows: int
+    columns: int
+    depth: int
+    held: DType
+    deep: bool = False
+    normalized: int = 0  # how many numbers of each row
+
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """A block has `rows` x `columns` of a product, `depth` steps at a time, in `stages` buffers of shared memory.
+
+    Warps, or threads where there is no core, stand `high` above each other and `wide` beside each other. The depth is
+    divided among `splits` blocks.
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    high: int
+    wide: int
+    stages: int
+    splits: int
+    held: DType
+    core: Core | None = None
+
+    @property
+    def threads(self) -> int:
+        """Of a block."""
+        return self.high * self.wide * (WARP if self.core is not None else 1)
+
+    @property
+    def sums(self) -> int:
+        """Of each thread."""
+        return self.rows * self.columns // self.threads
+
+    @property
+    def padding(self) -> int:
+        """Elements behind each row in shared memory, so that neighbours lie in other banks."""
+        return ALIGNED // self.held.bytes
+
+    @property
+    def left(self) -> int:
+        """Elements of a stage of the left side."""
+        return self.rows * (self.depth + self.padding)
+
+    @property
+    def made_pitch(self) -> int:
+        """From one row of sums to the next, in shared memory."""
+        return self.columns + PIECE
+
+    def right(self, *, deep: bool) -> int:
+        """Elements of a stage of the right side."""
+        if deep and self.core is not None:
+            return self.columns * (self.depth + self.padding)
+        return self.depth * (self.columns + self.padding)
+
+    def bytes(self, s: Sizes) -> int:
+        """Of shared memory: both sides, what is made of them, and numbers of rows."""
+        sides = self.stages * (self.left + self.right(deep=s.deep)) * self.held.bytes
+        return sides + (self.rows * (self.made_pitch + s.normalized)) * F32.bytes
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, about."""
+        if self.core is not None:
+            return self.sums + self.rows // self.high // 16 * 4 + 2 + OTHERS
+        return self.sums + self.rows // self.high * PIECE + self.columns // self.wide + OTHERS
+
+
+def core_of(held: DType, target: Gpu) -> Core | None:
+    """The tensor core that multiplies a type on a GPU, if any."""
+    return next((c for c in TENSOR_CORES if c.left.dtype == held and target.capability >= CORES_SINCE), None)
+
+
+@lru_cache(1024)
+def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
+    """All tiles of a product that fit a GPU, best first."""
+    fits = (t for t in _tiles(s, core_of(s.held, target)) if _fits(t, s))
+    return tuple(sorted(fits, key=lambda t: (seconds_of(s, t, target), t.threads, -t.rows * t.columns)))
+
+
+def _tiles(s: Sizes, core: Core | None) -> Iterator[Tile]:
+    """Every combination of parameters."""
+    splits = [n for n in SPLITS if n == 1 or (s.depth // n >= FEWEST_STEPS * STEPS[0] and not s.depth % (n * STEPS[0]))]
+    warps = ((1, 4), (2, 2), (4, 1), (2, 4), (4, 2)) if core is not None else ((8, 16), (16, 8), (16, 16))
+    heights = [core.m, 2 * core.m] if core is not None else [2, 4, 8]
+    widths = [core.n * n for n in (1, 2, 4, 8)] if core is not None else [PIECE, 2 * PIECE]
+    for high, wide in warps:
+        for rows in (high * h for h in heights):
+            for columns in (wide * w for w in widths):
+                for step in STEPS:
+                    for stages in STAGES:
+                        for split in splits:
+                            yield Tile(rows, columns, step, high, wide, stages, split, s.held, core)
+
+
+def _fits(t: Tile, s: Sizes) -> bool:
+    """Whether a block may have what a tile takes, and the tile is no larger than needed."""
+    steps = -(-s.depth // t.splits // t.depth)
+    small = t.stages - 1 <= steps and (t.splits == 1 or s.depth % (t.splits * t.depth) == 0)
+    room = t.bytes(s) <= SHARED and t.sums <= MOST_SUMS and t.registers * t.threads <= REGISTERS
+    return room and small and t.sums >= PIECE
+
+
+def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
+    """Predicted seconds of a product, boundaries included."""
+    batch, rows = s.batch or 1, s.rows or USUAL
+    blocks = batch * -(-rows // t.rows) * -(-s.columns // t.columns) * t.splits
+    resident = min(
+        target.threads // t.threads, target.shared_bytes // t.bytes(s), REGISTERS // (t.registers * t.threads)
+    )
+    here = max(1, min(resident, -(-blocks // target.sms)))
+    waves = -(-blocks // (target.sms * here))
+    work, latency = _step(s, t, target), target.latency_us * 1e-6 / 2
+    waits = work + latency if t.stages == 1 else latency / (t.stages - 1)
+    steps = -(-s.depth // t.splits // t.depth)
+    before = 0.0
+    if s.normalized:  # rows come once more, and each number of them waits for the one before
+        before = s.normalized * latency + t.rows * s.depth * s.held.bytes / (_l2(target)) * here
+    computing = waves * (steps * max(here * work, waits) + 2 * latency + before)
+    sides = batch * (rows * s.depth + s.depth * s.columns) * s.held.bytes
+    made = batch * rows * s.columns
+    taken = max(computing, moving(sides + made * s.held.bytes, target)) + target.boundary_us * 1e-6
+    if t.splits > 1:
+        taken += moving(2 * t.splits * made * F32.bytes, target) + (target.boundary_us + target.latency_us) * 1e-6
+    return taken
+
+
+def _step(s: Sizes, t: Tile, target: Gpu) -> float:
+    """Seconds of a step of one block, of what is slowest of it, if nothing else is on its multiprocessor."""
+    rate = (target.tensor_gflops * BY_CORES if t.core is not None else target.gflops * REACHED) * 1e9 / target.sms
+    products = 2 * t.rows * t.columns * t.depth
+    loaded = (t.rows + t.columns) * t.depth * t.held.bytes
+    if t.core is not None:  # each warp reads its own part of both sides; what lies across the depth, by halves
+        read = t.wide * t.rows + t.high * t.columns * (1 if s.deep else 2)
+    else:
+        read = t.wide * t.rows * PIECE // 8 + t.high * t.columns // 2
+    shared = loaded + read * t.depth * t.held.bytes
+    return max(products / rate, shared / (target.gflops * 1e9 / 2 / target.sms), loaded / _l2(target))
+
+
+def _l2(target: Gpu) -> float:
+    """Bytes a second that come to one multiprocessor."""
+    return target.l2_gbps * REACHED * 1e9 / target.sms

@@ -1,0 +1,200 @@
+"""Which products are made by kernels of ours on a GPU: where that saves more than the runtime's own are faster.
+
+A product of ours takes in what follows it, and a normalization before it, each of which is a kernel otherwise. What is
+saved is compared with what the product itself takes longer, first for every product alone, then for each pair with a
+normalization between them, which is no kernel if the first takes in what is before it, and the second the
+normalization itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from onnxfuse.cost.fusions import calls_of
+from onnxfuse.cost.gpu import kernel_seconds, node_seconds
+from onnxfuse.cost.gpu_products import Sizes, seconds_of, tiles_of
+from onnxfuse.cost.means import SymbolUnknown
+from onnxfuse.ir.compose import loads, walk
+from onnxfuse.ir.contraction import contraction_of
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.fragments import TENSOR_CORES
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.indexing import product
+from onnxfuse.ir.scalar import Reduce
+from onnxfuse.plan.kinds import ELEMENTWISE, MOVEMENT, REDUCTION, WEIGHTS, Kind
+from onnxfuse.plan.rows import rows_of
+from onnxfuse.plan.sizes import tensor_of
+from onnxfuse.target import MOST_ROWS, Gpu
+
+DOUBT = 1.25  # times as long as predicted ours may take: no device has run them yet, and the runtime's are measured
+NUMBERS = 3  # of each row, that a normalization is about: mean, variance, and its root
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """Positions of the products that kernels make, and of what each takes in before it: nodes by their product."""
+
+    products: frozenset[int]
+    before: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """What a product takes longer than the runtime's: as it is, and more with a normalization before it."""
+
+    loss: float
+    norm: float
+
+
+def sizes_of_product(graph: Graph, kind: Kind) -> Sizes | None:
+    """The sizes of a product with weights; None where they are not known, or it is no single product of floats."""
+    (d, *others) = kind.definitions
+    reduce = next((n for n in walk(d.value) if isinstance(n, Reduce)), None)
+    found = contraction_of(d.axes, reduce) if reduce is not None else None
+    if others or found is None or reduce is None or reduce.dtype != F32:
+        return None
+    c = found.weights_right(lambda x: all(n.source in graph.constants for n in loads(x)))
+    rows, columns, depth = (product([a.extent for a in axes]).constant for axes in (c.rows, c.columns, c.ranges))
+    if not rows or not columns or not depth or c.batch:
+        return None
+    types = {n.dtype for side in (c.left, c.right) for n in loads(side)}
+    held = next((core.left.dtype for core in TENSOR_CORES if types == {core.left.dtype}), F32)
+    return Sizes(1, rows, columns, depth, held)
+
+
+def own_products(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> Own:
+    """The products of many rows that are worth a kernel."""
+    return _Choosing(graph, kinds, target).run()
+
+
+def of_few_rows(graph: Graph, kind: Kind) -> bool:
+    """Whether a matrix of weights is multiplied by so few rows that reading it takes all the time."""
+    s = sizes_of_product(graph, kind)
+    return s is not None and s.rows <= MOST_ROWS
+
+
+@dataclass(eq=False)
+class _Choosing:
+    """Weighs what each product would save."""
+
+    graph: Graph
+    kinds: Mapping[int, Kind]
+    target: Gpu
+    readers: dict[str, list[int]] = field(default_factory=dict)
+    makers: dict[str, int] = field(default_factory=dict)
+
+    def run(self) -> Own:
+        """Products alone, and then in pairs."""
+        for i, n in enumerate(self.graph.nodes):
+            self.makers |= dict.fromkeys((o for o in n.outputs if o), i)
+            for v in dict.fromkeys(n.reads):
+                self.readers.setdefault(v, []).append(i)
+        products = {i: p for i, k in self.kinds.items() if (p := self._product(i, k)) is not None}
+        net = {i: p.loss - self._behind(i) for i, p in products.items()}
+        own = {i for i, loss in net.items() if loss < 0}
+        before: dict[int, int] = {}
+        for j in sorted(products):
+            chain = self._normalization(j)
+            if not chain:
+                continue
+            made_by = self._made_by(chain[0], products)
+            if made_by is None:
+                continue
+            new = {j, *made_by} - own
+            if sum(net[i] for i in sorted(new)) + products[j].norm < self._seconds(chain[0]):
+                own |= new
+                before |= dict.fromkeys(chain, j)
+        return Own(frozenset(own), before)
+
+    def _product(self, i: int, kind: Kind) -> _Product | None:
+        if kind.name != WEIGHTS or kind.images == "convolution":
+            return None
+        s = sizes_of_product(self.graph, kind)
+        if s is None or s.rows <= MOST_ROWS:
+            return None
+        plain, norm = (self._ours(Sizes(s.batch, s.rows, s.columns, s.depth, s.held, False, n)) for n in (0, NUMBERS))
+        theirs = self._theirs(i)
+        return _Product(plain - theirs, norm - plain) if plain < inf and norm < inf and theirs else None
+
+    def _ours(self, s: Sizes) -> float:
+        tile = next(iter(tiles_of(s, self.target)), None)
+        return seconds_of(s, tile, self.target) * DOUBT if tile is not None else inf
+
+    def _theirs(self, i: int) -> float:
+        n = self.graph.nodes[i]
+        try:
+            tensors = {v: tensor_of(self.graph, v, {}) for v in (*n.inputs, *n.outputs) if v}
+        except SymbolUnknown:
+            return 0.0
+        return sum(node_seconds(call, self.target) for call in calls_of([n], tensors))
+
+    def _seconds(self, i: int) -> float:
+        """What a kernel takes that does what a node does, once."""
+        n = self.graph.nodes[i]
+        moved = [tensor_of(self.graph, v, {}).bytes for v in (n.inputs[0], n.outputs[0])]
+        return kernel_seconds(sum(moved), self.target)
+
+    def _behind(self, i: int) -> float:
+        """What is saved by taking in all that follows a product: a kernel, if that ends before a reduction."""
+        waiting, seen, works = [i], {i}, False
+        while waiting:
+            for v in self.graph.nodes[waiting.pop()].outputs:
+                for r in self.readers.get(v, ()):
+                    kind = self.kinds.get(r)
+                    if kind is None or r in seen or kind.name == WEIGHTS:
+                        continue
+                    if not self._plain(r):
+                        return 0.0  # there is a kernel behind it anyway, which does the rest as well
+                    seen.add(r)
+                    waiting.append(r)
+                    works = works or not kind.keeps_order
+        return self._seconds(i) if works else 0.0
+
+    def _normalization(self, j: int) -> tuple[int, ...]:
+        """The normalization whose rows a product alone multiplies, and what lies between them; the first one first."""
+        chain: list[int] = []
+        at = self.graph.nodes[j].inputs[0]
+        while at in self.makers and at not in self.graph.outputs and len(self.readers[at]) == 1:
+            i = self.makers[at]
+            kind = self.kinds.get(i)
+            if kind is None or len([o for o in self.graph.nodes[i].outputs if o]) > 1:
+                return ()
+            chain.insert(0, i)
+            if kind.name == REDUCTION:
+                return tuple(chain) if self._keeps_rows(i, kind) else ()
+            if kind.name != MOVEMENT or not kind.keeps_order:
+                return ()
+            at = self.graph.nodes[i].inputs[0]
+        return ()
+
+    def _keeps_rows(self, i: int, kind: Kind) -> bool:
+        """Whether a node makes rows of rows."""
+        n = self.graph.nodes[i]
+        read, made = self.graph.types.get(n.inputs[0]), self.graph.types.get(n.outputs[0])
+        return rows_of(kind) is not None and read is not None and made is not None and read.shape == made.shape
+
+    def _made_by(self, norm: int, products: Mapping[int, _Product]) -> set[int] | None:
+        """The product that takes in what is before a normalization, if any; None where that is a kernel anyway."""
+        first = self.makers.get(self.graph.nodes[norm].inputs[0])
+        if first is None or not self._plain(first):
+            return {first} & products.keys() if first is not None else set()
+        seen, waiting, found = {first}, [first], set[int]()
+        while waiting:
+            new = {m for m in self._before(waiting.pop()) if m not in seen}
+            seen |= new
+            waiting += [m for m in new if self._plain(m)]
+            found |= {m for m in new if not self._plain(m)}
+        last = max(found, default=-1)  # others were there before it, and so is what was made of them
+        return {last} if last in products else None
+
+    def _plain(self, i: int) -> bool:
+        """Whether a node becomes a part of what is before it."""
+        kind = self.kinds.get(i)
+        if kind is None or kind.name != MOVEMENT or kind.keeps_order:
+            return kind is not None and kind.name in (ELEMENTWISE, MOVEMENT)
+        return not kind.joins and all(len(self.readers[v]) == 1 for v in self.graph.nodes[i].reads)
+
+    def _before(self, i: int) -> Iterator[int]:
+        return (self.makers[v] for v in dict.fromkeys(self.graph.nodes[i].reads) if v in self.makers)

@@ -1,0 +1,18 @@
+"""A phase of a product: by tensor cores where they have the type, else by the arithmetic of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnxfuse.ir.kernel import Phase
+from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.gpu.product_cores import ProductByCores
+from onnxfuse.schedule.gpu.product_threads import ProductByThreads
+from onnxfuse.schedule.gpu.products import Product
+from onnxfuse.target import Gpu
+
+
+def product_phase(p: Product, places: Mapping[str, Place], target: Gpu) -> Phase:
+    """The phase of a product."""
+    block = ProductByCores if p.tile.core is not None else ProductByThreads
+    return block(p, places).phase(target)

@@ -1,0 +1,281 @@
+"""A block at a tile of a product: both sides come step by step to shared memory, sums stay in registers.
+
+With several stages the next steps are on their way while one is multiplied (`cp.async`), which a side takes part in
+where it is only copied. In the end sums go to shared memory, and what is made of them is stored in wide accesses.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from onnxfuse.cost.gpu_products import REGISTERS
+from onnxfuse.ir.compose import rebuild, substitute_axes
+from onnxfuse.ir.dtype import F32
+from onnxfuse.ir.fragments import WARP
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Phase, ReduceLoop, Stmt, Store, When
+from onnxfuse.ir.launch import ALIGNED, Commit, Launch, Sync, Wait
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, const
+from onnxfuse.schedule.analysis.attention import SUM, outermost
+from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.gpu.products import Numbers, Product, at_row, in_block, number_of, split_of
+from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of
+from onnxfuse.schedule.gpu.staged import ROW, WIDTHS, Matrix, copied, side_by_side, staged
+from onnxfuse.schedule.gpu.tiles import padded, ragged
+from onnxfuse.target import Gpu
+
+MOST_RESIDENT = 4  # blocks of a multiprocessor that registers are given out for
+LEFT, RIGHT, MADE = "tile_of_left", "tile_of_right", "made"
+
+
+@dataclass(frozen=True, slots=True)
+class ProductBlock(ABC):
+    """Writes the statements of a phase; what multiplies is left to those who derive from it."""
+
+    p: Product
+    places: Mapping[str, Place]
+
+    # What derives says ------------------------------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def registers(self) -> tuple[Buffer, ...]:
+        """What a thread holds in registers, `sums` among them."""
+
+    @property
+    @abstractmethod
+    def deep(self) -> bool:
+        """Whether the right side lies in shared memory along the depth."""
+
+    @abstractmethod
+    def multiplied(self, left: Index, right: Index) -> Stmt:
+        """The sides of a step, which begin at these elements of shared memory, multiplied and added to the sums."""
+
+    @abstractmethod
+    def left_behind(self) -> Stmt:
+        """The sums of all threads go to shared memory."""
+
+    # Extents ----------------------------------------------------------------------------------------------------------
+
+    @property
+    def rows(self) -> Index:
+        """All rows of a batch."""
+        return product([x.extent for x in self.p.rows])
+
+    @property
+    def left_pitch(self) -> int:
+        """From one row of the left side to the next."""
+        return self.p.tile.depth + self.p.tile.padding
+
+    @property
+    def right_pitch(self) -> int:
+        """From one row, or column, of the right side to the next."""
+        t = self.p.tile
+        return (t.depth if self.deep else t.columns) + t.padding
+
+    @property
+    def grid(self) -> tuple[Axis, Axis, Axis]:
+        """Tiles above each other, beside each other, and parts of the depth."""
+        t, s = self.p.tile, self.p.sizes
+        high = floor_div(self.rows + (t.rows - 1), Index.of(t.rows))
+        return axis("tile_row", high), axis("tile_column", -(-s.columns // t.columns)), split_of(t)
+
+    @property
+    def steps(self) -> int:
+        """Steps of a block."""
+        t = self.p.tile
+        return -(-self.p.sizes.depth // t.splits // t.depth)
+
+    @property
+    def first_row(self) -> Index:
+        """The first row of the block."""
+        return number_of(self.grid[0]) * self.p.tile.rows
+
+    @property
+    def first_column(self) -> Index:
+        """The first column of the block."""
+        return number_of(self.grid[1]) * self.p.tile.columns
+
+    def phase(self, target: Gpu) -> Phase:
+        """The phase."""
+        t, p = self.p.tile, self.p
+        batch = tuple(x.extent for x in p.batch)
+        parts = tuple(a.extent for a in self.grid)
+        block = Axis("block", product([*batch, *parts]))
+        digits = unflatten(Index.of(block), (*batch, *parts))
+        where = [Bind(x, e) for x, e in zip((*p.batch, *self.grid), digits, strict=True) if x.extent != ONE]
+        zero = axis("zero", t.sums)
+        body = (
+            loop(zero, "unroll", Store("sums", Index.of(zero), const(0.0))),
+            *self.numbers(),
+            *(self.one_by_one() if t.stages == 1 else self.overlapped()),
+            self.left_behind(),
+            Sync("block"),
+            self.stored(),
+            Sync("block"),
+        )
+        made = loop(block, "block", *where, *body)
+        grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
+        resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads))
+        launch = Launch(grid, Index.of(t.threads), Index.of(self.shared_bytes()), resident=resident)
+        return Phase((), ONE, (*self.shared(), *self.registers), (made,), launch=launch)
+
+    def shared(self) -> Iterator[Buffer]:
+        """The buffers in shared memory."""
+        t, place = self.p.tile, 0
+        sizes = {
+            LEFT: (t.held, t.stages * t.left),
+            RIGHT: (t.held, t.stages * t.right(deep=self.deep)),
+            MADE: (F32, t.rows * t.made_pitch),
+        }
+        sizes |= {in_block(n.name): (F32, t.rows) for n in self.p.numbers}
+        for name, (dtype, count) in sizes.items():
+            yield Buffer(name, dtype, Index.of(count), "shared", place)
+            place += padded(count * dtype.bytes)
+
+    def shared_bytes(self) -> int:
+        """All of them."""
+        return sum(padded((b.size.constant or 0) * b.dtype.bytes) for b in self.shared())
+
+    # Steps of the depth -----------------------------------------------------------------------------------------------
+
+    def sides(self, name: str, step: Index, *, ahead: bool) -> Iterator[Stmt]:
+        """Both sides of a step of the depth go to shared memory, in the background where they may."""
+        t, p = self.p.tile, self.p
+        stage = modulo(step, Index.of(t.stages))
+        first = (number_of(split_of(t)) * self.steps + step) * t.depth
+        sides = (
+            ("l", p.left, Matrix(
+                LEFT, t.rows, self.left_pitch, p.rows, p.depth, self.first_row, t.held, t.depth, first,
+                stage * t.left, any_rows=True)),
+            ("r", p.right, Matrix(
+                RIGHT, t.columns, self.right_pitch, p.columns, p.depth, self.first_column, t.held, t.depth, first,
+                stage * t.right(deep=True), any_rows=True) if self.deep else Matrix(
+                RIGHT, t.depth, self.right_pitch, p.depth, p.columns, first, t.held, t.columns, self.first_column,
+                stage * t.right(deep=False), any_columns=True)),
+        )  # fmt: skip
+        for side, x, m in sides:
+            found = copied(f"{side}{name}", m, x, self.places) if ahead else None
+            yield found if found is not None else staged(f"{side}{name}", m, x, self.places, t.threads)
+
+    def one_by_one(self) -> tuple[Stmt, ...]:
+        """A step after the other."""
+        step = axis("step", self.steps)
+        here = Index.of(step)
+        inside = (*self.sides("", here, ahead=False), Sync("block"), self.multiplied(ZERO, ZERO), Sync("block"))
+        return (loop(step, "serial", *inside),)
+
+    def overlapped(self) -> tuple[Stmt, ...]:
+        """The next steps come while one is multiplied."""
+        t, step = self.p.tile, axis("step", self.steps)
+        first = axis("first", t.stages - 1)
+        begun = loop(first, "serial", *self.sides("f", Index.of(first), ahead=True), Commit())
+        then = Index.of(step) + (t.stages - 1)
+        stage = modulo(Index.of(step), Index.of(t.stages))
+        more = When((Guard(then, Index.of(self.steps)),), tuple(self.sides("n", then, ahead=True)))
+        product_ = self.multiplied(stage * t.left, stage * t.right(deep=self.deep))
+        inside = (Wait(t.stages - 2), Sync("block"), more, Commit(), product_)
+        return (begun, loop(step, "serial", *inside), Wait(0))
+
+    # Numbers of rows --------------------------------------------------------------------------------------------------
+
+    def numbers(self) -> tuple[Stmt, ...]:
+        """What rows are normalized by, a warp at each row."""
+        if not self.p.numbers:
+            return ()
+        t, warps = self.p.tile, self.p.tile.threads // WARP
+        w, turn = axis("w_rows", warps), axis("turn", t.rows // warps)
+        row = Index.of(turn) * warps + w
+        body = [s for n in self.p.numbers for s in self.number(n, row)]
+        return (loop(w, "warp", loop(turn, "serial", *body)), Sync("block"))
+
+    def number(self, n: Numbers, row: Index) -> tuple[Stmt, ...]:
+        """One number of a row."""
+        here = self.first_row + row
+        if ragged(self.rows, self.p.tile.rows):
+            here = least(here, self.rows - 1)
+        value = substitute_axes(at_row(n, here), {ROW: row})
+        reduce = outermost(value)
+        name, first = f"%reduced {n.name}", axis(f"first_{n.name}", 1)
+        total = Load(name, (), F32)
+        made = flat(rebuild(value, lambda x: total if x == reduce else None, lambda e: e), self.places)
+        left = (loop(first, "lane", Store(in_block(n.name), row, made)), Sync("warp"))
+        if reduce is None:
+            return left
+        summed = ReduceLoop((name,), reduce.combine, F32, (self.over_row(n.name, reduce, name),), scope="warp")
+        return (summed, *left)
+
+    def over_row(self, name: str, reduce: Reduce, into: str) -> Stmt:
+        """The elements of a row, as the lanes of a warp come by them."""
+        extents = tuple(r.extent for r in reduce.ranges)
+        total = product(extents).constant
+        assert total is not None
+        for width in (w for w in WIDTHS if total % w == 0):
+            c, v = axis(f"c_{name}", total // width), axis(f"v_{name}", width)
+            place = Index.of(c) * width + v if width > 1 else Index.of(c)
+            digits = dict(zip(reduce.ranges, unflatten(place, extents), strict=True))
+            x = flat(substitute_axes(reduce.body[0], digits), self.places)
+            step = Accumulate((into,), reduce.combine, (x,))
+            if width == 1:
+                return loop(c, "lane", step)
+            if side_by_side(x, v, width):
+                return loop(c, "lane", loop(v, "vector", step))
+        raise AssertionError("schedule: a row is read element by element")
+
+    # The result -------------------------------------------------------------------------------------------------------
+
+    def stored(self) -> Stmt:
+        """What is made of the sums, and where that goes: side by side, as the result lies."""
+        t, place = self.p.tile, self.places[self.p.nest.name]
+        turned, few_rows = self.p.turned, ragged(self.rows, t.rows)
+        few_columns = self.p.sizes.columns % t.columns > 0
+        long, short = (t.rows, t.columns) if turned else (t.columns, t.rows)
+        few, extent = (few_rows, self.rows) if turned else (few_columns, Index.of(self.p.sizes.columns))
+        for width in (w for w in WIDTHS if w * max(F32.bytes, place.dtype.bytes) <= ALIGNED and long % w == 0):
+            if width > 1 and few and _apart(extent, width):
+                continue
+            pieces = long // width
+            e, v = axis("e", short * pieces), axis("v", width)
+            across, piece = floor_div(Index.of(e), Index.of(pieces)), modulo(Index.of(e), Index.of(pieces)) * width
+            along = piece + v if width > 1 else piece
+            row, column = (along, across) if turned else (across, along)
+            body = self.result(self.first_row + row, self.first_column + column, at(MADE, row * t.made_pitch + column))
+            if width > 1 and not _aligned(body, v, width):
+                continue
+            made: tuple[Stmt, ...] = (loop(v, "vector", *body),) if width > 1 else body
+            row, column = (piece, across) if turned else (across, piece)
+            guards = [Guard(self.first_row + row, self.rows)] if few_rows else []
+            guards += [Guard(self.first_column + column, Index.of(self.p.sizes.columns))] if few_columns else []
+            return loop(e, "thread", *((When(tuple(guards), made),) if guards else made))
+        raise AssertionError("schedule: a result is stored element by element")
+
+    def result(self, row: Index, column: Index, value: Scalar) -> tuple[Stmt, ...]:
+        """An element of the result, and where it goes."""
+        digits = self.p_digits(row, self.p.rows) | self.p_digits(column, self.p.columns)
+        total = of("%sum")
+        made = rebuild(self.p.finish, lambda n: total if n == of(SUM) else None, lambda e: substitute(e, digits))
+        place = self.places[self.p.nest.name]
+        offset = place.offset(tuple(substitute(e, digits) for e in self.p.nest.dims))
+        return Let("%sum", value), Store(place.buffer, offset, flat(made, self.places))
+
+    def p_digits(self, e: Index, axes: tuple[Axis, ...]) -> dict[Axis, Index]:
+        """The values of axes for a number that they are the digits of."""
+        return dict(zip(axes, unflatten(e, tuple(a.extent for a in axes)), strict=True))
+
+
+def _aligned(body: tuple[Stmt, ...], v: Axis, width: int) -> bool:
+    """Whether all that statements read or store side by side is aligned."""
+    for s in body:
+        assert isinstance(s, (Let, Store))
+        if side_by_side(s.value, v, width) is None:
+            return False
+        if isinstance(s, Store) and (coefficient(s.offset, v) != ONE or _apart(s.offset - v, width)):
+            return False
+    return True
+
+
+def _apart(offset: Index, width: int) -> bool:
+    return any(c % width for _, c in offset.terms)

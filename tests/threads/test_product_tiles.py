@@ -1,0 +1,245 @@
+"""Products of many rows as kernels for GPUs: right with every tile, in any order of threads, and not spilled."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+from onnxfuse.build.nvrtc import compiled, libraries
+from onnxfuse.cost.gpu_products import SHARED, Sizes, Tile, seconds_of, tiles_of
+from onnxfuse.ir.dtype import F16, F32
+from onnxfuse.ir.graph import Graph
+from onnxfuse.ir.group import Plan
+from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.kernel import Kernel, all_statements
+from onnxfuse.ir.launch import CopyAsync, Mma, Sync
+from onnxfuse.ir.verify import verify
+from onnxfuse.lower import lower
+from onnxfuse.lower.lowered import Lowered
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.render.cuda import device_text
+from onnxfuse.schedule.gpu import products
+from onnxfuse.schedule.gpu.product_block import MADE
+from onnxfuse.schedule.gpu.scheduler import schedule
+from onnxfuse.target import CORES_SINCE, GPUS, gpus_of
+from tests.kernels.compiled import Array, Case, alone, check, expected, fed, group_of_all, packed
+from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import compiler
+from tests.threads import emulator
+from tests.threads.product_cases import TILED, normalized, product
+from tests.threads.scheduled import TARGET, scheduled
+from tests.threads.test_attention import without
+
+DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
+COMPILED = [
+    pytest.param(c, t, id=f"{c.name}-{t.name}", marks=[] if t.name == "sm_120" else [pytest.mark.slow])
+    for c in TILED
+    for t in DEVICES
+]
+BY_NAME = {c.name: c for c in TILED}
+USUAL = tuple(
+    BY_NAME[n] for n in ("tiles_uneven_float16", "tiles_float32", "layer_norm_first_float16", "batched_float16")
+)
+HERE = [pytest.param(c, id=c.name, marks=[] if c in USUAL else [pytest.mark.slow]) for c in TILED]
+
+
+def kernel_of(case: Case) -> Kernel:
+    made = scheduled(case)
+    assert isinstance(made, Kernel), made
+    return made
+
+
+@cache
+def library(cases: tuple[Case, ...]) -> ctypes.CDLL:
+    """Kernels for the host, in one unit."""
+    with alone(CACHE / f"threads-{cases[0].name}.lock"):
+        return ctypes.CDLL(str(emulator.compiled({c.name: kernel_of(c) for c in cases})))
+
+
+def assert_right(kernel: Kernel, case: Case, number: int, outputs: Sequence[Array]) -> None:
+    wanted = expected(case, number)
+    for p, got in zip(kernel.outputs, outputs, strict=True):
+        check(got, p.dtype, *(packed(p.layout, a) for a in wanted[p.value]))
+
+
+def multiplied(kernel: Kernel) -> int:
+    """Phases that multiply by tiles."""
+    return sum(any(b.name == MADE for b in p.locals) for p in kernel.phases)
+
+
+@pytest.mark.parametrize("case", TILED, ids=lambda case: case.name)
+def test_a_product_is_made_of_tiles_and_right(case: Case) -> None:
+    kernel = kernel_of(case)
+    assert verify(kernel) == ()
+    assert multiplied(kernel) == 1
+    for number in range(len(case.sizes)):
+        assert_right(kernel, case, number, interpret(kernel, fed(kernel, case, number), 1))
+
+
+@pytest.mark.skipif(compiler() is None, reason="no C++ compiler")
+@pytest.mark.parametrize("case", HERE)
+def test_its_text_computes_the_same_in_any_order_of_threads(case: Case) -> None:
+    kernel, unit = kernel_of(case), library(USUAL if case in USUAL else tuple(c for c in TILED if c not in USUAL))
+    for number in range(len(case.sizes)):
+        for seed in (1, 2):
+            made = emulator.run(kernel, case.name, fed(kernel, case, number), unit, seed)
+            assert_right(kernel, case, number, made)
+
+
+@pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed")
+@pytest.mark.parametrize(("case", "target"), COMPILED)
+def test_nothing_is_spilled(case: Case, target: object) -> None:
+    row = next(t for t in DEVICES if t == target)
+    kernel = with_tile(case, None, row)
+    for phase, used in zip(kernel.phases, compiled(device_text(kernel, "tiles"), row.flags).functions, strict=False):
+        assert phase.launch is not None
+        assert (used.spills, used.stack) == (0, 0)
+        assert used.registers * (phase.launch.block.constant or 0) <= 1 << 16
+
+
+# What is before a product, and behind it ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", [n for n in BY_NAME if "first" in n or n.startswith(("tiles", "transposed"))])
+def test_what_is_before_and_behind_is_in_the_same_kernel(name: str) -> None:
+    kernel = kernel_of(BY_NAME[name])
+    assert len(kernel.phases) == 1
+    assert not kernel.scratch
+
+
+def test_parts_of_a_long_sum_are_added_where_the_normalization_is() -> None:
+    case = BY_NAME["norm_behind_float16"]
+    divided = next(t for t in tiles_of(Sizes(1, 24, 64, 256, F16), TARGET) if t.splits > 1)
+    kernel = with_tile(case, divided)
+    assert len(kernel.phases) == 2
+    (parts,) = kernel.scratch
+    assert parts.dtype == F32
+    assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), 1))
+
+
+def shared_normalization() -> Graph:
+    """Rows that are normalized for a product, and are a result themselves."""
+    graph = normalized("LayerNormalization", F32)
+    norm = next(n for n in graph.nodes if n.op == "LayerNormalization")
+    return replace(graph, outputs=(*graph.outputs, norm.outputs[0]))
+
+
+def test_rows_that_others_read_are_normalized_before() -> None:
+    case = Case("shared_normalization", shared_normalization())
+    kernel = kernel_of(case)
+    assert len(kernel.phases) == 2
+    assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), 1))
+
+
+def test_a_row_that_is_no_number_spoils_no_other() -> None:
+    case = BY_NAME["tiles_uneven_float16"]
+    kernel = kernel_of(case)
+    inputs = [a.copy() for a in fed(kernel, case, 0)]
+    whole = interpret(kernel, inputs, 1)[0]
+    left = next(a for p, a in zip(kernel.inputs, inputs, strict=True) if p.shape[-1:] == (77,) or a.shape[-1] == 77)
+    left[..., 32, 5] = np.inf
+    left[..., 7, 3] = np.nan
+    spoilt = interpret(kernel, inputs, 1)[0]
+    rest = [r for r in range(33) if r not in (7, 32)]
+    assert np.array_equal(spoilt[:, rest], whole[:, rest])
+    assert np.isnan(spoilt[:, 7]).all()
+    assert not np.isfinite(spoilt[:, 32]).all()
+
+
+@pytest.mark.parametrize("name", ["tiles_float16", "layer_norm_first_float16", "norm_behind_float16"])
+def test_a_barrier_less_is_found(name: str) -> None:
+    """What one thread leaves in shared memory others read."""
+    kernel = kernel_of(BY_NAME[name])
+    first = replace(kernel, phases=kernel.phases[:1])
+    barriers = [s for s in all_statements(first) if s == Sync("block")]
+    for number in range(len(barriers) - 1):  # the last is for blocks that go on to other tiles
+        assert verify(without(kernel, number)) != (), number
+
+
+@pytest.mark.parametrize("name", ["tiles_float16", "tiles_float32", "tiles_bfloat16"])
+def test_tensor_cores_multiply_where_they_have_the_type(name: str) -> None:
+    kernel = kernel_of(BY_NAME[name])
+    assert any(isinstance(s, Mma) for s in all_statements(kernel)) == (name != "tiles_float32")
+    older = with_tile(BY_NAME[name], None, GPUS["sm_75"])
+    assert not any(isinstance(s, Mma) for s in all_statements(older))
+
+
+# Tiles ----------------------------------------------------------------------------------------------------------------
+
+
+def lowered(case: Case) -> Lowered:
+    group = group_of_all(case.graph)
+    made = lower(group, Plan(case.graph, (group,), case.layouts), ROWS)
+    assert isinstance(made, Lowered)
+    return made
+
+
+def with_tile(case: Case, tile: Tile | None, target: object = TARGET) -> Kernel:
+    """The kernel of a case with a certain tile of its product."""
+
+    def unseen(_: str, kernel: Kernel) -> None:  # another one each time, so that no kernel is remembered
+        assert kernel.phases
+
+    row = next(t for t in DEVICES if t == target)
+    chosen = (tile,) if tile is not None else None
+    with patch.object(products, "tiles_of", lambda s, t: chosen or tiles_of(s, t)):
+        made = schedule(lowered(case), case.layouts, case.graph.constants, row, check=unseen)
+    assert isinstance(made, Kernel), made
+    assert verify(made) == ()
+    return made
+
+
+def some(sizes: Sizes) -> list[Tile]:
+    """A tile of each number of stages and splits, of each place of warps, and of each step."""
+    found: dict[object, Tile] = {}
+    for t in tiles_of(sizes, TARGET):
+        for part in (("stages", t.stages), ("splits", t.splits), (t.high, t.wide), ("step", t.depth)):
+            found.setdefault(part, t)
+    return list(dict.fromkeys(found.values()))
+
+
+TILES = [
+    pytest.param(Case(f"every_tile_{held}", product(70, depth, 72, held)), t, id=f"{held}-{n}")
+    for held, depth in ((F16, 256), (F32, 128))
+    for n, t in enumerate(some(Sizes(1, 70, 72, depth, held)))
+]
+
+
+@pytest.mark.parametrize(("case", "tile"), TILES)
+def test_every_tile_is_right(case: Case, tile: Tile) -> None:
+    kernel = with_tile(case, tile)
+    assert multiplied(kernel) == 1
+    assert len(kernel.phases) == (2 if tile.splits > 1 else 1)
+    assert any(isinstance(s, CopyAsync) for s in all_statements(kernel)) == (tile.stages > 1)
+    assert_right(kernel, case, 0, interpret(kernel, fed(kernel, case, 0), 1))
+
+
+def test_tiles_fit_a_block_and_the_first_takes_least() -> None:
+    for sizes in (
+        Sizes(1, 197, 768, 768, F16),
+        Sizes(12, 197, 197, 64, F32),
+        Sizes(1, 128, 512, 128, F16, normalized=3),
+    ):
+        for target in DEVICES:
+            found = tiles_of(sizes, target)
+            seconds = [seconds_of(sizes, t, target) for t in found]
+            assert seconds == sorted(seconds)
+            assert all(t.bytes(sizes) <= SHARED and t.registers * t.threads <= 1 << 16 for t in found)
+            assert all((t.core is not None) == (sizes.held == F16 and target.capability >= CORES_SINCE) for t in found)
+
+
+def test_a_long_sum_of_few_elements_is_divided_and_a_wide_product_is_not() -> None:
+    few, wide = Sizes(1, 16, 64, 4096, F16), Sizes(1, 4096, 4096, 512, F16)
+    assert tiles_of(few, TARGET)[0].splits > 1
+    assert tiles_of(wide, TARGET)[0].splits == 1
+
+
+def test_larger_products_have_larger_tiles() -> None:
+    small, large = (tiles_of(Sizes(1, n, n, n, F16), TARGET)[0] for n in (64, 2048))
+    assert small.rows * small.columns < large.rows * large.columns
