@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
-from onnxfuse.ir.extents import named
+from onnxfuse.ir.extents import expanded, named, parts_named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
-from onnxfuse.ir.index import ONE, ZERO, Index, Symbol
+from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, least
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
-from onnxfuse.ops.movement import Piece, slices
+from onnxfuse.ops.movement import Piece, between, slices, within
+from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import UNFORESEEN, Definition, View, define
 
@@ -61,11 +62,14 @@ def propagate(setting: Setting) -> Shapes:
     for _ in range(_PASSES):
         done = _Pass(setting, facts)
         done.run()
-        if not done.equal:
+        if not done.equal and not done.minima:
             break
         for symbol, (limit, extent) in done.equal.items():
             setting.names.same[symbol] = extent
             facts.append(limit - extent)
+        if not done.equal:  # what no operator says to be the extent is the smaller one
+            found = {s: expanded(least(limit, extent)) for s, (limit, extent) in done.minima.items()}
+            setting.names.same.update(found)
     return Shapes(done.types, done.known, tuple(facts), tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
 
 
@@ -215,20 +219,26 @@ class _Pass:
         return {out: TensorType(have.dtype, tuple(shape))}
 
     def _cut(self, n: Index, piece: Piece, fresh: str) -> Index | None:
-        """The extent of a slice of n: what the facts make of it, or the symbol `fresh` where that is a minimum."""
+        """The extent of a slice of n: what the facts make of it, or the symbol `fresh` where that is a minimum.
+
+        Where nothing is known of its bounds, it is what they say.
+        """
         _, start, end, step = piece
         prove = Prover(self.facts)
-        if step != 1 or not prove.nonnegative(start):
+        if step != 1:
             return None
+        if not prove.nonnegative(start):
+            return between(within(start, n), within(end, n))
         if prove.nonnegative(n - end) and prove.nonnegative(end - start):
             return end - start
         if prove.nonnegative(end - n) and prove.nonnegative(n - start):
             return n - start
         limit, extent = (n, end) if n.constant is not None else (end, n)
         if start == ZERO and (limit.constant or 0) > 1 and prove.nonnegative(extent):
-            self.minima[Symbol(fresh)] = (limit, extent)
+            if Symbol(fresh) not in self.setting.names.same:
+                self.minima[Symbol(fresh)] = (limit, extent)
             return self.setting.names.symbol(fresh)
-        return None
+        return between(within(start, n), within(end, n))
 
     def _meet(self, node: Node) -> None:
         """Note minima that must be their own extent, since an operator that refused them takes no others.
@@ -293,7 +303,9 @@ class _Pass:
         made = np.empty(value.shape, object)
         for at in np.ndindex(value.shape):
             element: Element = value[at]
-            made[at] = named(element) if isinstance(element, Index) else element
+            if isinstance(element, Index):
+                element = named(element) if never_negative(element) else parts_named(element)
+            made[at] = element
         self.values[name] = value = made
         if value.ndim <= 1 and all(isinstance(e, Index) for e in value.reshape(-1)):
             self.known[name] = tuple(value.reshape(-1))

@@ -8,7 +8,7 @@ from onnxfuse.ir.index import Atom, Axis, Index, Symbol, floor_div, modulo
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.bounds import conditions
+from onnxfuse.schedule.analysis.bounds import checked
 
 
 def test_a_divisor_that_may_be_nothing():
@@ -18,8 +18,10 @@ def test_a_divisor_that_may_be_nothing():
     left = Index.of(places) - 1
     at = Index.of(rows) * left + Index.of(columns)
     value = Load("in0", (modulo(floor_div(at, Index.of(words)), left) + 1, modulo(at, Index.of(words))), F32)
-    found = conditions([Definition("out0", (rows, columns), value)], {"in0": (Index.of(places), Index.of(words))})
-    assert not isinstance(found, Decision)
+    made = checked([Definition("out0", (rows, columns), value)], {"in0": (Index.of(places), Index.of(words))})
+    assert not isinstance(made, Decision)
+    (same,), found = made
+    assert same.value == value
 
     def refused(n: int, m: int) -> bool:
         sizes: dict[Atom, int] = {words: n, places: m}
