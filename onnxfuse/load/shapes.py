@@ -57,16 +57,18 @@ class Shapes:
 
 
 def propagate(setting: Setting) -> Shapes:
-    """Types and integers of all values, in passes: each uses the equalities of extents that the last one found."""
-    facts: list[Index] = []
+    """Types and integers of all values, in passes: each uses what the last one found to hold in every run."""
+    facts: dict[Index, None] = {}
     for _ in range(_PASSES):
-        done = _Pass(setting, facts)
+        done = _Pass(setting, tuple(facts))
         done.run()
-        if not done.equal and not done.minima:
+        new = [f for f in done.found if f not in facts] if done.undecided else []
+        if not done.equal and not done.minima and not new:
             break
+        facts |= dict.fromkeys(new)
         for symbol, (limit, extent) in done.equal.items():
             setting.names.same[symbol] = extent
-            facts.append(limit - extent)
+            facts[limit - extent] = None
         if not done.equal:  # what no operator says to be the extent is the smaller one
             found = {s: expanded(least(limit, extent)) for s, (limit, extent) in done.minima.items()}
             setting.names.same.update(found)
@@ -85,6 +87,8 @@ class _Pass:
     aliases: dict[str, Index] = field(default_factory=dict)  # what names of whole-model inference stand for
     minima: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # symbol = min(number above 1, extent)
     equal: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # minima that must be their extent
+    found: dict[Index, None] = field(default_factory=dict)  # what operators that run demand to be at least 0
+    undecided: bool = False  # whether something hangs on what a symbol is
     unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
     warnings: list[str] = field(default_factory=list)
 
@@ -120,10 +124,22 @@ class _Pass:
         for d in definitions:
             if d.name in node.outputs:
                 self.types[d.name] = self._checked(node, d)
+        if node.name in self.setting.live:
+            self._note(definitions)
         try:
             self._compute(node, definitions)
-        except (Undecided, *UNFORESEEN):
+        except Undecided:
+            self.undecided = True
+        except UNFORESEEN:
             pass  # not known before the model runs
+
+    def _note(self, definitions: Sequence[Definition]) -> None:
+        """Note what holds wherever a node runs: its results have sizes, and what it demands is so."""
+        sizes = [e for d in definitions for e in d.shape]
+        sizes += [d.extent - d.other for each in definitions for d in each.demands if d.relation == "is at least"]
+        for e in map(expanded, sizes):
+            if e.constant is None and not Prover().nonnegative(e) and not never_negative(e):
+                self.found[e] = None
 
     # Types --------------------------------------------------------------------------------------------------------
 
@@ -304,7 +320,9 @@ class _Pass:
         for at in np.ndindex(value.shape):
             element: Element = value[at]
             if isinstance(element, Index):
-                element = named(element) if never_negative(element) else parts_named(element)
+                sure = never_negative(element) or Prover(self.facts).nonnegative(element)
+                self.undecided = self.undecided or not sure
+                element = named(element) if sure else parts_named(element)
             made[at] = element
         self.values[name] = value = made
         if value.ndim <= 1 and all(isinstance(e, Index) for e in value.reshape(-1)):

@@ -160,8 +160,8 @@ def from_front(place: Index, extent: Index) -> Index:
 def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     """First index and extent of one sliced axis.
 
-    Of a table of some size, and of as many elements as a number says, the extent is believed that the loader found:
-    it finds out what follows from what the result is joined with.
+    Where bounds may lie beyond the ends, the extent is believed that the loader found: it knows what holds in every
+    run, and what follows from what the result is joined with.
     """
     at, start, end, step = piece
     extent = view.shape(0)[at]
@@ -180,12 +180,9 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     if step < 0 and start == extent - 1 and back is not None and back < 0:  # an end that may lie in front of the first
         return start, floor_div(least(extent, Index.of(-1 - back)) - step - 1, Index.of(-step))
     given = view.types.get(view.out())
-    if n is not None or (start == ZERO and b is not None):
-        if step == 1 and given is not None and len(given.shape) > at:
-            return start if never_negative(start) else within(start, extent), given.shape[at]
-        if step == 1 and given is None:
-            raise view.unsized(f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}", (start, end, extent))
-    if step < 0:
+    if step == 1 and given is not None and len(given.shape) > at:
+        return start if never_negative(start) and n is not None else within(start, extent), given.shape[at]
+    if step <= 1:
         raise view.unsized(f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}", (start, end, extent))
     begin = within(start, extent)
     return begin, floor_div(between(begin, within(end, extent)) + (step - 1), Index.of(step))
