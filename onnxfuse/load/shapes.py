@@ -107,6 +107,10 @@ class _Pass:
 
     def _visit(self, node: Node) -> None:
         view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
+        for o in filter(None, node.outputs):
+            self.types[o] = None
+        if node.op == "Slice" and node.standard:
+            self.types.update(self._sliced(view, {}))
         found = define(ROWS, view)
         definitions = () if isinstance(found, Decision) else found
         for o in filter(None, node.outputs):

@@ -182,7 +182,7 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     given = view.types.get(view.out())
     if step == 1 and given is not None and len(given.shape) > at:
         return start if never_negative(start) and n is not None else within(start, extent), given.shape[at]
-    if step <= 1:
+    if step < 0:
         raise view.unsized(f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}", (start, end, extent))
     begin = within(start, extent)
     return begin, floor_div(between(begin, within(end, extent)) + (step - 1), Index.of(step))
