@@ -11,7 +11,7 @@ import numpy as np
 from onnxfuse.ir.dtype import I64, DType, dtype_of
 from onnxfuse.ir.extents import expanded, named, parts_named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
-from onnxfuse.ir.index import ONE, ZERO, Index, Symbol, least
+from onnxfuse.ir.index import ONE, ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
 from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, elements, evaluate, integers, of_indices
 from onnxfuse.load.dims import Names
@@ -70,7 +70,7 @@ def propagate(setting: Setting) -> Shapes:
             setting.names.same[symbol] = extent
             facts[limit - extent] = None
         if not done.equal:  # what no operator says to be the extent is the smaller one
-            found = {s: expanded(least(limit, extent)) for s, (limit, extent) in done.minima.items()}
+            found = {s: expanded(within(limit, extent)) for s, (limit, extent) in done.minima.items()}
             setting.names.same.update(found)
     return Shapes(done.types, done.known, tuple(facts), tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
 
@@ -107,14 +107,12 @@ class _Pass:
 
     def _visit(self, node: Node) -> None:
         view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
-        for o in filter(None, node.outputs):
-            self.types[o] = None
-        if node.op == "Slice" and node.standard:
-            self.types.update(self._sliced(view, {}))
+        untyped = dict.fromkeys(filter(None, node.outputs))
+        cut = self._sliced(view, {}) if node.op == "Slice" and node.standard else {}
+        self.types |= untyped | cut
         found = define(ROWS, view)
         definitions = () if isinstance(found, Decision) else found
-        for o in filter(None, node.outputs):
-            self.types[o] = None
+        self.types |= untyped
         if any(d.demands for d in definitions) and node.name in self.setting.live:
             self._meet(node)
         if isinstance(found, Decision):

@@ -83,11 +83,16 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
 
 
 def _open(load: Load, shape: Shape) -> tuple[Guard, ...]:
-    """Guards for the indices of an element of which no polynomial says that they lie inside."""
+    """Guards for the indices of an element of which no polynomial says that they lie inside.
+
+    Nor do other guards, whose extents may be symbols of their own.
+    """
     found: list[Guard] = []
     for index, extent in zip(load.index, shape, strict=True):
         e, n, guards = _entered(index, extent, load.guards)
-        if not _inside(e, n, guards) and _highest(e) is None:
+        high = _highest(e)
+        leaves = high is None or (guards and ((n - 1 - high).constant or 0) < 0)
+        if leaves and not _inside(e, n, guards):
             found.append(Guard(index, extent))
     return tuple(found)
 
