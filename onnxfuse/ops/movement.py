@@ -191,9 +191,9 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
 def within(bound: Index, extent: Index) -> Index:
     """A bound of a slice that goes forward, not beyond the ends."""
     bound = bound if never_negative(bound) else greatest(ZERO, bound)
-    return (
-        bound if never_negative(extent - bound) else extent if never_negative(bound - extent) else least(bound, extent)
-    )
+    if never_negative(extent - bound):
+        return bound
+    return extent if never_negative(bound - extent) else least(bound, extent)
 
 
 def between(begin: Index, end: Index) -> Index:

@@ -96,6 +96,7 @@ def equated(one: Index, two: Index) -> dict[Symbol, Index]:
     H is 7 * (H//7): no factor is more than what it was divided from, so that equal products have equal factors. So too
     where none is less, of windows that an image was filled up for.
 
+    >>> from onnxfuse.ir.extents import named
     >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
     >>> equated(h * w, 49 * named(h // 7) * named(w // 7))
     {H: 7*(H)//7, W: 7*(W)//7}
