@@ -50,8 +50,7 @@ def named(e: Index) -> Index:
     >>> half, named((half + 1) // 2)
     ((H + 1)//2, (H + 3)//4)
     """
-    plain = all(isinstance(a, Symbol) for mono, _ in e.terms for a in mono)
-    if plain and (len(e.terms) < 2 or all(a.formula is None for a in symbols_of(e))):
+    if _is_named(e):
         return e
     made = _whole(transform(e, _name))
     ((mono, c), *rest) = made.terms or (((), 0),)
@@ -59,16 +58,29 @@ def named(e: Index) -> Index:
     return Index.of(_symbol(expanded(Index.of(mono[0])))) * c if alone else made
 
 
+def parts_named(e: Index) -> Index:
+    """The same of a number that is computed from extents, and may be negative: only its parts have symbols.
+
+    >>> n = Index.of(Symbol("n"))
+    >>> len(parts_named(n // 4 - 1).terms), len(named(n // 4 - 1).terms)
+    (2, 1)
+    """
+    return e if _is_named(e) else transform(e, _name)
+
+
+def _is_named(e: Index) -> bool:
+    plain = all(isinstance(a, Symbol) for mono, _ in e.terms for a in mono)
+    return plain and (len(e.terms) < 2 or all(a.formula is None for a in symbols_of(e)))
+
+
 def _whole(e: Index) -> Index:
     """A sum of one computed extent and a number is a symbol itself: places of a window are (H - 2)//2 + 1, say."""
     made = expanded(e) if len(e.terms) == 2 and not e.terms[1][0] else ZERO
-    if len(made.terms) != 2 or made.terms[1][0]:
+    (mono, c), *rest = made.terms or (((), 0),)
+    if len(mono) != 1 or not isinstance(mono[0], _COMPOUND) or not _closed(mono[0]) or any(m for m, _ in rest):
         return e
-    (mono, c), (_, k) = made.terms
-    if len(mono) != 1 or not isinstance(mono[0], _COMPOUND) or not _closed(mono[0]):
-        return e
-    shared = gcd(c, k)
-    part = Index(((mono, c // shared), ((), k // shared)))
+    shared = gcd(c, *(k for _, k in rest))
+    part = Index(((mono, c // shared), *(((), k // shared) for _, k in rest)))
     return Index.of(_symbol(part)) * shared
 
 
@@ -227,7 +239,7 @@ def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
     if isinstance(atom, Symbol):
         return Index.of(atom) if atom in known else None
     for symbol in known:
-        if (found := _offset(symbol)) is not None and found[0] == atom:
+        if (found := offset_of(symbol)) is not None and found[0] == atom:
             return Index.of(symbol) - found[1]
     if isinstance(atom, (Div, Mod)):
         num, den = _over(atom.num, known), _over(atom.den, known)
@@ -242,7 +254,7 @@ def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
 def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
     """n//(k*d) as (n//k)//d where a known symbol is n//k, or differs from it by whole numbers: law (5) backwards."""
     for symbol in known:
-        inner, offset = _offset(symbol) or (None, 0)
+        inner, offset = offset_of(symbol) or (None, 0)
         if not isinstance(inner, Div):
             continue
         deeper = divides(inner.den, atom.den)
@@ -255,67 +267,12 @@ def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
     return None
 
 
-def _offset(symbol: Symbol) -> tuple[Atom, int] | None:
+def offset_of(symbol: Symbol) -> tuple[Atom, int] | None:
     """(atom, n) where a symbol stands for atom + n."""
     terms = symbol.formula.terms if symbol.formula is not None else ()
     if not terms or len(terms[0][0]) != 1 or terms[0][1] != 1 or any(mono for mono, _ in terms[1:]):
         return None
     return terms[0][0][0], terms[1][1] if len(terms) == 2 else 0
-
-
-def apart(one: Index, two: Index) -> tuple[Index, Index]:
-    """Two products without the factors that they share.
-
-    >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
-    >>> apart(6 * h * w, 4 * w)
-    (3*H, 2)
-    """
-    if len(one.terms) != 1 or len(two.terms) != 1:
-        return one, two
-    ((left, a),), ((right, b),) = one.terms, two.terms
-    rest, kept = list(right), list(left)
-    for atom in left:
-        if atom in rest:
-            rest.remove(atom)
-            kept.remove(atom)
-    shared = gcd(a, b)
-    return Index(((tuple(kept), a // shared),)), Index(((tuple(rest), b // shared),))
-
-
-def equated(one: Index, two: Index) -> dict[Symbol, Index]:
-    """Symbols and what they are where two products without shared factors are equal; none where that is not said.
-
-    A symbol that is one side is the other one. Where H//7 stands for a factor of one side and H is one of the other,
-    H is 7 * (H//7): no factor is more than what it was divided from, so that equal products have equal factors.
-
-    >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
-    >>> equated(h * w, 49 * named(h // 7) * named(w // 7))
-    {H: 7*(H)//7, W: 7*(W)//7}
-    """
-    for e, other in ((one, two), (two, one)):
-        symbol = _lone(e)
-        if symbol is not None and symbol not in symbols_of(expanded(other)):
-            return {symbol: other}
-    values: dict[Symbol, Index] = {}
-    for whole, parts in ((one, two), (two, one)):
-        for part in sorted(symbols_of(parts), key=lambda s: s.name):
-            quotient, offset = _offset(part) or (None, 0)
-            for symbol in sorted(symbols_of(whole), key=lambda s: s.name):
-                if isinstance(quotient, Div) and not offset and expanded(Index.of(symbol)) == quotient.num:
-                    values[symbol] = Index.of(part) * quotient.den
-    equal = values and over_flat(one, values) == over_flat(two, values)
-    return values if equal else {}
-
-
-def over_flat(e: Index, values: Mapping[Symbol, Index]) -> Index:
-    """e with symbols replaced, but not inside of formulas."""
-    return transform(e, lambda a: values.get(a) if isinstance(a, Symbol) else None)
-
-
-def _lone(e: Index) -> Symbol | None:
-    """The symbol that e is."""
-    mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
-    return mono[0] if c == 1 and len(mono) == 1 and isinstance(mono[0], Symbol) else None
 
 
 def sizing(extents: Iterable[Index]) -> str:

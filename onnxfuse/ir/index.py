@@ -12,6 +12,7 @@ The laws, applied when a `//` or `%` is built (after Halide's simplifier and "la
     (3) (g*A + r)//(g*k) = A//k and (g*A + r)%(g*k) = g*(A%k) + r, when 0 <= r < g
     (4) k*(e//k) + e%k = e, and a*((e//a)%b) + e%a = e%(a*b)
     (5) (x + e//a)//b = (a*x + e)//(a*b), (e%(a*b))//a = (e//a)%b, (e%(a*b))%a = e%a
+    (6) of extents: (-e)//k = -((e + k - 1)//k), (-e)%k = k*((e + k - 1)//k) - e, and (x + c*(e%k))%k = (x + c*e)%k
 """
 
 from __future__ import annotations
@@ -474,7 +475,15 @@ def floor_div(num: Index, den: Index) -> Index:
     atom = _single(rest)
     if isinstance(atom, Mod) and (b := divides(den, atom.den)) is not None:
         return quotient + modulo(floor_div(atom.num, den), b)
+    if _falls(rest) and den.constant is not None:
+        return quotient - floor_div(den - 1 - rest, den)
     return quotient + Index.of(Div(rest, den))
+
+
+def _falls(e: Index) -> bool:
+    """Whether e is made of extents and their quotients alone, each counted negatively."""
+    plain = all(isinstance(a, (Symbol, Div, Mod)) for mono, _ in e.terms for a in mono)
+    return plain and all(c < 0 or not mono for mono, c in e.terms) and not axes_of(e)
 
 
 @lru_cache(1 << 14)
@@ -498,7 +507,21 @@ def modulo(num: Index, den: Index) -> Index:
     atom = _single(rest)
     if isinstance(atom, Mod) and divides(den, atom.den) is not None:
         return modulo(atom.num, den)
+    if _falls(rest) and den.constant is not None:
+        whole = _without_remainders(rest, den)
+        return modulo(whole, den) if whole != rest else rest + den * floor_div(den - 1 - rest, den)
     return Index.of(Mod(rest, den))
+
+
+def _without_remainders(e: Index, den: Index) -> Index:
+    """e with remainders of multiples of den replaced by what they are remainders of: the same but for a multiple."""
+    total = ZERO
+    for mono, c in e.terms:
+        part = Index(((mono, c),))
+        atom = _single(Index(((mono, 1),)))
+        inner = _single(atom.formula) if isinstance(atom, Symbol) and atom.formula is not None else atom
+        total = total + (inner.num * c if isinstance(inner, Mod) and divides(den, inner.den) is not None else part)
+    return total
 
 
 def least(a: Index, b: Index) -> Index:

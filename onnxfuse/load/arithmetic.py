@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import DType
+from onnxfuse.ir.extents import expanded
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.index import (
     ONE,
@@ -28,6 +29,7 @@ from onnxfuse.ir.index import (
     Symbol,
     divides,
     floor_div,
+    greatest,
     least,
     lower,
     modulo,
@@ -242,12 +244,16 @@ class Prover:
 
     def nonnegative(self, e: Index) -> bool:
         """Whether e >= 0 is proven."""
-        return _nonnegative(e) or any(_nonnegative(e - f) for f in self.facts)
+        if _nonnegative(e):
+            return True
+        whole = expanded(e) if self.facts else e
+        return any(_nonnegative(whole - f) for f in self.facts)
 
     def rounds_down(self, a: Index, b: Index) -> bool:
         """Whether a / b is the same towards zero as downwards: both are positive or 0, for all symbols >= 1."""
         low = lower(a)
-        return len(b.terms) == 1 and self.nonnegative(b) and low is not None and nonnegative(low)
+        sure = (low is not None and nonnegative(low)) or self.nonnegative(a)
+        return len(b.terms) == 1 and self.nonnegative(b) and sure
 
     def at_most(self, a: Index, b: Index) -> bool:
         """True: a <= b. False: b <= a. Either where they are equal; else Undecided."""
@@ -301,7 +307,11 @@ def _truth(value: bool) -> Index:
 
 
 def _div(prove: Prover, a: Index, b: Index) -> Index:
-    """Division towards zero; by a symbol only where that means rounding down."""
+    """Division towards zero; by a symbol only where that means rounding down.
+
+    That of a number which may be negative is the quotient of what it is above 0, where it is less than one divisor
+    below; else its divisor less one is added where it is negative.
+    """
     n, d = a.constant, b.constant
     if d == 0:
         raise Undecided
@@ -312,7 +322,11 @@ def _div(prove: Prover, a: Index, b: Index) -> Index:
         return exact
     if prove.rounds_down(a, b):
         return floor_div(a, b)
-    raise Undecided
+    if d is None or d < 0:
+        raise Undecided
+    if prove.nonnegative(a + (d - 1)):
+        return floor_div(greatest(ZERO, a), b)
+    return floor_div(a + (d - 1) * least(ONE, greatest(ZERO, -a)), b)
 
 
 def _mod(prove: Prover, a: Index, b: Index) -> Index:

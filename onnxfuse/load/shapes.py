@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType, dtype_of
-from onnxfuse.ir.extents import named
+from onnxfuse.ir.extents import expanded, named, parts_named
 from onnxfuse.ir.graph import Constant, Decision, Node, Refused, TensorType
 from onnxfuse.ir.index import ONE, ZERO, Index, Symbol
 from onnxfuse.ir.indexing import product
@@ -17,7 +17,8 @@ from onnxfuse.load.arithmetic import LIMIT, Array, Element, Prover, Undecided, e
 from onnxfuse.load.dims import Names
 from onnxfuse.load.guesses import guessed
 from onnxfuse.load.infer import Claim, NodeInference, numbers
-from onnxfuse.ops.movement import Piece, slices
+from onnxfuse.ops.movement import Piece, between, slices, within
+from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import UNFORESEEN, Definition, View, define
 
@@ -56,16 +57,21 @@ class Shapes:
 
 
 def propagate(setting: Setting) -> Shapes:
-    """Types and integers of all values, in passes: each uses the equalities of extents that the last one found."""
-    facts: list[Index] = []
+    """Types and integers of all values, in passes: each uses what the last one found to hold in every run."""
+    facts: dict[Index, None] = {}
     for _ in range(_PASSES):
-        done = _Pass(setting, facts)
+        done = _Pass(setting, tuple(facts))
         done.run()
-        if not done.equal:
+        new = [f for f in done.found if f not in facts] if done.undecided else []
+        if not done.equal and not done.minima and not new:
             break
+        facts |= dict.fromkeys(new)
         for symbol, (limit, extent) in done.equal.items():
             setting.names.same[symbol] = extent
-            facts.append(limit - extent)
+            facts[limit - extent] = None
+        if not done.equal:  # what no operator says to be the extent is the smaller one
+            found = {s: expanded(within(limit, extent)) for s, (limit, extent) in done.minima.items()}
+            setting.names.same.update(found)
     return Shapes(done.types, done.known, tuple(facts), tuple(done.unproven), tuple(dict.fromkeys(done.warnings)))
 
 
@@ -81,6 +87,8 @@ class _Pass:
     aliases: dict[str, Index] = field(default_factory=dict)  # what names of whole-model inference stand for
     minima: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # symbol = min(number above 1, extent)
     equal: dict[Symbol, tuple[Index, Index]] = field(default_factory=dict)  # minima that must be their extent
+    found: dict[Index, None] = field(default_factory=dict)  # what operators that run demand to be at least 0
+    undecided: bool = False  # whether something hangs on what a symbol is
     unproven: dict[str, None] = field(default_factory=dict)  # types that rest on the model's own word
     warnings: list[str] = field(default_factory=list)
 
@@ -99,10 +107,12 @@ class _Pass:
 
     def _visit(self, node: Node) -> None:
         view = View(node, self.types, self.setting.constants, self.known, self.setting.opset)
+        untyped = dict.fromkeys(filter(None, node.outputs))
+        cut = self._sliced(view, {}) if node.op == "Slice" and node.standard else {}
+        self.types |= untyped | cut
         found = define(ROWS, view)
         definitions = () if isinstance(found, Decision) else found
-        for o in filter(None, node.outputs):
-            self.types[o] = None
+        self.types |= untyped
         if any(d.demands for d in definitions) and node.name in self.setting.live:
             self._meet(node)
         if isinstance(found, Decision):
@@ -116,10 +126,22 @@ class _Pass:
         for d in definitions:
             if d.name in node.outputs:
                 self.types[d.name] = self._checked(node, d)
+        if node.name in self.setting.live:
+            self._note(definitions)
         try:
             self._compute(node, definitions)
-        except (Undecided, *UNFORESEEN):
+        except Undecided:
+            self.undecided = True
+        except UNFORESEEN:
             pass  # not known before the model runs
+
+    def _note(self, definitions: Sequence[Definition]) -> None:
+        """Note what holds wherever a node runs: its results have sizes, and what it demands is so."""
+        sizes = [e for d in definitions for e in d.shape]
+        sizes += [d.extent - d.other for each in definitions for d in each.demands if d.relation == "is at least"]
+        for e in map(expanded, sizes):
+            if e.constant is None and not Prover().nonnegative(e) and not never_negative(e):
+                self.found[e] = None
 
     # Types --------------------------------------------------------------------------------------------------------
 
@@ -215,20 +237,26 @@ class _Pass:
         return {out: TensorType(have.dtype, tuple(shape))}
 
     def _cut(self, n: Index, piece: Piece, fresh: str) -> Index | None:
-        """The extent of a slice of n: what the facts make of it, or the symbol `fresh` where that is a minimum."""
+        """The extent of a slice of n: what the facts make of it, or the symbol `fresh` where that is a minimum.
+
+        Where nothing is known of its bounds, it is what they say.
+        """
         _, start, end, step = piece
         prove = Prover(self.facts)
-        if step != 1 or not prove.nonnegative(start):
+        if step != 1:
             return None
+        if not prove.nonnegative(start):
+            return between(within(start, n), within(end, n))
         if prove.nonnegative(n - end) and prove.nonnegative(end - start):
             return end - start
         if prove.nonnegative(end - n) and prove.nonnegative(n - start):
             return n - start
         limit, extent = (n, end) if n.constant is not None else (end, n)
         if start == ZERO and (limit.constant or 0) > 1 and prove.nonnegative(extent):
-            self.minima[Symbol(fresh)] = (limit, extent)
+            if Symbol(fresh) not in self.setting.names.same:
+                self.minima[Symbol(fresh)] = (limit, extent)
             return self.setting.names.symbol(fresh)
-        return None
+        return between(within(start, n), within(end, n))
 
     def _meet(self, node: Node) -> None:
         """Note minima that must be their own extent, since an operator that refused them takes no others.
@@ -293,7 +321,11 @@ class _Pass:
         made = np.empty(value.shape, object)
         for at in np.ndindex(value.shape):
             element: Element = value[at]
-            made[at] = named(element) if isinstance(element, Index) else element
+            if isinstance(element, Index):
+                sure = never_negative(element) or Prover(self.facts).nonnegative(element)
+                self.undecided = self.undecided or not sure
+                element = named(element) if sure else parts_named(element)
+            made[at] = element
         self.values[name] = value = made
         if value.ndim <= 1 and all(isinstance(e, Index) for e in value.reshape(-1)):
             self.known[name] = tuple(value.reshape(-1))

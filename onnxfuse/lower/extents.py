@@ -136,5 +136,5 @@ def replaced(lowered: Lowered, values: Mapping[Symbol, Index]) -> Lowered:
 
     types = {v: TensorType(t.dtype, tuple(map(extent, t.shape))) for v, t in lowered.types.items()}
     demands = tuple(d.over(extent) for d in lowered.demands)
-    made = tuple(with_extents(d, extent) for d in lowered.definitions)
+    made = tuple(with_extents(d, extent, extent) for d in lowered.definitions)
     return replace(lowered, types=types, definitions=made, demands=demands)

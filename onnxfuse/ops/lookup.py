@@ -5,9 +5,10 @@ from __future__ import annotations
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import F32, I64, dtype_of
 from onnxfuse.ir.graph import Constant
-from onnxfuse.ir.index import Index, Loaded, nonnegative
+from onnxfuse.ir.index import ZERO, Index, Loaded, floor_div, greatest
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Scalar, apply, cast, const
-from onnxfuse.ops.movement import unit_at
+from onnxfuse.ops.movement import from_front, unit_at
+from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.spec import Definition, Row, Speller, View
 
 
@@ -15,8 +16,7 @@ def loaded(view: View, i: int, at: tuple[Index, ...], extent: Index) -> Index:
     """Element `at` of integer input i as an index below extent."""
     known = view.known.get(view.node.inputs[i])
     if known is not None and len(known) == 1:
-        value = known[0]
-        return value + extent if (value.constant or 0) < 0 else value
+        return from_front(known[0], extent)
     return Index.of(Loaded(view.node.inputs[i], at, extent))
 
 
@@ -98,17 +98,18 @@ def _spelled_eye(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str
 
 
 def range_node(view: View) -> tuple[Definition, ...]:
-    """Range from known numbers; a symbolic length must be proven not to be negative."""
+    """Range from known numbers, or extents, by a known step."""
     dtype = view.dtype(0)
     given = [_whole(view, i) for i in range(3)] if dtype.floating else [view.ints(i)[0] for i in range(3)]
     if None in given:
         return _real_range(view)
     start, limit, delta = (e for e in given if e is not None)
     step = delta.constant
-    span = (limit - start).constant
-    if not step or (span is None and (step != 1 or not nonnegative(limit - start))):
+    if not step:
         raise view.unsized(f"{start!r} to {limit!r} by {delta!r}", (start, limit, delta))
-    length = limit - start if span is None else Index.of(max(0, -(-span // step)))
+    way = (limit - start) * (1 if step > 0 else -1)
+    way = way if never_negative(way) else greatest(ZERO, way)
+    length = floor_div(way + (abs(step) - 1), Index.of(abs(step)))
     axes = view.axes((length,))
     return (Definition(view.out(), axes, cast(FromIndex(start + Index.of(axes[0]) * step, I64), dtype)),)
 
@@ -137,7 +138,7 @@ def constant_of_shape(view: View) -> tuple[Definition, ...]:
     fill: Scalar = const(0.0, F32)
     if isinstance(value, Constant):
         fill = const(value.load().reshape(-1)[0].item(), value.dtype)
-    return (Definition(view.out(), view.axes(view.ints(0)), fill),)
+    return (Definition(view.out(), view.axes(view.extents(0)), fill),)
 
 
 ROWS: tuple[Row, ...] = (

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from onnxfuse.ir.dtype import I64
-from onnxfuse.ir.extents import apart, equated, expanded, over_flat
-from onnxfuse.ir.index import ONE, ZERO, Axis, Div, Index, divides, floor_div, greatest, least, lower, nonnegative
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, divides, floor_div, greatest, least
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.scalar import Const, FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.ops.elementwise import aligned, broadcast
+from onnxfuse.ops.proofs import apart, equated, never_negative, over_flat
 from onnxfuse.ops.spec import Definition, Row, View
 
 _HUGE = 2**31 - 1
@@ -35,7 +35,7 @@ def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
 def reshape_target(view: View) -> tuple[Index, ...]:
     """The shape a Reshape asks for, with 0 copied and -1 inferred by exact division."""
     have = view.shape(0)
-    asked = list(view.ints(1))
+    asked = list(view.extents(1))
     copy = not view.attr("allowzero", 0)
     for at, e in enumerate(asked):
         if e == ZERO and copy:
@@ -110,7 +110,7 @@ def transpose(view: View) -> tuple[Definition, ...]:
 
 def expand(view: View) -> tuple[Definition, ...]:
     """Expand: broadcast to the given shape."""
-    shape = broadcast(view, [view.shape(0), view.ints(1)])
+    shape = broadcast(view, [view.shape(0), view.extents(1)])
     axes = view.axes(shape)
     return (Definition(view.out(), axes, view.load(0, aligned(view, view.shape(0), axes))),)
 
@@ -141,19 +141,27 @@ def slices(view: View) -> tuple[Piece, ...]:
 def _from_front(bound: Index, extent: Index, lowest: Index, step: int) -> Index:
     """A bound of a slice without counting from the end, and without the huge numbers that mean "as far as it goes"."""
     n = bound.constant
-    if n is None:
-        return bound
-    if n >= _HUGE:
+    if n is not None and n >= _HUGE:
         return extent if step > 0 else extent - 1
-    if n <= -_HUGE:
+    if n is not None and n <= -_HUGE:
         return lowest
-    return bound + extent if n < 0 else bound
+    return from_front(bound, extent)
+
+
+def from_front(place: Index, extent: Index) -> Index:
+    """A place on an axis that counts from the end where it is negative, counted from the front."""
+    if never_negative(place):
+        return place
+    if never_negative(-1 - place):
+        return place + extent
+    return place + extent * least(ONE, greatest(ZERO, -place))  # once where it is negative
 
 
 def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
-    """First index and extent of one sliced axis, where clamping is decided for every value of the symbols.
+    """First index and extent of one sliced axis.
 
-    Where it is not, an extent that the loader found for the result is believed.
+    Where bounds may lie beyond the ends, the extent is believed that the loader found: it knows what holds in every
+    run, and what follows from what the result is joined with.
     """
     at, start, end, step = piece
     extent = view.shape(0)[at]
@@ -163,35 +171,34 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
         first = min(max(a, 0), high)
         return Index.of(first), Index.of(len(range(first, min(max(b, low), high), step)))
     whole = (start, end) in ((ZERO, extent), (extent - 1, extent), (ZERO, ONE))
-    if step > 0 and (whole or (_sure(start) and _sure(end - start) and _sure(extent - end))):
+    inner = never_negative(start) and never_negative(end - start) and never_negative(extent - end)
+    if step > 0 and (whole or inner):
         return start, floor_div(end - start + (step - 1), Index.of(step))
     if step < 0 and start == extent - 1 and end == -1:
         return start, floor_div(extent - step - 1, Index.of(-step))
     back = (end - extent).constant
     if step < 0 and start == extent - 1 and back is not None and back < 0:  # an end that may lie in front of the first
         return start, floor_div(least(extent, Index.of(-1 - back)) - step - 1, Index.of(-step))
-    if step > 0 and n is None and _sure(start) and _sure(end) and (start != ZERO or b is None):
-        begin = least(start, extent)  # of a table of some size the loader finds out what follows from its readers
-        return begin, floor_div(greatest(ZERO, least(end, extent) - begin) + (step - 1), Index.of(step))
     given = view.types.get(view.out())
-    if step == 1 and given is not None and len(given.shape) > at and _sure(start):
-        return start, given.shape[at]
-    raise view.unsized(f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}", (start, end, extent))
+    if step == 1 and given is not None and len(given.shape) > at:
+        return start if never_negative(start) and n is not None else within(start, extent), given.shape[at]
+    if step < 0:
+        raise view.unsized(f"a slice {start!r}:{end!r}:{step} of the extent {extent!r}", (start, end, extent))
+    begin = within(start, extent)
+    return begin, floor_div(between(begin, within(end, extent)) + (step - 1), Index.of(step))
 
 
-def _sure(e: Index) -> bool:
-    """Whether e >= 0 is proven; a quotient by a number is between what its numerator is at least and at most."""
-    low = lower(e)
-    if low is not None and nonnegative(low):
-        return True
-    whole = expanded(e)
-    found = [(c, m[0]) for m, c in whole.terms if len(m) == 1 and isinstance(m[0], Div)]
-    for c, atom in sorted(found, key=lambda t: t[0]):
-        assert isinstance(atom, Div)
-        k = atom.den.constant
-        if k is not None:
-            return _sure((whole - Index.of(atom) * c) * k + atom.num * c - max(c, 0) * (k - 1))
-    return False
+def within(bound: Index, extent: Index) -> Index:
+    """A bound of a slice that goes forward, not beyond the ends."""
+    bound = bound if never_negative(bound) else greatest(ZERO, bound)
+    if never_negative(extent - bound):
+        return bound
+    return extent if never_negative(bound - extent) else least(bound, extent)
+
+
+def between(begin: Index, end: Index) -> Index:
+    """How many places there are from one to another."""
+    return end - begin if never_negative(end - begin) else greatest(ZERO, end - begin)
 
 
 def slice_node(view: View) -> tuple[Definition, ...]:
@@ -212,7 +219,7 @@ def split(view: View) -> tuple[Definition, ...]:
     have = view.shape(0)
     at = view.axis(view.attr("axis", 0), len(have))
     if view.opset >= 13 and view.has(1):
-        sizes = view.ints(1)
+        sizes = view.extents(1)
     elif view.opset < 13 and view.attr("split", None):
         sizes = tuple(map(Index.of, view.attr("split", ())))
     else:

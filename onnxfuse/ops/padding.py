@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import inside
-from onnxfuse.ir.index import ZERO, Index, greatest, least, nonnegative
+from onnxfuse.ir.index import ZERO, Index, greatest, least
 from onnxfuse.ir.index import modulo as index_modulo
 from onnxfuse.ir.scalar import Guard, Scalar, const
+from onnxfuse.ops.proofs import never_negative
 from onnxfuse.ops.spec import Definition, Row, View
 
 
@@ -95,7 +96,7 @@ def _demand(view: View, mode: str, m: Margin) -> None:
     if mode == "constant":
         for e in (m.extent,) if unknown else ():
             view.demand(e, "is at least", ZERO)
-    elif not all(nonnegative(e) for e in unknown):
+    elif not all(map(never_negative, unknown)):
         raise view.unsized(f"whether margins of {unknown} are added or cut off hangs on symbols", unknown)
     if mode == "reflect" and m.have.constant is None:  # of an extent that is known the runtime mirrors more often
         for e in (*unknown, *([Index.of(max(numbers))] if numbers else ())):
@@ -114,7 +115,7 @@ def center_crop_pad(view: View) -> tuple[Definition, ...]:
     have = view.shape(0)
     named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
     wanted = list(have)
-    for at, extent in zip(named, view.ints(1), strict=True):
+    for at, extent in zip(named, view.extents(1), strict=True):
         wanted[at] = extent
     axes = view.axes(tuple(wanted))
     index: list[Index] = []

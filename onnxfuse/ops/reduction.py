@@ -1,16 +1,18 @@
-"""Rows of reductions: monoids over whole axes."""
+"""Rows of reductions, monoids over whole axes, and of scans, whose loops carry that on (`lower/scans.py`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
+from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.index import ONE, Axis, Index
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import FromIndex, Reduce, Scalar, apply, cast
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, cast
 from onnxfuse.ops.movement import axes_of_node
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import Lift, logarithm, mean_of, root, square, total
+from onnxfuse.ops.stages import At, Lift, Stages, logarithm, mean_of, root, square, total, wide
 
 
 def reduced_axes(view: View, since: int, rank: int) -> tuple[int, ...]:
@@ -59,6 +61,30 @@ def arg_row(op: str, combine: str) -> Row:
     return Row(op, define)
 
 
+def scan_row(op: str, combine: str) -> Row:
+    """CumSum or CumProd along a known axis, exclusive or not, from either end."""
+
+    def define(view: View) -> tuple[Definition, ...]:
+        have, stages, x = view.shape(0), Stages(view), wide(view)
+        at = view.axis(view.static_ints(1)[0], len(have))
+        own, turned = int(bool(view.attr("exclusive", 0))), bool(view.attr("reverse", 0))
+        j = Axis(f"{view.out()}:j", have[at])
+
+        def value(index: At) -> Scalar:
+            element = x((*index[:at], Index.of(j), *index[at + 1 :]))
+            before = (Index.of(j) - index[at] if turned else index[at] - j) - own
+            idle = MONOIDS[combine].init(element.dtype)[0]
+            return total(combine, (j,), inside((Guard(before, have[at]),), element, idle))
+
+        if view.dtype(0) == view.dtype(0).accumulator:
+            stages.output(have, value)
+        else:  # what goes on from element to element is not rounded to the type of the result
+            stages.output(have, stages.value("%run", have, value))
+        return tuple(stages.made)
+
+    return Row(op, define, shape_inputs=(1,))
+
+
 ROWS: tuple[Row, ...] = (
     reduce_row("ReduceSum", "sum", None, None, 13),
     reduce_row("ReduceMean", "sum", None, mean_of, 18),
@@ -71,4 +97,6 @@ ROWS: tuple[Row, ...] = (
     reduce_row("ReduceLogSum", "sum", None, lambda v, n: logarithm(v), 18),
     arg_row("ArgMax", "argmax"),
     arg_row("ArgMin", "argmin"),
+    scan_row("CumSum", "sum"),
+    scan_row("CumProd", "prod"),
 )

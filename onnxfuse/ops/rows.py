@@ -17,7 +17,6 @@ from onnxfuse.ops import (
     quantized,
     reduction,
     resize,
-    scan,
     scatter,
 )
 from onnxfuse.ops.spec import table
@@ -29,7 +28,6 @@ FAMILIES = (
     lookup,
     resize,
     reduction,
-    scan,
     pooling,
     normalization,
     contraction,

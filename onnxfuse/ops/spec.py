@@ -15,7 +15,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import folded, rebuild, sources, walk, with_sources
 from onnxfuse.ir.dtype import I64, DType
-from onnxfuse.ir.extents import named, sizing
+from onnxfuse.ir.extents import named, parts_named, sizing
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Graph, Node, Refused, TensorType
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import transform
@@ -126,6 +126,10 @@ class View:
         if found is None:
             raise self.computed(i)
         return found
+
+    def extents(self, i: int) -> tuple[Index, ...]:
+        """Elements of integer input i as extents, equal where they are equal by formula; refused as `ints` are."""
+        return tuple(map(named, self.ints(i)))
 
     def static_ints(self, i: int) -> tuple[int, ...]:
         """Elements of integer input i that are plain integers; refused otherwise."""
@@ -304,10 +308,7 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
 def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:
     """Definitions that have names for their extents; what the row demanded goes with the first of them."""
     made = tuple(map(_with_names, made))
-    if not demands:
-        return made
-    told = tuple(d.over(named) for d in demands)
-    return (replace(made[0], demands=told), *made[1:])
+    return (replace(made[0], demands=tuple(d.over(named) for d in demands)), *made[1:]) if demands else made
 
 
 def _with_names(d: Definition) -> Definition:
@@ -316,16 +317,16 @@ def _with_names(d: Definition) -> Definition:
     ranges = [r.extent for n in scalars if isinstance(n, Reduce) for r in n.ranges]
     guards = [g.extent for n in scalars if isinstance(n, (Load, FromIndex)) for g in n.guards]
     static = all(e.constant is not None for e in (*d.shape, *ranges, *guards))
-    return d if static else with_extents(d, named)
+    return d if static else with_extents(d, named, parts_named)
 
 
-def with_extents(d: Definition, change: Callable[[Index], Index]) -> Definition:
-    """A definition with every extent changed, those of its axes and ranges too, and every index likewise."""
+def with_extents(d: Definition, change: Callable[[Index], Index], places: Callable[[Index], Index]) -> Definition:
+    """A definition with its extents changed, those of axes and ranges too, and by `places` what may be negative."""
     ranges = [r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges]
     axes = {a: Axis(a.name, change(a.extent)) for a in (*d.axes, *ranges)}
 
     def index(e: Index) -> Index:
-        return change(transform(e, lambda a: Index.of(axes[a]) if isinstance(a, Axis) else None))
+        return places(transform(e, lambda a: Index.of(axes[a]) if isinstance(a, Axis) else None))
 
     def leaf(x: Scalar) -> Scalar | None:
         if not isinstance(x, Reduce):

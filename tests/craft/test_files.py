@@ -10,7 +10,7 @@ from tests.craft.sources import ROOMS, ROOT, TEXT, files, name_of, python_files,
 
 MAX_LINES = 400
 # Sums, laws and bounds of an index call each other: one algebra, which modules that import one way cannot share.
-LONGER = {"onnxfuse/ir/index.py": 680}
+LONGER = {"onnxfuse/ir/index.py": 704}
 MAX_FILES = 25  # of a folder
 ALIKE = {"models"}  # folders that are lists: a file for each network
 ALL_PYTHON = python_files("onnxfuse", "cli", "tests", "models", "scripts")

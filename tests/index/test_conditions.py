@@ -6,9 +6,9 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Atom, Axis, Index, Symbol, floor_div, modulo
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ops.spec import Definition
-from onnxfuse.schedule.analysis.bounds import conditions
+from onnxfuse.schedule.analysis.bounds import checked
 
 
 def test_a_divisor_that_may_be_nothing():
@@ -18,8 +18,10 @@ def test_a_divisor_that_may_be_nothing():
     left = Index.of(places) - 1
     at = Index.of(rows) * left + Index.of(columns)
     value = Load("in0", (modulo(floor_div(at, Index.of(words)), left) + 1, modulo(at, Index.of(words))), F32)
-    found = conditions([Definition("out0", (rows, columns), value)], {"in0": (Index.of(places), Index.of(words))})
-    assert not isinstance(found, Decision)
+    made = checked([Definition("out0", (rows, columns), value)], {"in0": (Index.of(places), Index.of(words))})
+    assert not isinstance(made, Decision)
+    (same,), found = made
+    assert same.value == value
 
     def refused(n: int, m: int) -> bool:
         sizes: dict[Atom, int] = {words: n, places: m}
@@ -27,3 +29,23 @@ def test_a_divisor_that_may_be_nothing():
 
     assert refused(1, 1) and refused(3, 1)
     assert not refused(1, 2) and not refused(3, 6) and not refused(0, 1)
+
+
+def test_a_place_that_nothing_bounds_is_guarded():
+    """Where a relative shift reads is known to lie inside, but no polynomial says so: memory stays safe by a guard."""
+    words, places = Symbol("s0"), Symbol("s1")
+    rows, columns = Axis("v0_0", Index.of(words)), Axis("v0_1", Index.of(words))
+    at = floor_div(Index.of(rows) * words + columns + words, Index.of(places))
+    value = Load("in0", (at, Index.of(columns)), F32)
+    made = checked([Definition("out0", (rows, columns), value)], {"in0": (Index.of(words), Index.of(words))})
+    assert not isinstance(made, Decision)
+    ((found,), _) = made
+    assert isinstance(found.value, Load) and found.value.guards == (Guard(at, Index.of(words)),)
+
+
+def test_a_place_that_surely_leaves_is_refused():
+    words = Symbol("s0")
+    row = Axis("v0_0", Index.of(words))
+    value = Load("in0", (Index.of(row) + 1,), F32)
+    made = checked([Definition("out0", (row,), value)], {"in0": (Index.of(words),)})
+    assert isinstance(made, Decision) and "may leave" in made.reason

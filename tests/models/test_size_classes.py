@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.verify.compare import FLOORS
-from tests.models.size_cases import CASES, FAILS, UNFUSED, Case
-from tests.models.sizes import built, wrong
+from tests.models.size_cases import CASES, FAILS, UNFUSED, WHOLE, Case
+from tests.models.sizes import built, left, wrong
 from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
@@ -24,10 +24,12 @@ def test_a_class_of_sizes(case: Case, tmp_path: Path) -> None:
     """One build computes what the original does at every size, and refuses what that refuses."""
     result = built(case.model(), tmp_path, strict=True)
     assert (result.kernels == 0) == (case.name in UNFUSED)
+    if case.name in WHOLE:
+        assert left(tmp_path)[0] == 0
     assert wrong(tmp_path, result, case.feeds(), FLOORS["float32"]) == {}
 
 
 def test_tables_are_of_cases_that_are_there() -> None:
     names = [case.name for case in CASES]
     assert len(set(names)) == len(names)
-    assert set(FAILS) | UNFUSED <= set(names)
+    assert set(FAILS) | UNFUSED | WHOLE <= set(names)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.compose import rebuild, walk
 from onnxfuse.ir.extents import sizing
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import (
@@ -31,29 +31,69 @@ from onnxfuse.ir.index import (
     upper,
 )
 from onnxfuse.ir.indexing import coefficient, product, transform
-from onnxfuse.ir.scalar import FromIndex, Guard, Load
+from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, number
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]
 
 
-def conditions(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -> tuple[Index, ...] | Decision:
-    """Polynomials over symbols that must not be negative when the kernel is launched; a refusal where there is none."""
+def checked(
+    definitions: Sequence[Definition], shapes: Mapping[str, Shape]
+) -> tuple[tuple[Definition, ...], tuple[Index, ...]] | Decision:
+    """Definitions that read nothing outside a tensor, and polynomials over symbols that must not be negative at launch.
+
+    An element whose place is not bounded by any such polynomial is guarded. What operators mean lies inside of their
+    inputs, so that the guard holds wherever the original runs. A refusal where neither is possible.
+    """
+    made = tuple(replace(d, value=_guarded(d.value, shapes)) for d in definitions)
     found: dict[Index, None] = {}
-    for d in definitions:
+    for d in made:
         for source, index, guards in _reads(d):
-            for e, extent in zip(index, shapes[source] if isinstance(source, str) else source, strict=True):
-                e, extent, guards = _entered(e, extent, guards)
-                if _inside(e, extent, guards):
+            for at, length in zip(index, shapes[source] if isinstance(source, str) else source, strict=True):
+                e, extent, known = _entered(at, length, guards)
+                if _inside(e, extent, known):
                     continue
-                low, high = lower(e), upper(e)
-                if low is None or high is None or not nonnegative(low):
+                high = _highest(e)
+                if high is None:
                     said = f"whether {e!r} lies within {extent!r} is not known"
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), said, sizing((e, extent)))
                 if ((extent - 1 - high).constant or 0) < 0:
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
                 found[extent - 1 - high] = None
         found |= dict.fromkeys((*_filled_tables(d), *_divisible(d)))
+    return made, tuple(found)
+
+
+def _highest(e: Index) -> Index | None:
+    """What an index never goes above, where it never goes below 0 either; None where one of both is not known."""
+    low, high = lower(e), upper(e)
+    return high if low is not None and nonnegative(low) else None
+
+
+def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
+    """x with guards around the elements whose places nothing bounds."""
+
+    def go(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Load) or not node.index or (open_ := _open(node, shapes[node.source])) == ():
+            return None
+        otherwise = number(0, node.dtype) if node.otherwise is None else rebuild(node.otherwise, go, lambda i: i)
+        return replace(node, guards=(*node.guards, *open_), otherwise=otherwise)
+
+    return rebuild(x, go, lambda i: i)
+
+
+def _open(load: Load, shape: Shape) -> tuple[Guard, ...]:
+    """Guards for the indices of an element of which no polynomial says that they lie inside.
+
+    Nor do other guards, whose extents may be symbols of their own.
+    """
+    found: list[Guard] = []
+    for index, extent in zip(load.index, shape, strict=True):
+        e, n, guards = _entered(index, extent, load.guards)
+        high = _highest(e)
+        leaves = high is None or (guards and ((n - 1 - high).constant or 0) < 0)
+        if leaves and not _inside(e, n, guards):
+            found.append(Guard(index, extent))
     return tuple(found)
 
 

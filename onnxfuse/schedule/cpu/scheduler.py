@@ -15,7 +15,7 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
 from onnxfuse.schedule.analysis.binds import binds_of
-from onnxfuse.schedule.analysis.bounds import conditions
+from onnxfuse.schedule.analysis.bounds import checked
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
@@ -114,9 +114,11 @@ def _scheduled(
     """The kernel of a group, once for equal groups."""
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
-    requires = conditions(c.definitions, shapes)
-    if isinstance(requires, Decision):
-        return requires
+    bounded = checked(c.definitions, shapes)
+    if isinstance(bounded, Decision):
+        return bounded
+    definitions, requires = bounded
+    c = replace(c, definitions=definitions)
     settings = (weights, target, round_bytes, best)
     forms = forms_of(c, weights)
     nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]

@@ -19,7 +19,7 @@ from onnxfuse.lower.scans import scan_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import Attention, attention_of
 from onnxfuse.schedule.analysis.binds import binds_of
-from onnxfuse.schedule.analysis.bounds import conditions
+from onnxfuse.schedule.analysis.bounds import checked
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
@@ -92,9 +92,11 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
         return Decision("E-NO-KERNEL", (), "results that are each made of the one before have no kernel for GPUs yet")
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
-    requires = conditions(c.definitions, shapes)
-    if isinstance(requires, Decision):
-        return requires
+    bounded = checked(c.definitions, shapes)
+    if isinstance(bounded, Decision):
+        return bounded
+    definitions, requires = bounded
+    c = replace(c, definitions=definitions)
     made = replace(_kernel(c, target), requires=tuple(dict.fromkeys((*requires, *c.conditions))))
     return through(PASSES, made, target, check)
 

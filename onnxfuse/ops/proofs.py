@@ -1,0 +1,146 @@
+"""What is proven of extents: that a formula is never negative, and that equal products have equal factors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from math import gcd
+
+from onnxfuse.ir.extents import expanded, offset_of
+from onnxfuse.ir.index import (
+    ONE,
+    Atom,
+    Div,
+    Index,
+    Least,
+    Symbol,
+    divides,
+    floor_div,
+    lower,
+    nonnegative,
+    symbols_of,
+)
+from onnxfuse.ir.indexing import transform
+
+
+def never_negative(e: Index) -> bool:
+    """Whether e >= 0 is proven: quotients by a number lie between two bounds, minima are no more than either side.
+
+    >>> n = Index.of(Symbol("n"))
+    >>> never_negative(2 * ((n + 1) // 2) - n), never_negative(n - 2 * ((n + 1) // 2))
+    (True, False)
+    >>> half = (n + 1) // 2
+    >>> never_negative(4 * ((half + 3) // 4) - half)
+    True
+    """
+    low = lower(e)
+    if low is not None and nonnegative(low):
+        return True
+    whole = expanded(e)
+    minima = [(c, m[0]) for m, c in whole.terms if len(m) == 1 and isinstance(m[0], Least)]
+    for c, least_ in minima[:1]:  # either side is no less than the minimum, which is one of both
+        assert isinstance(least_, Least)
+        sides = (never_negative(whole + (side - least_) * c) for side in (least_.one, least_.two))
+        return any(sides) if c < 0 else all(sides)
+    found = [(c, m[0]) for m, c in whole.terms if len(m) == 1 and isinstance(m[0], Div)]
+    for c, atom in sorted(found, key=lambda t: t[0]):
+        assert isinstance(atom, Div)
+        k = atom.den.constant
+        if k is not None and never_negative((whole - Index.of(atom) * c) * k + atom.num * c - max(c, 0) * (k - 1)):
+            return True
+        finer = _of_quotient(whole, atom) if c < 0 else whole
+        if k is not None:
+            return finer != whole and never_negative(finer)
+    return False
+
+
+def _of_quotient(e: Index, inner: Div) -> Index:
+    """e with quotients made of another one, law (5) backwards, and a symbol in the place of that one."""
+    whole = Index.of(Symbol(f"%{inner!r}", 0))
+    low = lower(inner.num)
+    if low is None or not nonnegative(low):
+        return e
+
+    def made(atom: Atom) -> Index | None:
+        if not isinstance(atom, Div) or atom == inner:
+            return whole if atom == inner else None
+        rest, den = divides(inner.den, atom.num - inner.num), divides(inner.den, atom.den)
+        return floor_div(whole + rest, den) if rest is not None and den is not None else None
+
+    return transform(e, made)
+
+
+def apart(one: Index, two: Index) -> tuple[Index, Index]:
+    """Two products without the factors that they share.
+
+    >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
+    >>> apart(6 * h * w, 4 * w)
+    (3*H, 2)
+    """
+    if len(one.terms) != 1 or len(two.terms) != 1:
+        return one, two
+    ((left, a),), ((right, b),) = one.terms, two.terms
+    rest, kept = list(right), list(left)
+    for atom in left:
+        if atom in rest:
+            rest.remove(atom)
+            kept.remove(atom)
+    shared = gcd(a, b)
+    return Index(((tuple(kept), a // shared),)), Index(((tuple(rest), b // shared),))
+
+
+def equated(one: Index, two: Index) -> dict[Symbol, Index]:
+    """Symbols and what they are where two products without shared factors are equal; none where that is not said.
+
+    A symbol that is one side is the other one. Where H//7 stands for a factor of one side and H is one of the other,
+    H is 7 * (H//7): no factor is more than what it was divided from, so that equal products have equal factors. So too
+    where none is less, of windows that an image was filled up for.
+
+    >>> from onnxfuse.ir.extents import named
+    >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
+    >>> equated(h * w, 49 * named(h // 7) * named(w // 7))
+    {H: 7*(H)//7, W: 7*(W)//7}
+    >>> equated(h * w, 49 * named((h + 6) // 7) * named((w + 6) // 7))
+    {H: 7*(H + 6)//7, W: 7*(W + 6)//7}
+    >>> equated(h * w, 49 * named((h + 6) // 7) * named(w // 7))
+    {}
+    """
+    for e, other in ((one, two), (two, one)):
+        symbol = _lone(e)
+        if symbol is not None and symbol not in symbols_of(expanded(other)):
+            return {symbol: other}
+    for sign in (1, -1):
+        values: dict[Symbol, Index] = {}
+        for whole, parts in ((one, two), (two, one)):
+            for symbol, part in product(_by_name(whole), _by_name(parts)):
+                made = _multiple(part, symbol)
+                if made is not None and never_negative((Index.of(symbol) - made) * sign):
+                    values[symbol] = made
+        if values and over_flat(one, values) == over_flat(two, values):
+            return values
+    return {}
+
+
+def _by_name(e: Index) -> list[Symbol]:
+    return sorted(symbols_of(e), key=lambda s: s.name)
+
+
+def _multiple(part: Symbol, symbol: Symbol) -> Index | None:
+    """As many times a symbol as it was divided by, counted from another one on: 4 * ((n//2 + 3)//4) for n//2."""
+    quotient, offset = offset_of(part) or (None, 0)
+    if part == symbol or offset or not isinstance(quotient, Div):
+        return None
+    inner, _ = offset_of(symbol) or (None, 0)
+    times = divides(inner.den if isinstance(inner, Div) else ONE, quotient.den)
+    return None if times is None else Index.of(part) * times
+
+
+def over_flat(e: Index, values: Mapping[Symbol, Index]) -> Index:
+    """e with symbols replaced, but not inside of formulas."""
+    return transform(e, lambda a: values.get(a) if isinstance(a, Symbol) else None)
+
+
+def _lone(e: Index) -> Symbol | None:
+    """The symbol that e is."""
+    mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
+    return mono[0] if c == 1 and len(mono) == 1 and isinstance(mono[0], Symbol) else None
