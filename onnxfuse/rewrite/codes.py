@@ -11,6 +11,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
+from onnxfuse.rewrite.limits import clip_limits, single
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
@@ -66,31 +67,15 @@ def limits_of_codes(work: Work, at: int, trust: bool) -> Draft:
     """Q(Relu(x)) and Q(Clip(x)) are Q(x) where the smallest and the largest code lie within these limits."""
     coding = work.nodes[at]
     limit = work.made_by(coding.inputs[0], "Relu", "Clip")
-    scale, zero = (_single(work, coding.inputs[i]) if len(coding.inputs) > i else 0.0 for i in (1, 2))
+    scale, zero = (single(work, coding.inputs[i]) if len(coding.inputs) > i else 0.0 for i in (1, 2))
     codes = np.iinfo(work.type(coding.outputs[0]).dtype.numpy)
-    low, high = (0.0, np.inf) if limit.op == "Relu" else _clip(work, limit)
+    low, high = (0.0, np.inf) if limit.op == "Relu" else clip_limits(work, limit)
     ends = [np.round(np.float32(end) / np.float32(scale)) + zero for end in (low, high)] if scale > 0 else [np.inf] * 2
     if ends[0] > codes.min or ends[1] < codes.max:
         raise Miss(f"{limit.op} leaves out numbers that have codes of their own")
     draft = Draft(work, at)
     inputs = (limit.inputs[0], *coding.inputs[1:])
     return draft.replace(coding.outputs[0], draft.node(coding.op, inputs, coding.attrs))
-
-
-def _clip(work: Work, node: Node) -> tuple[float, float]:
-    """The limits of a Clip: attributes of old ones, inputs of others."""
-    given = [node.attrs.get(name) for name in ("min", "max")]
-    ends = [_single(work, v) if v else None for v in (*node.inputs[1:], "", "")]
-    low, high = (end if end is not None else other for end, other in zip(ends, given, strict=False))
-    return (float(low) if low is not None else -np.inf, float(high) if high is not None else np.inf)  # type: ignore[arg-type]  # numbers
-
-
-def _single(work: Work, value: str) -> float:
-    """The one element of a constant."""
-    found = work.constants.get(value) if value else None
-    if found is None or found.size != 1:
-        raise Miss(f"{value or 'a zero point'} is not one number that is known")
-    return float(found.load().reshape(()))
 
 
 def _is_codes(work: Work, node: Node) -> bool:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import inf
 
 import numpy as np
 
-from onnxfuse.ir.scalar import Load
-from onnxfuse.ir.smallest import smallest
+from onnxfuse.ir.dtype import DType
+from onnxfuse.rewrite.known_ranges import Ranges
 from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 Check = Callable[..., None]
@@ -95,41 +94,89 @@ def axes_alike(work: Work, v: str) -> None:
 
 
 def bounded(work: Work, *values: str) -> None:
-    """No product, sum or inverse of the values leaves the range or the digits of their type. Never proven."""
-    raise Miss(f"the range of {' and '.join(values)} is not known")
+    """Nothing on either side of the law is NaN, infinite or so large or small that a product of two might be."""
+    for v in values:
+        moderate(Ranges(work, far=True), v, work.type(v).dtype)
 
 
-_DEPTH = 8  # nodes that are looked back over
+def moderate(ranges: Ranges, v: str, dtype: DType, *, divides: bool = False) -> None:
+    """Raise Miss where a value may be NaN or above the root of the largest number; `divides`: or below its inverse."""
+    if not dtype.floating:
+        raise Miss(f"{v} holds {dtype}")
+    limit = LARGEST_FACTOR[dtype.name]
+    found = ranges.of(v)
+    if found.nan or found.most > limit or (divides and found.least < 1 / limit):
+        raise Miss(f"the range of {v} is {found}")
+
+
+# A number of the type whose square, and the inverse of whose square, are normal numbers.
+LARGEST_FACTOR = {"float16": 2.0**7, "bfloat16": 2.0**62, "float32": 2.0**62, "float64": 2.0**510}
 
 
 def nonnegative(work: Work, v: str) -> None:
     """No element of v is below 0 (NaN may be)."""
-    if not _nonnegative(work, v, _DEPTH):
+    if Ranges(work).of(v).low < 0:
         raise Miss(f"{v} may be negative")
 
 
-def _nonnegative(work: Work, v: str, depth: int) -> bool:
-    """Whether no element is below 0, by the values of a constant, or by what the row of the node that makes v says."""
-    found = work.constants.get(v)
-    if found is not None:
-        return found.dtype.kind in "fiub" and found.size <= 64 * SMALL and not bool((found.load() < 0).any())
-    at = work.maker.get(v)
-    if at is None or not work.nodes[at].standard or depth == 0:
-        return False
-    try:
-        made = {d.name: d.value for d in work.definitions(at)}
-    except Miss:
-        return False
+def unsigned(work: Work, v: str) -> None:
+    """No element of v is below 0, or -0 (NaN may be)."""
+    nonnegative(work, v)
+    found = Ranges(work).of(v)
+    if found.minus and found.zero:
+        raise Miss(f"{v} may be -0")
 
-    def of(load: Load) -> float:
-        if load.source in made:
-            return smallest(made[load.source], of)
-        return 0.0 if _nonnegative(work, load.source, depth - 1) else -inf
 
-    return v in made and smallest(made[v], of) >= 0
+def at_least(work: Work, v: str, bound: str) -> None:
+    """No element of v is below one of the other value, which is never NaN."""
+    least, most = Ranges(work).of(v), Ranges(work).of(bound)
+    if most.nan or least.low < most.high:
+        raise Miss(f"{v} may be below {bound}")
+
+
+def at_most(work: Work, v: str, bound: str) -> None:
+    """No element of v is above one of the other value, which is never NaN."""
+    most, least = Ranges(work).of(v), Ranges(work).of(bound)
+    if least.nan or most.high > least.low:
+        raise Miss(f"{v} may be above {bound}")
+
+
+def whole(work: Work, v: str) -> None:
+    """No element of v has a fraction (NaN may be)."""
+    if not Ranges(work).of(v).whole:
+        raise Miss(f"{v} may have fractions")
+
+
+def holds(work: Work, v: str) -> None:
+    """Every element of v is true."""
+    if Ranges(work, far=True).of(v).low <= 0:
+        raise Miss(f"{v} may be false")
+
+
+def fails(work: Work, v: str) -> None:
+    """Every element of v is false."""
+    if Ranges(work, far=True).of(v).high > 0:
+        raise Miss(f"{v} may be true")
+
+
+def enlarges(work: Work, v: str) -> None:
+    """v is one number of magnitude 1 or more: what it is multiplied with later leaves no range before."""
+    scalar(work, v)
+    if abs(work.number(v) or 0) < 1:
+        raise Miss(f"{v} is a fraction")
+
+
+def one_sided(work: Work, *values: str) -> None:
+    """The values are all 2 or more, or all 1/2 or less: their logarithms have one sign and are not small."""
+    found = [Ranges(work, far=True).of(v) for v in values]
+    if not all(r.low >= 2 for r in found) and not all(r.high <= 0.5 for r in found):
+        raise Miss(f"logarithms of {' and '.join(values)} may cancel, or be small")
 
 
 CONDITIONS: dict[str, Check] = {
     c.__name__: c
-    for c in (constant, scalar, variable, floating, same_shape, unshared, axes_alike, bounded, nonnegative)
+    for c in (
+        *(constant, scalar, variable, floating, same_shape, unshared, axes_alike, bounded, nonnegative, unsigned),
+        *(at_least, at_most, whole, holds, fails, enlarges, one_sided),
+    )
 }

@@ -19,6 +19,7 @@ from onnxfuse.rewrite import (
     cleanup,
     coded,
     codes,
+    limits,
     linear,
     masks,
     merge,
@@ -27,6 +28,7 @@ from onnxfuse.rewrite import (
     scale,
     selection,
     spectrum,
+    undone,
 )
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
@@ -36,11 +38,19 @@ from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
 # Tiers are tried in order at each node; within one, the rewrite that lowers the measure most is taken.
-_ALGEBRA: tuple[Step, ...] = (*padding.STEPS, *affine.STEPS, *scale.STEPS, *linear.STEPS, *(r.step() for r in RULES))
+_ALGEBRA: tuple[Step, ...] = (
+    *padding.STEPS,
+    *affine.STEPS,
+    *scale.STEPS,
+    *linear.STEPS,
+    *limits.STEPS,
+    *(r.step() for r in RULES),
+)
 _LOCAL: tuple[tuple[Step, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     spectrum.STEPS,
     movement.STEPS,
+    undone.STEPS,
     selection.STEPS,
     codes.STEPS,
     coded.STEPS,

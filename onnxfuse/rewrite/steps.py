@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from onnxfuse.ir.graph import Attribute
-from onnxfuse.rewrite.conditions import Condition
+from onnxfuse.rewrite.conditions import Condition, moderate
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.known_ranges import Ranges
 from onnxfuse.rewrite.operators import commutes
 from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides
 from onnxfuse.rewrite.work import Miss, Work
@@ -65,7 +66,10 @@ class Rule:
             try:
                 self._check(work, binding, trust)
                 draft = Draft(work, at)
-                return draft.replace(node.outputs[0], build(draft, self.rhs, binding))
+                draft.replace(node.outputs[0], build(draft, self.rhs, binding))
+                if not trust and any(c.name == "bounded" for c in self.assume):
+                    _check_both_sides(work, binding, draft)
+                return draft
             except Miss as miss:
                 reason = str(miss)
         raise Miss(reason)
@@ -73,6 +77,17 @@ class Rule:
     def _check(self, work: Work, binding: Binding, trust: bool) -> None:
         for condition in (*self.when, *(() if trust else self.assume)):
             condition.check(work, binding.values)
+
+
+def _check_both_sides(work: Work, binding: Binding, draft: Draft) -> None:
+    """Raise Miss where a value on either side may be NaN, very large, or what is divided by it very small."""
+    ranges = Ranges(work, draft, far=True)
+    for node in (*(work.nodes[k] for k in binding.nodes), *draft.nodes):
+        moderate(ranges, node.outputs[0], draft.type(node.outputs[0]).dtype)
+        for k, i in enumerate(node.inputs[:2]):
+            divides = node.op in ("Reciprocal", "Log") or (node.op == "Pow" and k == 0) or (node.op == "Div" and k == 1)
+            if draft.type(i).dtype.floating:
+                moderate(ranges, i, draft.type(i).dtype, divides=divides)
 
 
 def rule(name: str, law: str, numerics: str = "exact", when: str = "", assume: str = "") -> Rule:

@@ -1,0 +1,103 @@
+"""Which numbers the values of a graph can be, as far as constants and operators tell; whatever the inputs are."""
+
+from __future__ import annotations
+
+from collections import ChainMap
+
+from onnxfuse.ir.compose import sources, substitute_axes
+from onnxfuse.ir.range_functions import wrapped
+from onnxfuse.ir.ranges import ANY, Range, of_array, range_of
+from onnxfuse.ir.scalar import Load, Scalar
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
+
+NEAR = 64 * SMALL  # elements of a constant that is looked into for the sign of what is made of it
+FAR = 1 << 27  # elements of all constants that are looked into where a proof takes all of the graph
+
+
+class Ranges:
+    """Ranges of the values of a graph that is rewritten, each found once; those of a draft's new nodes never kept.
+
+    `far`: weights are looked into as well. Rewrites keep what a value is, so what was found of it stays true.
+    """
+
+    def __init__(self, work: Work, draft: Draft | None = None, *, far: bool = False) -> None:
+        self.work = work
+        self.far = far
+        self.kept = work.ranges[far]
+        self.new = {d.name: d for made in (draft.meanings if draft else {}).values() for d in made}
+        self.constants = ChainMap(draft.constants if draft else {}, work.constants)
+        self.own: dict[str, Range] = {}
+
+    def of(self, value: str) -> Range:
+        """The range of a value."""
+        stack = [value]
+        while stack:
+            v = stack[-1]
+            if self._found(v) is not None:
+                stack.pop()
+                continue
+            made = self._made(v)
+            missing = [
+                s for d in made for s in sources(d.value) if self._found(s) is None and not self._inside(s, made)
+            ]
+            if missing and len(stack) < 1 << 14:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            self._keep(v, self._computed(v, made))
+        return self._found(value) or ANY
+
+    def _found(self, v: str) -> Range | None:
+        return self.kept.get(v) or self.own.get(v)
+
+    def _keep(self, v: str, found: Range) -> None:
+        fresh = v in self.new or (v in self.constants and v not in self.work.constants)
+        (self.own if fresh else self.kept)[v] = found
+
+    @staticmethod
+    def _inside(s: str, made: Definitions) -> bool:
+        return any(d.name == s for d in made)
+
+    def _made(self, v: str) -> Definitions:
+        """What makes a value, as a whole; nothing for inputs and constants."""
+        if v in self.new:
+            return tuple(self.new.values())
+        at = self.work.maker.get(v)
+        if at is None or v in self.constants or not self.work.nodes[at].standard:
+            return ()
+        try:
+            return self.work.definitions(at)
+        except Miss:
+            return ()
+
+    def _computed(self, v: str, made: Definitions) -> Range:
+        constant = self.constants.get(v)
+        if constant is not None:
+            if constant.dtype.kind not in "fiub" or constant.size > (self._left() if self.far else NEAR):
+                return ANY
+            if self.far and constant.size > NEAR:
+                self.work.looked_into += constant.size
+            return of_array(constant.load(), constant.dtype)
+        t = self.work.types.get(v)
+        found = ANY if t is None else wrapped(ANY, t.dtype)
+        ranges: dict[str, Range] = {}
+
+        def of(load: Load) -> Range:
+            return ranges.get(load.source) or self._found(load.source) or ANY
+
+        for d in made:
+            ranges[d.name] = range_of(d.value, of, lambda load: self._unfold(load, made))
+            if d.name == v:
+                return ranges[v]
+        return found
+
+    def _left(self) -> int:
+        return FAR - self.work.looked_into
+
+    def _unfold(self, load: Load, made: Definitions) -> Scalar | None:
+        known = made if self._inside(load.source, made) else self._made(load.source)
+        for d in known:
+            if d.name == load.source and len(d.axes) == len(load.index):
+                return substitute_axes(d.value, dict(zip(d.axes, load.index, strict=True)))
+        return None

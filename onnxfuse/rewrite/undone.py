@@ -1,0 +1,102 @@
+"""Movement that is taken back: parts that are put together as they were, a Transpose undone behind elementwise work."""
+
+from __future__ import annotations
+
+from onnxfuse.ir.compose import walk
+from onnxfuse.ir.graph import Node
+from onnxfuse.ir.index import ZERO, Index
+from onnxfuse.ir.scalar import FromIndex, Load, Reduce
+from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.folding import load_of
+from onnxfuse.rewrite.steps import Step
+from onnxfuse.rewrite.work import Miss, Work
+
+_LONGEST = 8  # elementwise nodes between a movement and what undoes it
+
+
+def put_together(work: Work, at: int, trust: bool) -> Draft:
+    """Concat of all parts of a value, in their order, is the value."""
+    node = work.nodes[at]
+    have = work.type(node.outputs[0]).shape
+    axis = work.view(node).axis(work.view(node).attr("axis", 0), len(have))
+    source, offset = "", ZERO
+    for part in node.inputs:
+        maker = work.maker.get(part)
+        own = [d for d in work.definitions(maker) if d.name == part] if maker is not None else []
+        load = load_of(own[0]) if own else None
+        if load is None or (source and load.source != source):
+            raise Miss(f"{part} is no part of {source or 'another value'}")
+        want = [Index.of(a) + (offset if k == axis else 0) for k, a in enumerate(own[0].axes)]
+        if list(load.index) != want:
+            raise Miss(f"{part} is another part of {load.source}, or not in its place")
+        source, offset = load.source, offset + own[0].shape[axis]
+    return Draft(work, at).replace(node.outputs[0], source)
+
+
+def moved_back(work: Work, at: int, trust: bool) -> Draft:
+    """A Transpose or Reshape that undoes another one across elementwise operators with numbers beside."""
+    outer, chain = work.nodes[at], list[Node]()
+    inner = work.node(outer.inputs[0])
+    while inner is not None and inner.op != outer.op and len(chain) < _LONGEST:
+        if not work.single_use(inner.outputs[0]):
+            raise Miss(f"{inner.outputs[0]} is also used elsewhere")
+        chain.append(inner)
+        inner = work.node(_only_operand(work, inner))
+    if inner is None or inner.op != outer.op or not inner.standard or not chain:
+        raise Miss(f"no {outer.op} above to be undone")
+    _check_undone(work, inner, outer)
+    draft, value = Draft(work, at), inner.inputs[0]
+    for node in reversed(chain):
+        before = _only_operand(work, node)
+        value = draft.node(node.op, [value if i == before else i for i in node.inputs], node.attrs)
+    return draft.replace(outer.outputs[0], value)
+
+
+def _only_operand(work: Work, node: Node) -> str:
+    """The operand of an elementwise node beside which there are only numbers."""
+    wide = [i for i in node.reads if i not in work.constants]
+    numbers = [i for i in node.reads if i in work.constants]
+    if not node.standard or len(set(wide)) != 1 or any(work.constants[i].size != 1 for i in numbers):
+        raise Miss(f"{node.op} reads more than one value and numbers")
+    if any(len(work.type(i).shape) > len(work.type(wide[0]).shape) for i in numbers):
+        raise Miss(f"{node.op} changes the rank")
+    definitions = work.definitions(work.maker[node.outputs[0]])
+    here = tuple(map(Index.of, definitions[0].axes))
+    parts = list(walk(definitions[0].value))
+    elementwise = all(x.index == here for x in parts if isinstance(x, Load) and x.source == wide[0])
+    if len(definitions) != 1 or not elementwise or any(isinstance(x, (Reduce, FromIndex)) for x in parts):
+        raise Miss(f"{node.op} is not elementwise")
+    return wide[0]
+
+
+def _check_undone(work: Work, inner: Node, outer: Node) -> None:
+    if outer.op == "Reshape":
+        if work.type(inner.inputs[0]).shape != work.type(outer.outputs[0]).shape:
+            raise Miss("the shape is another one than before")
+        return
+    (first,), (second,) = (work.definitions(work.maker[n.outputs[0]]) for n in (inner, outer))
+    perms = [
+        work.view(n).attr("perm", tuple(reversed(range(len(d.axes))))) for n, d in ((inner, first), (outer, second))
+    ]
+    if [perms[0][p] for p in perms[1]] != list(range(len(perms[0]))):
+        raise Miss("the axes are in another order than before")
+
+
+STEPS: tuple[Step, ...] = (
+    Step(
+        "put-together",
+        "Concat(all parts of x) => x",
+        "exact",
+        put_together,
+        frozenset({"Concat"}),
+        ("the parts are in their order along the axis",),
+    ),
+    Step(
+        "moved-back",
+        "move back(f(move(x))) => f(x)",
+        "exact",
+        moved_back,
+        frozenset({"Transpose", "Reshape"}),
+        ("f is elementwise with numbers beside; only f reads move(x)",),
+    ),
+)
