@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 from onnxfuse.rewrite import STEPS, Step
-from onnxfuse.rewrite.conditions import CONDITIONS
 from onnxfuse.rewrite.idioms import IDIOMS
+from onnxfuse.rewrite.proofs.conditions import CONDITIONS
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
 HEAD = """# Rewrites

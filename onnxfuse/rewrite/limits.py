@@ -8,7 +8,7 @@ import numpy as np
 
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.known_ranges import Ranges
+from onnxfuse.rewrite.proofs.ranges import Ranges
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 

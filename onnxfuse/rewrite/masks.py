@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.operators import functions
-from onnxfuse.rewrite.positions import always_true
+from onnxfuse.rewrite.proofs.positions import always_true
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 

@@ -13,7 +13,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
 from onnxfuse.rewrite.draft import MOVES, Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
-from onnxfuse.rewrite.positions import located
+from onnxfuse.rewrite.proofs.positions import located
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Definitions, Miss, Work
 

@@ -15,7 +15,7 @@ import numpy as np
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node, TensorType, sorted_nodes
 from onnxfuse.ir.index import Index
-from onnxfuse.ir.range_functions import Range
+from onnxfuse.ir.ranges import Range
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
@@ -55,7 +55,7 @@ class Work:
         self._numbers: dict[str, float | None] = {}
         self.stuck: dict[int, tuple[tuple[Definitions, ...], str]] = {}
         self._contents: dict[bytes, str] = {}
-        self.ranges: tuple[dict[str, Range], dict[str, Range]] = ({}, {})  # see known_ranges
+        self.ranges: tuple[dict[str, Range], dict[str, Range]] = ({}, {})  # see proofs.ranges
         self.looked_into = 0  # elements of weights that were
         for at, node in enumerate(graph.nodes):
             self.add(node, (at, 0))

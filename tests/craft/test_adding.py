@@ -64,7 +64,7 @@ class Addition:
 
 ADDITIONS = {
     "An operator": Addition("y = com.example.Cube(x)", "render", " 1 [1] "),
-    "A law": Addition("a = Ceil(x) y = Floor(a)", "rewrite", "'floor-of-ceil': 1"),
+    "A law": Addition("a = Neg(x) b = Floor(a) y = Neg(b)", "rewrite", "'ceil-by-floor': 1"),
     "A structural rule": Addition("a = Abs(x) y = Mean(a, a, a)", "rewrite", "'mean-of-equals': 1"),
     "An instruction set": Addition("y = Abs(x)", "render", "for x86-64-v2", ("arch=x86-64-v2",)),
     "A strategy": Addition("a = Exp(x) b = Softmax(a) y = Sin(b)", "plan", " 2 [1, 2] ", ("strategy=pairs",)),

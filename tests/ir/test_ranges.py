@@ -13,8 +13,7 @@ from onnxfuse.ir.dtype import BF16, BOOL, F16, F32, F64, I8, I32, I64, U8, DType
 from onnxfuse.ir.functions import FUNCTIONS, Function
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.range_functions import ANY, Range, wrapped
-from onnxfuse.ir.ranges import of_array, range_of
+from onnxfuse.ir.ranges import ANY, Range, of_array, range_of, wrapped
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, const
 
 Array = np.ndarray[Any, Any]

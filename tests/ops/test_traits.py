@@ -9,7 +9,7 @@ from onnxfuse.config import Options
 from onnxfuse.load import load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import keeps_order
-from onnxfuse.rewrite.conditions import nonnegative
+from onnxfuse.rewrite.proofs.conditions import nonnegative
 from onnxfuse.rewrite.work import Miss, Work
 
 # Of these, the last ones move elements only in calls that do nothing: a Sum of one tensor, a Cast to the type it is of.

@@ -11,8 +11,8 @@ import pytest
 from onnxfuse.ir.dtype import BOOL, F32, I32, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.rewrite.algebra import RULES
-from onnxfuse.rewrite.conditions import CONDITIONS, Condition
 from onnxfuse.rewrite.pattern import Call, Expr, Num, Var, sides, variables, walk
+from onnxfuse.rewrite.proofs.conditions import CONDITIONS, Condition
 from onnxfuse.rewrite.steps import NUMERICS, Rule
 from tests.rules.build import Array, Build, draw, only, rewritten, run
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from onnxfuse.ir.dtype import F16, I64
-from onnxfuse.rewrite.known_ranges import NEAR, Ranges
+from onnxfuse.rewrite.proofs.ranges import NEAR, Ranges
 from onnxfuse.rewrite.work import Work
 from tests.rules.build import Build, only, ops, rewritten, run, same
 

@@ -8,7 +8,7 @@ import pytest
 from onnxfuse.ir.dtype import BOOL, I64
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.indexing import evaluate
-from onnxfuse.rewrite.positions import always_true, element
+from onnxfuse.rewrite.proofs.positions import always_true, element
 from onnxfuse.rewrite.work import Work
 from tests.rules.build import Array, Build, only, ops, rewritten, same
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.rewrite.known_ranges import Ranges
+from onnxfuse.rewrite.proofs.ranges import Ranges
 from onnxfuse.rewrite.work import SMALL, Miss, Work
 
 Check = Callable[..., None]

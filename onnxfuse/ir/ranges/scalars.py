@@ -19,7 +19,7 @@ from onnxfuse.ir.compose import substitute_axes, walk
 from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Axis, Index, lower, nonnegative, upper
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.range_functions import ANY, EXACT, Range, applied, converted, raised, wrapped
+from onnxfuse.ir.ranges.functions import ANY, EXACT, Range, applied, converted, raised, wrapped
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Reduce, Scalar, children
 
 Of = Callable[[Load], Range]

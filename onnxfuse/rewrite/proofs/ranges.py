@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import ChainMap
 
 from onnxfuse.ir.compose import sources, substitute_axes
-from onnxfuse.ir.range_functions import wrapped
-from onnxfuse.ir.ranges import ANY, Range, of_array, range_of
+from onnxfuse.ir.ranges import ANY, Range, of_array, range_of, wrapped
 from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
