@@ -79,13 +79,13 @@ class _Watch:
         return made
 
 
-def row(model: bytes, strategy: str, budget: int, *, rewritten: bool) -> Row:
-    """The plan of one strategy."""
+def row(model: bytes, strategy: str, budget: int, *, rewritten: bool = True, **options: Any) -> Row:
+    """The plan of one strategy, with further options."""
     watch = _Watch()
     calls = replace(Calls(), plan=watch)
     if not rewritten:
         calls = replace(calls, rewrite=lambda graph, options, bugs: (graph, ()))
-    result = optimize(model, calls=calls, strategy=strategy, plan_budget=budget, stop_after="schedule")
+    result = optimize(model, calls=calls, strategy=strategy, plan_budget=budget, stop_after="schedule", **options)
     assert watch.asked is not None
     made, options, legality, costing = watch.asked
     seconds = predicted(made, options, legality, replace(costing, memo=PriceMemo(sys.maxsize)))

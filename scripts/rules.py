@@ -1,13 +1,26 @@
-"""Writes docs/rules.md: every rewrite, its law, its numerics and its conditions, as the engine has them."""
+"""Writes docs/rules.md: every rewrite, its law, its numerics and its conditions, as the engine has them.
+
+With --fires, also where each fires in the small networks of models/ and what it gains there, which takes minutes;
+without, that part of the page stays as it is.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
-from onnxfuse.rewrite import STEPS, Step
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from models.networks import NETWORKS, network
+from onnxfuse.config import Options
+from onnxfuse.load import load
+from onnxfuse.rewrite import STEPS, Step, rewrite
 from onnxfuse.rewrite.idioms import IDIOMS
 from onnxfuse.rewrite.proofs.conditions import CONDITIONS
+from scripts.ablation import row
 
 OUT = Path(__file__).resolve().parents[1] / "docs" / "rules.md"
 HEAD = """# Rewrites
@@ -24,11 +37,22 @@ of nodes, then the distance from the canonical form; among several at one node, 
 `--disable RULE` switches any of them off. In a law, lower-case names are values, `@` is MatMul, and `**k` stands for
 the attributes and further inputs of an operator.
 """
+FIRES = "\n## Where they fire\n"
+FIRES_HEAD = """
+Written by `python scripts/rules.py --fires`: in the small networks of models/, which have the nodes of the full-size
+ones, layer by layer. *nodes*, *kernels* (with nodes that are left to ONNX Runtime) and *predicted* time are what all of
+these networks together save by the rule: they are rewritten and planned again without it (`--strategy anchors`,
+`--arch x86-64-v3`). A rule whose work others do when it is off saves nothing by itself.
+"""
+ARCH = ("x86-64-v3",)
 
 
-def text() -> str:
-    """The whole page."""
-    parts = [HEAD, "## Rules\n", *_table(STEPS), "\n## Conditions\n"]
+def text(fires: str | None = None) -> str:
+    """The whole page, with another part about where rules fire or the one that it has."""
+    if fires is None:
+        page = OUT.read_text(encoding="utf-8") if OUT.exists() else ""
+        fires = page.partition(FIRES)[2].partition("\n## ")[0]
+    parts = [HEAD, "## Rules\n", *_table(STEPS), FIRES + fires, "## Conditions\n"]
     parts += ["| condition | holds when |", "| --- | --- |"]
     parts += [f"| {name} | {(check.__doc__ or '').strip()} |" for name, check in CONDITIONS.items()]
     parts += [
@@ -48,14 +72,77 @@ def _table(steps: tuple[Step, ...]) -> list[str]:
     return rows
 
 
+# Where rules fire -----------------------------------------------------------------------------------------------------
+
+SMALL = tuple(n.name for n in NETWORKS if n.name.startswith("tiny-"))
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """What a rule saves in some networks: nodes, kernels and nodes that are left, predicted seconds on one core."""
+
+    nodes: int = 0
+    kernels: int = 0
+    seconds: float = 0.0
+
+    def __add__(self, other: Gain) -> Gain:
+        return Gain(self.nodes + other.nodes, self.kernels + other.kernels, self.seconds + other.seconds)
+
+
+@cache
+def fired(name: str) -> dict[str, int]:
+    """How often each rule fires in a network."""
+    graph = load(network(name).build().SerializeToString(), Options())
+    return {f.rule: f.count for f in rewrite(graph, Options())[1]}
+
+
+def gain(name: str, rule: str) -> Gain:
+    """What a rule saves in a network."""
+    model = network(name).build().SerializeToString()
+    rows = [row(model, "anchors", 0, arch=ARCH, disable=off) for off in ((rule,), ())]
+    kernels = [r.result.kernels + r.result.nodes_left for r in rows]
+    seconds = [r.seconds[0] if r.seconds else 0.0 for r in rows]
+    return Gain(nodes_saved(name, rule), kernels[0] - kernels[1], seconds[0] - seconds[1])
+
+
+def nodes_saved(name: str, rule: str) -> int:
+    """How many nodes more the rewritten graph of a network has without a rule."""
+    graph = load(network(name).build().SerializeToString(), Options())
+    without, with_ = (rewrite(graph, Options(disable=off))[0] for off in ((rule,), ()))
+    return len(without.nodes) - len(with_.nodes)
+
+
+def fires(names: Iterable[str] = SMALL) -> str:
+    """The part of the page about where rules fire."""
+    counts = {name: fired(name) for name in names}
+    rows = ["| rule | fires | in | nodes | kernels | predicted |", "| --- | ---: | --- | ---: | ---: | ---: |"]
+    idle = []
+    for step in STEPS:
+        where = {name: found[step.name] for name, found in counts.items() if step.name in found}
+        if not where:
+            idle.append(step.name)
+            continue
+        saved = sum((gain(name, step.name) for name in where), Gain())
+        print(step.name, where, saved, file=sys.stderr, flush=True)
+        cells = (sum(where.values()), said(where), saved.nodes, saved.kernels, f"{saved.seconds * 1e6:.1f} us")
+        rows.append(f"| {step.name} | {' | '.join(map(str, cells))} |")
+    last = f"In none of them fire: {', '.join(idle)}."
+    return FIRES_HEAD + "\n" + "\n".join(rows) + "\n\n" + last + "\n"
+
+
+def said(where: Mapping[str, int]) -> str:
+    """Networks and how often."""
+    return ", ".join(f"{name.removeprefix('tiny-')} {count}" for name, count in where.items())
+
+
 def main() -> int:
-    """Write the page; with --check, exit 1 when it is not current."""
+    """Write the page; with --check, exit 1 when it is not current; with --fires, count and measure anew."""
     if "--check" in sys.argv[1:]:
         current = OUT.exists() and OUT.read_text(encoding="utf-8") == text()
         if not current:
             print("docs/rules.md is not current: run python scripts/rules.py", file=sys.stderr)
         return 0 if current else 1
-    OUT.write_text(text(), encoding="utf-8")
+    OUT.write_text(text(fires() if "--fires" in sys.argv[1:] else None), encoding="utf-8")
     return 0
 
 
