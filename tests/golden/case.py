@@ -58,8 +58,8 @@ class GoldenCase:
         return Options(**given)
 
 
-def read(path: Path) -> GoldenCase:
-    """The case in a file; ValueError where it is none."""
+def read(path: Path, *others: str) -> GoldenCase:
+    """The case in a file, which may have other fields too; ValueError where it is none."""
     head, *rest = re.split(r"^# (plan|kernel|cpp)\n", path.read_text(encoding="utf-8"), flags=re.MULTILINE)
     sections = dict(zip(rest[::2], rest[1::2], strict=True))
     title, _, body = head.partition("\n")
@@ -69,7 +69,7 @@ def read(path: Path) -> GoldenCase:
     while found := re.match(r"\s*(\w+): (.*)\n", body):
         fields[found[1]] = found[2]
         body = body[found.end() :]
-    unknown = set(fields) - {"weights", "options", "cpp"}
+    unknown = set(fields) - {"weights", "options", "cpp", *others}
     if unknown:
         raise ValueError(f"{path.name}: no such field: {', '.join(sorted(unknown))}")
     return GoldenCase(head, fields, body, {name: sections.get(name, "") for name in SECTIONS})
