@@ -55,6 +55,14 @@ def _distilbert() -> Any:
     return transformers.DistilBertModel(transformers.DistilBertConfig(vocab_size=30522, activation="gelu", **sizes))
 
 
+def _albert() -> Any:
+    """ALBERT-base v2: twelve times the same layer."""
+    sizes = {"embedding_size": 128, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
+    return transformers.AlbertModel(
+        transformers.AlbertConfig(vocab_size=30000, num_hidden_layers=12, hidden_act="gelu_new", **sizes)
+    )
+
+
 def _mobilebert() -> Any:
     return transformers.MobileBertModel(
         transformers.MobileBertConfig(
@@ -130,6 +138,17 @@ ARCHITECTURES: dict[str, Architecture] = {
         trace=_traced_gpt2,
     ),
     "tinybert-4": _bert(_tinybert),
+    "albert-base": Architecture(
+        make=lambda: plain(_albert()),
+        sample=tokens(30000, 128),
+        inputs=TOKENS,
+        outputs=("last_hidden_state", "pooler_output"),
+        gains=(Gain(r"\.(query|key)$", 1.0), Gain(r"attention\.dense$", 0.3)),
+        decomposed_opset=12,
+        calibration=4,
+        axes=AXES,
+        trace=_masked,
+    ),
     "distilbert-base": Architecture(
         make=lambda: plain(_distilbert()),
         sample=tokens(30522, 128, types=False),

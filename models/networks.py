@@ -54,15 +54,22 @@ def _small(
     )
 
 
-def _full(name: str, what: str, inputs: tuple[Input, ...], symbolic: tuple[Input, ...] = ()) -> tuple[Network, ...]:
+def _full(
+    name: str, what: str, inputs: tuple[Input, ...], symbolic: tuple[Input, ...] = (), module: str = ""
+) -> tuple[Network, ...]:
     """A full-size network in both forms, and with symbols where it has inputs for that."""
-    module = "models.full_text" if inputs[0].kind == "ids" else "models.full_image"
+    module = module or ("models.full_text" if inputs[0].kind == "ids" else "models.full_image")
     shapes = {"modern": inputs, "decomposed": inputs} | ({"dynamic": symbolic} if symbolic else {})
     names = {"modern": name, "decomposed": f"{name}.decomposed", "dynamic": f"{name}.dynamic"}
     return tuple(
         Network(names[form], what, given, module, "export", {"name": name, "form": form}, _FULL_EXTENTS)
         for form, given in shapes.items()
     )
+
+
+def _published(name: str, what: str, *shape: int) -> tuple[Network, ...]:
+    """A full-size network that DNNFusion counts, of images or clips."""
+    return _full(name, what, (Input("pixel_values", "image", (1, *shape)),), module="models.full_published")
 
 
 _DEMO_BERT = {"layers": 4, "hidden": 384, "heads": 6, "intermediate": 1536, "vocab": 1000, "positions": 128}
@@ -80,6 +87,13 @@ NETWORKS: tuple[Network, ...] = (
     *_full("vgg-16", "VGG-16, 224 x 224", _image(224)),
     *_full("tinybert-4", "TinyBERT of 4 layers, sequence 128", _tokens(30522, 1, 128)),
     *_full("distilbert-base", "DistilBERT, sequence 128", _words(1, 128, 30522)),
+    *_full("albert-base", "ALBERT-base v2, sequence 128", _tokens(30000, 1, 128)),
+    *_published("efficientnet-b0", "EfficientNet-B0, 224 x 224", 3, 224, 224),
+    *_published("mobilenet-v1-ssd", "MobileNetV1-SSD, 300 x 300", 3, 300, 300),
+    *_published("u-net", "U-Net of five levels, 256 x 256", 3, 256, 256),
+    *_published("c3d", "C3D, 16 frames of 112 x 112", 3, 16, 112, 112),
+    *_published("s3d", "S3D, 16 frames of 112 x 112", 3, 16, 112, 112),
+    *_published("yolo-v4", "YOLOv4, 416 x 416", 3, 416, 416),
     *_full("segformer-b0", "SegFormer-B0, 256 x 256", _image(256), _image(256, "batch")),
     *_small("tiny-bert", "BERT, 2 layers of 64", _tokens(100, 1, 32), "bert", batch=1, sequence=32),
     *_small("tiny-bert.dynamic", "BERT, 2 layers of 64, symbolic", _tokens(100, "batch", "sequence"), "bert"),

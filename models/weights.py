@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from transformers.models.mobilebert.modeling_mobilebert import NoNorm
 from transformers.pytorch_utils import Conv1D
 
-BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d)
-CONVOLUTIONS = (nn.Conv1d, nn.Conv2d)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 LINEAR = (nn.Linear, Conv1D, NoNorm)  # the last axis is the channel; NoNorm is a diagonal matrix
 
 
