@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from models.exporting import Architecture, Export, exported, plain
 
+OPSET = 12  # of the decomposed forms
 Make = Callable[[], nn.Module]
 
 
@@ -303,15 +304,16 @@ def _random(*shape: int) -> Callable[[int], tuple[Tensor, ...]]:
     return sample
 
 
-def _row(make: Make, shape: tuple[int, ...], outputs: tuple[str, ...] = ("logits",), opset: int = 12) -> Architecture:
-    return Architecture(make, _random(*shape), ("pixel_values",), outputs, (), opset, 2)
+def _row(make: Make, shape: tuple[int, ...], *outputs: str, calibration: int = 2) -> Architecture:
+    given = outputs or ("logits",)
+    return Architecture(make, _random(*shape), ("pixel_values",), given, (), OPSET, calibration)
 
 
 ARCHITECTURES: dict[str, Architecture] = {
-    "efficientnet-b0": _row(_efficientnet_b0, (3, 224, 224)),
-    "mobilenet-v1-ssd": _row(MobileNetSsd, (3, 300, 300), ("boxes", "scores")),
+    "efficientnet-b0": _row(_efficientnet_b0, (3, 224, 224), calibration=16),
+    "mobilenet-v1-ssd": _row(MobileNetSsd, (3, 300, 300), "boxes", "scores"),
     "u-net": _row(UNet, (3, 256, 256)),
     "c3d": _row(C3d, (3, 16, 112, 112)),
     "s3d": _row(S3d, (3, 16, 112, 112)),
-    "yolo-v4": _row(YoloV4, (3, 416, 416), ("fine", "middle", "coarse")),
+    "yolo-v4": _row(YoloV4, (3, 416, 416), "fine", "middle", "coarse"),
 }

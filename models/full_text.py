@@ -56,10 +56,12 @@ def _distilbert() -> Any:
 
 
 def _albert() -> Any:
-    """ALBERT-base v2: twelve times the same layer."""
+    """ALBERT-base v2. Each layer has weights of its own: those that twelve share cannot be sized for each of them."""
     sizes = {"embedding_size": 128, "hidden_size": 768, "num_attention_heads": 12, "intermediate_size": 3072}
     return transformers.AlbertModel(
-        transformers.AlbertConfig(vocab_size=30000, num_hidden_layers=12, hidden_act="gelu_new", **sizes)
+        transformers.AlbertConfig(
+            vocab_size=30000, num_hidden_layers=12, num_hidden_groups=12, hidden_act="gelu_new", **sizes
+        )
     )
 
 
