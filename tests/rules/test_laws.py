@@ -125,7 +125,7 @@ class Sample:
 def mutants(rule: Rule) -> Iterator[tuple[str, Callable[[np.random.Generator], Sample]]]:
     """Graphs that look almost like the law: one condition broken, one number, one name or one operator changed."""
     for condition in dict.fromkeys(c.name for c in rule.when):
-        if condition not in ("unshared", "floating") or (condition == "floating" and accepts_integers(rule)):
+        if condition not in ("unshared", "uncoded", "floating") or (condition == "floating" and accepts_integers(rule)):
             yield condition, lambda rng, c=condition: Sample(rule, rng, c)  # type: ignore[misc]
     for e in walk(rule.lhs):
         if isinstance(e, Num):

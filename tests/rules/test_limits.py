@@ -142,3 +142,15 @@ def test_weights_are_only_looked_into_for_a_proof_of_all_of_a_graph() -> None:
     assert Ranges(work).of(y).high == inf
     assert Ranges(work, far=True).of(y).high == 2.0
     assert work.looked_into == NEAR + 1
+
+
+def test_what_is_decoded_keeps_its_test_for_nan() -> None:
+    """The runtime picks other kernels of codes where the test is gone, which round otherwise."""
+    for coded, count in ((False, 1), (True, 0)):
+        b = Build(21)
+        x = b.node("Sigmoid", b.node("Cast", b.input("x", 4, dtype=I64), to=1))
+        if coded:
+            scale, zero = b.constant(np.float32(0.01)), b.constant(np.array(0, np.uint8))
+            x = b.node("DequantizeLinear", b.node("QuantizeLinear", x, scale, zero), scale, zero)
+        before = b.graph(b.node("Where", b.node("IsNaN", x), b.constant(np.float32(0.0)), x))
+        assert rewritten(before, only("where-false"))[1].get("where-false", 0) == count

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from onnxfuse.ir.dtype import DType
+from onnxfuse.ops.rows import ROWS
 from onnxfuse.rewrite.proofs.ranges import Ranges
 from onnxfuse.rewrite.work import SMALL, Miss, Work
 
@@ -159,6 +160,13 @@ def fails(work: Work, v: str) -> None:
         raise Miss(f"{v} may be true")
 
 
+def uncoded(work: Work, v: str) -> None:
+    """v is not decoded from integer codes: the runtime's own kernels of codes are chosen by what stands around them."""
+    maker = work.node(v)
+    if maker is not None and (row := ROWS.find(maker, work.opset)) is not None and row.codes:
+        raise Miss(f"{v} is decoded")
+
+
 def enlarges(work: Work, v: str) -> None:
     """v is one number of magnitude 1 or more: what it is multiplied with later leaves no range before."""
     scalar(work, v)
@@ -177,6 +185,6 @@ CONDITIONS: dict[str, Check] = {
     c.__name__: c
     for c in (
         *(constant, scalar, variable, floating, same_shape, unshared, axes_alike, bounded, nonnegative, unsigned),
-        *(at_least, at_most, whole, holds, fails, enlarges, one_sided),
+        *(at_least, at_most, whole, holds, fails, uncoded, enlarges, one_sided),
     )
 }
