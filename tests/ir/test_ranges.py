@@ -187,6 +187,15 @@ def test_what_is_normalized_is_at_most_the_root_of_the_number_of_terms() -> None
     assert range_of(others, lambda load: INPUT).most > 1e6
 
 
+def test_parts_of_a_sum_may_overflow_both_ways() -> None:
+    total = Reduce("sum", (R,), (element(R),), F32)
+    assert range_of(total, lambda load: Range(-3e38, 3e38)).nan, "inf less inf, where the sum is taken in two parts"
+    assert not range_of(total, lambda load: Range(-3e37, 3e37)).nan
+    assert not range_of(total, lambda load: Range(0.0, 3e38)).nan
+    half = Reduce("sum", (R,), (Load("x", (Index.of(R),), F16),), F16)
+    assert range_of(half, lambda load: Range(-6e4, 6e4)).nan
+
+
 def test_a_test_for_nan_takes_it_away() -> None:
     x = load("x")
     kept = apply("select", apply("isnan", x), const(0, F32), x)

@@ -121,7 +121,8 @@ def _reduced(x: Reduce, inner: list[Range], unfold: Unfold) -> Range:
     if some and _is_sum_of_powers(x, unfold):
         low = max(low, 1.0)
     high = 0.0 if body.high <= 0 else body.high * most
-    opposite = low == -inf and high == inf
+    largest = float(np.finfo(x.dtype.numpy).max) if x.dtype.floating else inf
+    opposite = low < -largest and high > largest or low == -inf and high == inf  # parts of the sum may overflow both ways
     return Range(low, high, body.nan or opposite, body.minus, body.whole)
 
 
