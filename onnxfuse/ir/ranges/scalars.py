@@ -122,7 +122,7 @@ def _reduced(x: Reduce, inner: list[Range], unfold: Unfold) -> Range:
         low = max(low, 1.0)
     high = 0.0 if body.high <= 0 else body.high * most
     largest = float(np.finfo(x.dtype.numpy).max) if x.dtype.floating else inf
-    opposite = low < -largest and high > largest or low == -inf and high == inf  # parts of the sum may overflow both ways
+    opposite = low < -largest and high > largest  # parts of the sum may overflow both ways
     return Range(low, high, body.nan or opposite, body.minus, body.whole)
 
 
