@@ -17,8 +17,8 @@ _LONGEST = 8  # elementwise nodes between a movement and what undoes it
 def put_together(work: Work, at: int, trust: bool) -> Draft:
     """Concat of all parts of a value, in their order, is the value."""
     node = work.nodes[at]
-    have = work.type(node.outputs[0]).shape
-    axis = work.view(node).axis(work.view(node).attr("axis", 0), len(have))
+    (whole,) = work.definitions(at)
+    axis = work.view(node).axis(work.view(node).attr("axis", 0), len(whole.axes))
     source, offset = "", ZERO
     for part in node.inputs:
         maker = work.maker.get(part)

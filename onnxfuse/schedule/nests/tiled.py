@@ -121,5 +121,5 @@ def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
 
 
 def balanced(rows: int | None, most: int) -> int:
-    """Rows of a tile, at most so many, such that the last one is not much shorter."""
-    return most if rows is None else max(1, -(-rows // -(-rows // most)))
+    """Rows of a tile, at most so many, such that the last one is not much shorter; where there are none, any."""
+    return -(-rows // -(-rows // most)) if rows else most
