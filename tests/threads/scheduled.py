@@ -42,6 +42,13 @@ def scheduled(case: Case) -> Kernel | Decision:
     return schedule(lowered, case.layouts, case.graph.constants, TARGET)
 
 
+def kernel_of(case: Case) -> Kernel:
+    """The kernel of a case that has one."""
+    made = scheduled(case)
+    assert isinstance(made, Kernel), made
+    return made
+
+
 def name_of(case: Case) -> str:
     """The name of a case's kernel."""
     return f"gpu_{case.name}"

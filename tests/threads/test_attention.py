@@ -26,7 +26,7 @@ from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
 from tests.threads import emulator
 from tests.threads.attention_cases import CASES, PARTED, TYPED, separate
-from tests.threads.scheduled import scheduled
+from tests.threads.scheduled import kernel_of
 
 DEVICES = gpus_of(("sm_80", "sm_90", "sm_100", "sm_120"))
 HALVES = ("float16", "bfloat16")
@@ -36,12 +36,6 @@ COMPILED = [
     for c in TYPED
     for t in DEVICES
 ]
-
-
-def kernel_of(case: Case) -> Kernel:
-    made = scheduled(case)
-    assert isinstance(made, Kernel), made
-    return made
 
 
 def name_of(case: Case) -> str:

@@ -33,7 +33,7 @@ from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
 from tests.threads import emulator
 from tests.threads.product_cases import TILED, normalized, product
-from tests.threads.scheduled import TARGET, scheduled
+from tests.threads.scheduled import TARGET, kernel_of
 from tests.threads.test_attention import without
 
 DEVICES = gpus_of(("sm_75", "sm_80", "sm_90", "sm_100", "sm_120"))
@@ -47,12 +47,6 @@ USUAL = tuple(
     BY_NAME[n] for n in ("tiles_uneven_float16", "tiles_float32", "layer_norm_first_float16", "batched_float16")
 )
 HERE = [pytest.param(c, id=c.name, marks=[] if c in USUAL else [pytest.mark.slow]) for c in TILED]
-
-
-def kernel_of(case: Case) -> Kernel:
-    made = scheduled(case)
-    assert isinstance(made, Kernel), made
-    return made
 
 
 @cache

@@ -8,7 +8,6 @@ from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
@@ -20,13 +19,7 @@ from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
 from tests.threads import emulator
 from tests.threads.product_cases import CASES
-from tests.threads.scheduled import scheduled
-
-
-def kernel_of(case: Case) -> Kernel:
-    made = scheduled(case)
-    assert isinstance(made, Kernel), made
-    return made
+from tests.threads.scheduled import kernel_of
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -8,7 +8,7 @@ from onnxfuse.build.nvrtc import compiled, libraries
 from onnxfuse.ir.dtype import BF16, F16, F32, I64, DType
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.interpret import interpret
-from onnxfuse.ir.kernel import Kernel, all_statements
+from onnxfuse.ir.kernel import all_statements
 from onnxfuse.ir.launch import Sync
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
@@ -17,7 +17,7 @@ from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
 from tests.threads import emulator
-from tests.threads.scheduled import scheduled
+from tests.threads.scheduled import kernel_of
 from tests.threads.test_attention import without
 
 
@@ -34,12 +34,6 @@ CASES = (
     Case("turned_uneven", turned(F32, 3, 49, 37)),
     Case("turned_any", turned(F16, "N", "M", 40), sizes=({"N": 1, "M": 33}, {"N": 2, "M": 64})),
 )
-
-
-def kernel_of(case: Case) -> Kernel:
-    made = scheduled(case)
-    assert isinstance(made, Kernel), made
-    return made
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
