@@ -14,7 +14,7 @@ from functools import partial
 from onnxfuse.ir.dtype import F32, F64, I64
 from onnxfuse.ir.index import ZERO, Index, Loaded, floor_div, greatest, least, modulo
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, cast, const
-from onnxfuse.ops.spec import View
+from onnxfuse.ops.spec import Refused, View
 from onnxfuse.ops.stages import At, Lift, Stages, number
 
 Read = Callable[[Index], Scalar]  # of a position along an axis
@@ -75,6 +75,8 @@ def summed(terms: Sequence[Scalar]) -> Scalar:
 
 def stretched(stages: Stages, how: Manner, s: Stretch) -> Tapped:
     """What stands at a position of an axis of symbolic extents, given what is found at those of the original one."""
+    if how.mode == "cubic":
+        return _cubic(stages, how, s)
     return partial(_symbolic, stages.view, how, s) if _exact(how, s) else _computed(stages, how, s)
 
 
@@ -107,7 +109,12 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Sca
 def _only_linear(view: View, how: Manner, s: Stretch) -> None:
     """Refuse what takes more than two elements along an axis of a symbolic extent."""
     if how.mode != "linear" or how.antialias or how.outside:
-        raise view.unsized(f"{how.mode} of the symbolic extent {s.have!r}", (s.have, s.extent))
+        raise _open(view, how, s)
+
+
+def _open(view: View, how: Manner, s: Stretch) -> Refused:
+    filtered = " with antialias" if how.antialias else ""
+    return view.unsized(f"{how.mode}{filtered} of the symbolic extent {s.have!r}", (s.have, s.extent))
 
 
 def _between(one: Scalar, two: Scalar, part: Scalar) -> Scalar:
@@ -145,6 +152,55 @@ def _computed(stages: Stages, how: Manner, s: Stretch) -> Tapped:
         one, two = read(low(at)), read(high(at))
         return _between(one, two, cast(part((at,)), one.dtype))
 
+    return value
+
+
+def _cubic(stages: Stages, how: Manner, s: Stretch) -> Tapped:
+    """Four elements by the cubic convolution kernel (Keys, 1981): places and weights are two tables of (extent, 4)."""
+    view, taps = stages.view, Index.of(4)
+    if how.antialias:
+        raise _open(view, how, s)
+    a, one, last = how.cubic, const(1, F32), number(s.have - 1, I64)
+
+    def below(at: At) -> Scalar:
+        return apply("floor", _coordinate(view, how, s, at[0]))
+
+    def meant(at: At) -> Scalar:
+        return apply("add", cast(below(at), I64), FromIndex(at[1] - 1, I64))
+
+    def weight(at: At) -> Scalar:
+        part = apply("sub", _coordinate(view, how, s, at[0]), below(at))
+        d = apply("abs", apply("sub", part, cast(FromIndex(at[1] - 1, I64), F32)))
+        near, far = (_polynomial(d, c) for c in ((a + 2, -(a + 3), 0, 1), (a, -5 * a, 8 * a, -4 * a)))
+        return apply("select", apply("less_equal", d, one), near, far)
+
+    def inside(at: At) -> Scalar:
+        held = apply("and", apply("greater_equal", meant(at), const(0, I64)), apply("less_equal", meant(at), last))
+        return apply("select", held, weight(at), const(0, F32))
+
+    def shared(at: At) -> Scalar:
+        whole = summed([inside((at[0], Index.of(k))) for k in range(4)])
+        return apply("div", inside(at), whole)
+
+    def clamped(at: At) -> Scalar:
+        return apply("max", apply("min", meant(at), last), const(0, I64))
+
+    name = f"%taps{s.number}"
+    stages.value(name, (s.extent, taps), clamped)
+    weights = stages.value(f"%weights{s.number}", (s.extent, taps), shared if how.outside else weight)
+
+    def term(at: Index, k: int, read: Read) -> Scalar:
+        found = read(Index.of(Loaded(view.out() + name, (at, Index.of(k)), s.have)))
+        return apply("mul", found, cast(weights((at, Index.of(k))), found.dtype))
+
+    return lambda at, read: summed([term(at, k, read) for k in range(4)])
+
+
+def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
+    """By Horner's rule, the highest power first."""
+    value = const(coefficients[0], x.dtype)
+    for c in coefficients[1:]:
+        value = apply("add", apply("mul", value, x), const(c, x.dtype))
     return value
 
 

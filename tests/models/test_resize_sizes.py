@@ -16,12 +16,15 @@ from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
 
-MOST = 70
+ALL = list(range(1, 71))
+SOME = [*range(1, 13), 19, 37, 64, 70]
 PLACES = ("asymmetric", "half_pixel", "pytorch_half_pixel", "align_corners")
 ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 NEAREST = [f'mode = "nearest", nearest_mode = "{r}", coordinate_transformation_mode = "{p}"'
            for p, r in product((*PLACES, "tf_half_pixel_for_nn"), ROUNDINGS)]  # fmt: skip
 LINEAR = [f'mode = "linear", coordinate_transformation_mode = "{p}"' for p in PLACES]
+CUBIC = [f'mode = "cubic", coordinate_transformation_mode = "{p}", exclude_outside = {e}, cubic_coeff_a = {a}'
+         for p in PLACES for e, a in ((0, -0.75), (1, -0.5))]  # fmt: skip
 
 
 def _model(manners: list[str]) -> onnx.ModelProto:
@@ -36,8 +39,12 @@ def _model(manners: list[str]) -> onnx.ModelProto:
     return parser.parse_model(text)
 
 
-@pytest.mark.parametrize(("manners", "limit"), [(NEAREST, 0.0), (LINEAR, 5e-5)], ids=["nearest", "linear"])
-def test_every_ratio(manners: list[str], limit: float, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("manners", "limit", "sizes"),
+    [(NEAREST, 0.0, ALL), (LINEAR, 5e-5, ALL), (CUBIC, 1e-4, SOME)],
+    ids=["nearest", "linear", "cubic"],
+)
+def test_every_ratio(manners: list[str], limit: float, sizes: list[int], tmp_path: Path) -> None:
     result = built(_model(manners), tmp_path, strict=True)
     made = onnx.load(tmp_path / "fused.onnx")
     assert "Resize" not in {node.op_type for node in made.graph.node}
@@ -47,7 +54,7 @@ def test_every_ratio(manners: list[str], limit: float, tmp_path: Path) -> None:
         open_session(str(tmp_path / "fused.onnx"), options(libraries=found, threads=1))
         for found in ([str(result.output.library)], [])
     ]
-    for h, i in product(range(1, MOST + 1), repeat=2):
+    for h, i in product(sizes, repeat=2):
         feeds = {"x": np.arange(2.0 * h, dtype=np.float32).reshape(2, h), "z": np.zeros((2, i), np.float32)}
         wanted = plain.run(None, feeds)
         for way in ways:

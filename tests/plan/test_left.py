@@ -32,9 +32,9 @@ g (float[4, 8] x) => (float[4, 1] a, float[1, 8] b)
 { a = ReduceMax<axes = [1], keepdims = 1>(x)\n b = ReduceMean<axes = [0], keepdims = 1>(x) }"""
 KEPT = """<ir_version: 8, opset_import: ["": 17]>
 g (float[4, 8] x) => (float[4, 8] y) { a = Neg(x)\n b = Relu(a)\n c = Abs(b)\n y = Exp(c) }"""
-SIZES = """<ir_version: 8, opset_import: ["": 17]>
+SIZES = """<ir_version: 8, opset_import: ["": 18]>
 g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y) <float[4] s = {1.0, 1.0, 2.0, 2.0}>
-{ a = Relu(x)\n b = Resize<mode = "cubic">(a, , s)\n y = Neg(b) }"""
+{ a = Relu(x)\n b = Resize<mode = "cubic", antialias = 1>(a, , s)\n y = Neg(b) }"""
 
 
 SIZES_BEHIND = SIZES.replace("Relu(x)", "MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)")
