@@ -38,7 +38,7 @@ from onnxfuse.ir.index import (
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
-from onnxfuse.load.ratio import RATIONAL, Ratio, ratio_of
+from onnxfuse.load.ratio import RATIONAL, Ratio, power, ratio_of
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # elements of a tensor worth knowing
@@ -183,15 +183,20 @@ class _Evaluator:
         if any(isinstance(a, Ratio) or (isinstance(a, Index) and a.constant is None) for a in args):
             return self._rational(x, [ratio_of(a) for a in args])
         numbers = [_number(a) for a in args]
-        if x.fn not in _EXACT:
-            raise Undecided
-        with np.errstate(all="ignore"):
-            result = numbers[0] if x.fn == "cast" else FUNCTIONS[x.fn].numpy(*numbers)
+        result = self._plain(x.fn, numbers)
         if x.dtype.floating:
             return x.dtype.numpy.type(result)
         if not np.isfinite(result):
             raise Undecided
         return self._typed(Index.of(int(result != 0 if x.dtype.kind == "b" else result)), x.dtype)
+
+    def _plain(self, fn: str, numbers: list[Any]) -> Any:
+        """A function of plain numbers that everybody rounds alike."""
+        found = power(*map(float, numbers)) if fn == "pow" else None
+        if fn not in _EXACT and found is None:
+            raise Undecided
+        with np.errstate(all="ignore"):
+            return found if found is not None else numbers[0] if fn == "cast" else FUNCTIONS[fn].numpy(*numbers)
 
     def _rational(self, x: Apply, given: list[Ratio | None]) -> Element:
         """A function of numbers that hang on symbols. Extents are far below 2^24: float32 holds them, and rounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite
+from math import isfinite, isqrt
 from typing import Any
 
 from onnxfuse.ir.index import Index, floor_div
@@ -57,3 +57,15 @@ RATIONAL: dict[str, Callable[..., Ratio | None]] = {
     "floor": _floor,
     "ceil": lambda a: _minus(_floor(_minus(a))),
 }
+
+
+def power(x: float, y: float) -> float | None:
+    """x ** y for a whole x and y a half or a whole number, if it is whole and below 2^24: nobody rounds these."""
+    if not isfinite(x) or x != int(x):
+        return None
+    base, whole = int(x), None
+    if y == 0.5 and base >= 0 and isqrt(base) ** 2 == base:
+        whole = isqrt(base)
+    elif 0 <= y <= 24 and y == int(y):
+        whole = base ** int(y)
+    return float(whole) if whole is not None and abs(whole) < 1 << 24 else None

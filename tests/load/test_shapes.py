@@ -248,6 +248,22 @@ def test_resizing_by_symbols(mode: str):
     assert not disagreements(model, graph, {"x": np.ones((1, 3, 5, 7), np.float32)})
 
 
+@pytest.mark.parametrize(
+    ("base", "exponent", "side"), [(16.0, 0.5, "4"), (3.0, 2.0, "9"), (15.0, 0.5, None), (2.0, 0.25, None)]
+)
+def test_sizes_that_are_powers(base: float, exponent: float, side: str | None):
+    """A grid of positions has the square root of their number as its side: where that is whole, it is known."""
+    model = parse(
+        f"""g (float[N, 144] x) => (float[A, B, C] y)
+        <float b = {{{base}}}, float e = {{{exponent}}}, int64[1] z = {{0}}>
+        {{ p = Pow(b, e)\n i = Cast<to = 7>(p)\n u = Unsqueeze(i, z)\n rest = Constant<value = int64[1] {{-1}}>()
+          n = Shape<start = 0, end = 1>(x)\n s = Concat<axis = 0>(n, u, rest)\n y = Reshape(x, s) }}"""
+    )
+    graph = graph_of(model)
+    assert side is None or text(graph.types["y"]).startswith(f"float32[N, {side}, ")
+    assert side is not None or "?" in text(graph.types["y"]), text(graph.types["y"])
+
+
 def test_declared_types_are_the_last_resort():
     model = parse("g (float[N, 4] x) => (float[N, 4] y) { t = mine.F(x)\n y = Relu(t) }", imports=', "mine": 1')
     assert graph_of(model).types["t"] is None
