@@ -214,8 +214,8 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
         if new in base.sizes:
             return True
         begin = time.process_time()
-        rates = [t / _elements(wanted, s) for t, s in zip(base.seconds, base.sizes, strict=True)]
-        if begin + min(rates) * _elements(wanted, new) > until:
+        known = [(_elements(wanted, s), t) for s, t in zip(base.sizes, base.seconds, strict=True)]
+        if begin + predicted(known, _elements(wanted, new)) > until:
             return False
         try:
             values = feeds.drawn(wanted, new, recipe, seed=runner.wish.seed, variant=len(base.values))
@@ -236,6 +236,19 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
     for size in _LARGE:
         run({kinds[-1]: size})
     return base
+
+
+def predicted(known: Sequence[tuple[int, float]], elements: int) -> float:
+    """Seconds of a run on so many elements, from some runs of (elements, seconds).
+
+    Beyond the largest the exponent is half way between that of the runs, if it is at least 1, and 2: attention grows
+    with the square, in memory too, which short runs hardly show.
+    """
+    most, slowest = max(known)
+    if elements <= most:
+        return min(t / n for n, t in known) * elements
+    growth = [1.0, *(math.log(slowest / t) / math.log(most / n) for n, t in known if n <= most / 4 and 0 < t < slowest)]
+    return slowest * (elements / most) ** min(max(growth) / 2 + 1, 2.0)
 
 
 def _occurs(symbol: str, wanted: Sequence[feeds.Input]) -> bool:

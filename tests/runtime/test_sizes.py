@@ -179,3 +179,30 @@ def test_a_size_that_is_the_sum_of_two_others(tmp_path: Path):
     sizes = {(each["past"].shape[1], each["new"].shape[1], each["mask"].shape[2]) for each in tried(path).values}
     assert all(past + new == total for past, new, total in sizes)
     assert {(1, 1, 2), (2, 2, 4)} <= sizes and len(sizes) > 3
+
+
+# ---- how large other sizes may be ----
+
+
+def test_a_run_is_predicted_from_others():
+    linear, square = [(10, 1e-3), (100, 1e-2)], [(10, 1e-4), (100, 1e-2)]
+    assert trial.predicted(linear, 50) == pytest.approx(5e-3)
+    assert trial.predicted(linear, 1000) == pytest.approx(1e-2 * 10**1.5)
+    assert trial.predicted(square, 1000) == pytest.approx(1.0)
+    assert trial.predicted([(10, 1e-4), (100, 1e-1)], 1000) == pytest.approx(10.0)
+    assert trial.predicted([(10, 0.0), (11, 0.0)], 1000) == 0.0
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_long_inputs_where_they_are_cheap(square: bool, tmp_path: Path):
+    """A length of 16,000 for what grows with it; not for what grows with its square, here to 8 GB."""
+    scores = "t = Transpose <perm = [1, 0]> (x)  q = MatMul (p, t)  s = Softmax (q)"
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, 1] x) => (float[8, n] y) <float[8, 1, 1] w>
+        {{ p = Mul (w, x)  {scores if square else "s = Relu (p)"}  y = ReduceMean <axes = [2], keepdims = 0> (s) }}"""
+    )
+    model.graph.initializer.append(numpy_helper.from_array(weights(8, 1, 1), "w"))
+    path = tmp_path / "m.onnx"
+    onnx.save(model, path)
+    largest = max(sizes["n"] for sizes in tried(path).sizes)
+    assert (largest == 16000) == (not square)
