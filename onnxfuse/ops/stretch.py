@@ -12,9 +12,10 @@ from fractions import Fraction
 from functools import partial
 
 from onnxfuse.ir.dtype import F32, F64, I64
+from onnxfuse.ir.graph import Refused
 from onnxfuse.ir.index import ZERO, Index, Loaded, floor_div, greatest, least, modulo
 from onnxfuse.ir.scalar import FromIndex, Scalar, apply, cast, const
-from onnxfuse.ops.spec import Refused, View
+from onnxfuse.ops.spec import View
 from onnxfuse.ops.stages import At, Lift, Stages, number
 
 Read = Callable[[Index], Scalar]  # of a position along an axis
@@ -198,7 +199,7 @@ def _cubic(stages: Stages, how: Manner, s: Stretch) -> Tapped:
 
 def _polynomial(x: Scalar, coefficients: Sequence[float]) -> Scalar:
     """By Horner's rule, the highest power first."""
-    value = const(coefficients[0], x.dtype)
+    value: Scalar = const(coefficients[0], x.dtype)
     for c in coefficients[1:]:
         value = apply("add", apply("mul", value, x), const(c, x.dtype))
     return value

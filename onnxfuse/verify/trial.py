@@ -248,7 +248,7 @@ def predicted(known: Sequence[tuple[int, float]], elements: int) -> float:
     if elements <= most:
         return min(t / n for n, t in known) * elements
     growth = [1.0, *(math.log(slowest / t) / math.log(most / n) for n, t in known if n <= most / 4 and 0 < t < slowest)]
-    return slowest * (elements / most) ** min(max(growth) / 2 + 1, 2.0)
+    return slowest * math.pow(elements / most, min(max(growth) / 2 + 1, 2.0))
 
 
 def _occurs(symbol: str, wanted: Sequence[feeds.Input]) -> bool:
