@@ -54,7 +54,7 @@ class Algorithms:
         for least_, at, here, each in sorted(order, key=lambda x: x[:2]):
             if least_ > best or here >= GAIN * times[FEW]:
                 continue
-            way = Way(f"Winograd, {each}", (winograd_phase(job, windows, each, self.places, target),))
+            way = Way(f"Winograd {each}", (winograd_phase(job, windows, each, self.places, target),))
             made = self.judge.seconds(way, self.values, sizes)
             all_ = prod(made) if made[FEW] < GAIN * times[FEW] else inf
             if all_ < best or (all_ == best and found is not None and at < found[0]):

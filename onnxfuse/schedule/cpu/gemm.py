@@ -78,19 +78,19 @@ class Shape:
         return end - first if self.unit is None else Index.of(self.tall)
 
     def __str__(self) -> str:
-        rows = "packed by blocks" if self.inside else "packed" if self.packed else "where they lie"
-        parts = f", {self.chunks} parts of the depth" if self.chunks > 1 else ""
-        blocks = f"blocks of {self.block} tiles" if self.block > 1 else "tile by tile"
-        low = f", tiles of {self.tall} rows" if self.low else ""
-        return f"rows {rows}, tasks of {'columns' if self.columns_first else 'rows'}, {blocks}{parts}{low}"
+        rows = "packed block by block" if self.inside else "packed" if self.packed else "unpacked"
+        parts = f", K in {self.chunks} parts" if self.chunks > 1 else ""
+        blocks = f"blocks of {self.block} x {self.tall} rows" if self.block > 1 else f"tiles of {self.tall} rows"
+        return f"A {rows}, parallel over {'N' if self.columns_first else 'M'}, {blocks}{parts}"
 
 
 def shapes_of(t: Tiled, offset: Index, target: Cpu) -> tuple[Shape, ...]:
     """The ways through a contraction whose times are to be compared; the left side is read at `offset`.
 
-    Rows are taken where they lie or packed first. Tasks get rows, tile by tile where weights stay in L2 and else in
-    blocks, or columns: then blocks are of as many rows as stay in L2, or the depth is taken in parts of which all rows
-    stay there. Where rows have to be packed, each task may do that for itself. What touches least comes first.
+    The left side A is read unpacked or packed first. Tasks share the rows (M), tile by tile where weights stay in L2
+    and else in blocks, or the columns (N): then blocks are of as many rows as stay in L2, or the depth (K) is taken in
+    parts of which all rows stay there. Where A has to be packed, each task may do that for itself. What touches least
+    comes first.
     """
     tall, *lower = heights(t, offset, target)
     lows = [replace(s, low=True) for h in lower for s in _shapes(t, h, target) if not s.packed]
@@ -283,7 +283,7 @@ class _Rows:
 def _rows(
     t: Tiled, s: Shape, frame: Frame, m: Axis, first: Axis, block: _Block, padding: str, codes: Coding | None
 ) -> _Rows:
-    """Rows packed before, packed here for the block, or pointers to them where they lie."""
+    """Rows packed before, packed here for the block, or pointers to unpacked ones."""
     here = Index.of(block.at) - block.begin
     if s.packed:
         slot = s.before(block.at, first) * s.packed_depth

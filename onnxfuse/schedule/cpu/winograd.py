@@ -60,9 +60,9 @@ class Division:
 
     def __str__(self) -> str:
         m = self.transform.outputs
-        kept = "kept" if self.keep else "made for each block"
-        shared = "panels" if self.by_panels else "blocks"
-        return f"{m}x{m} results, tasks of {shared}, blocks of {self.block} tiles, filters {kept}"
+        kept = "once" if self.keep else "for each block"
+        shared = "output channels" if self.by_panels else "tiles"
+        return f"F({m}x{m}, 3x3), parallel over {shared}, blocks of {self.block} tiles, filters transformed {kept}"
 
 
 def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
