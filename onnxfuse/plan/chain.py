@@ -71,7 +71,10 @@ def chain_refusal(
 
     `single`: weights are held in 32 bits.
     """
-    after = ("E-TYPE", f"{op} has weights of its own and reads whole rows")
+    after = (
+        "E-TYPE",
+        f"{op} is another product with weights, and needs whole rows of what the kernel makes tile by tile",
+    )
     if not all(k.name == WEIGHTS or not _reduces(k) for _, k in members):
         return after
     before = [product_of(graph, k) for _, k in members if k.name == WEIGHTS]
@@ -81,7 +84,10 @@ def chain_refusal(
         return after
     rows = here.rows.constant
     if rows is None or not single or not all(p.plain for p in (*before, here)):
-        return ("E-COST", f"{op} reads whole rows, and not all that is needed to judge their way is known")
+        return (
+            "E-COST",
+            f"{op} is another product with weights: without all sizes nobody knows whether one kernel is faster",
+        )
     held = sum(c.bytes for c in graph.constants.values())
     if held <= target.l3_bytes * ROUND:
         return ("E-COST", f"the model's {held >> 10} KB of weights stay in the shared cache, nothing waits for them")

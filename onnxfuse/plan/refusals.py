@@ -47,7 +47,7 @@ def known_beforehand(graph: Graph, forbidden: Container[str]) -> Iterator[Decisi
     """Why nodes stay that make integers which kernels and bodies work out for themselves, for readers that do not."""
     for n in graph.nodes:
         if n.name not in forbidden and n.outputs and all(o in graph.known for o in n.outputs if o):
-            yield Decision("E-COST", (n.name,), f"{n.op} makes integers that kernels know beforehand")
+            yield Decision("E-COST", (n.name,), f"{n.op} computes sizes, which kernels compute for themselves")
 
 
 def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]:

@@ -121,7 +121,7 @@ class _Grower:
         if kind.name == REDUCTION:
             return self._reduction_refusal(group, node)
         if kind.name == DECODING and not self._passes_through(group, node):
-            return ("E-COST", f"what reads the numbers that {op} makes reads its codes instead")
+            return ("E-COST", f"the nodes behind {op} read its integer codes directly")
         if kind.name == MOVEMENT:
             return self._movement_refusal(group, node)
         return self._numel_refusal(group, node)
@@ -181,7 +181,7 @@ class _Grower:
         if any(self.kinds[a].name in (BATCHED,) for a in self.units.after[node] if a in self.kinds):
             return ("E-FANOUT", f"the contraction behind {n.op} reads it in its own order")
         if self.units.after[node] and self._hides_extents(node):
-            return ("E-COST", f"{n.op} hides extents that what reads it may need")
+            return ("E-COST", f"{n.op} merges sizes that the nodes behind it may need apart")
         return self._numel_refusal(group, node)
 
     def _hides_extents(self, node: int) -> bool:
@@ -239,7 +239,7 @@ class _Grower:
             return ("E-COST", f"{n.op} belongs to the reduction before it, which stores the image channels last")
         told_apart = kind.joins and not self.legality.made_again
         if told_apart and REDUCTION in self._kinds(group) and self._of_images(group, node):
-            return ("E-COST", f"the parts that {n.op} joins would be told apart at every place")
+            return ("E-COST", f"each element would have to find out from which input of {n.op} it comes")
         if kind.name == ELEMENTWISE and BATCHED in self._kinds(group) and self._shared_mask(group, node):
             return ("E-COST", f"{n.op} would be computed for every head")
         return None
