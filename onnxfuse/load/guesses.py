@@ -1,10 +1,10 @@
-"""Output types that inference lacks or has wrong: of ONNX Runtime's own operators, dropped ones, resizing, frames."""
+"""Output types that inference lacks or has wrong: ONNX Runtime's own and dropped operators, resizing, features."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from onnxfuse.ir.dtype import U8
+from onnxfuse.ir.dtype import F32, U8
 from onnxfuse.ir.graph import Refused, TensorType
 from onnxfuse.ir.index import Index, divides, floor_div
 from onnxfuse.ops.resize import resized
@@ -16,6 +16,11 @@ Guess = Callable[[View], TensorType | None]
 def _same(view: View) -> TensorType | None:
     """The type of the first input."""
     return view.type(0)
+
+
+def _features(view: View) -> TensorType | None:
+    """The shape of the first input, of whatever numbers, in float32."""
+    return TensorType(F32, view.shape(0))
 
 
 def _quantized(view: View) -> TensorType | None:
@@ -77,7 +82,13 @@ _DEFAULT: dict[str, Guess] = {
     "STFT": _frames,
     "Upsample": _resize,
 }
-_GUESSES: dict[str, dict[str, Guess]] = {"": _DEFAULT, "ai.onnx": _DEFAULT, "com.microsoft": _MICROSOFT}
+_FEATURES: dict[str, Guess] = {"Imputer": _same, "Normalizer": _features, "Scaler": _features}
+_GUESSES: dict[str, dict[str, Guess]] = {
+    "": _DEFAULT,
+    "ai.onnx": _DEFAULT,
+    "ai.onnx.ml": _FEATURES,
+    "com.microsoft": _MICROSOFT,
+}
 
 
 def guessed(view: View) -> TensorType | None:

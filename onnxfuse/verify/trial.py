@@ -21,6 +21,7 @@ from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
 from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, told_sizes
 from onnxfuse.runtime.graphs import graphs
+from onnxfuse.runtime.memory import Watch
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 
@@ -29,6 +30,7 @@ Sizes: TypeAlias = dict[str, int]
 
 LONG_RUN = 3.0  # seconds of all cores together, which do not depend on what else a machine does
 MORE_RUNS = 0.5  # the same, for all sets besides the first two
+MORE_BYTES = 2 << 30  # what a run of a larger set may be expected to hold
 SEARCH = 20.0  # seconds of the clock in which sizes are sought one by one
 _LARGE = (128, 1024, 16000)  # sizes of the last symbol, such as a length
 _WAYS = 3  # values of inputs that decide, each with sets of its own
@@ -49,6 +51,14 @@ class Wish:
     larger: bool = True  # sets of other sizes are wanted too
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a run took: seconds of all cores together, and the most memory beyond what the process held before."""
+
+    seconds: float = 0.0
+    peak_bytes: int = 0
+
+
 @dataclass(slots=True)
 class Sets:
     """Inputs that a model has taken and what it made of them; `sizes` are those of the symbols, where there are any."""
@@ -56,18 +66,18 @@ class Sets:
     values: list[Values] = field(default_factory=list)
     results: Results = field(default_factory=list)
     sizes: list[Sizes] = field(default_factory=list)
-    seconds: list[float] = field(default_factory=list)  # of each run, of all cores together
+    costs: list[Cost] = field(default_factory=list)  # of each run
 
-    def add(self, values: Values, result: list[Array], sizes: Sizes, seconds: float = 0.0) -> None:
+    def add(self, values: Values, result: list[Array], sizes: Sizes, cost: Cost | None = None) -> None:
         """One more."""
         self.values.append(values)
         self.results.append(result)
         self.sizes.append(sizes)
-        self.seconds.append(seconds)
+        self.costs.append(cost or Cost())
 
     def join(self, other: Sets) -> None:
         """All of another one."""
-        for each in zip(other.values, other.results, other.sizes, other.seconds, strict=True):
+        for each in zip(other.values, other.results, other.sizes, other.costs, strict=True):
             self.add(*each)
 
 
@@ -113,6 +123,13 @@ class _Runner:
         """What the model makes of the values. Raises DeviceError."""
         with attempt(words_of(values)):
             return engine.run(self.session, values, self.names)
+
+    def costed(self, values: Values) -> tuple[list[Array], Cost]:
+        """The same, and what it cost. Raises DeviceError."""
+        begin = time.process_time()
+        with Watch() as watch:
+            result = self.run(values)
+        return result, Cost(time.process_time() - begin, watch.peak)
 
     def tells(self, results: Results) -> bool:
         """Whether the model's outputs are there, and are numbers for the most part."""
@@ -172,11 +189,9 @@ def _by_recipe(runner: _Runner, wanted: Sequence[feeds.Input], recipe: feeds.Rec
     """The sets of a recipe; the first one only, where a run takes long. Raises DeviceError."""
     found = Sets()
     for variant, values in enumerate(feeds.random_sets(wanted, seed=runner.wish.seed, recipe=recipe, dims=dims)):
-        begin = time.process_time()
-        result = runner.run(values)
-        seconds = time.process_time() - begin
-        found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims), seconds)
-        if seconds > LONG_RUN:
+        result, cost = runner.costed(values)
+        found.add(values, result, feeds.sizes_of(wanted, recipe, variant, dims), cost)
+        if cost.seconds > LONG_RUN:
             break
     return found
 
@@ -213,17 +228,18 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
         new = {**base.sizes[0], **{symbol: changed.get(size, size) for symbol, size in sizes.items()}}
         if new in base.sizes:
             return True
-        begin = time.process_time()
-        known = [(_elements(wanted, s), t) for s, t in zip(base.sizes, base.seconds, strict=True)]
-        if begin + predicted(known, _elements(wanted, new)) > until:
+        known = [(_elements(wanted, s), cost.seconds) for s, cost in zip(base.sizes, base.costs, strict=True)]
+        if time.process_time() + predicted(known, _elements(wanted, new)) > until:
+            return False
+        if foreseen_bytes(base, wanted, new) > MORE_BYTES:
             return False
         try:
             values = feeds.drawn(wanted, new, recipe, seed=runner.wish.seed, variant=len(base.values))
-            result = runner.run(values)
+            result, cost = runner.costed(values)
         except DeviceError:
             return False
-        if runner.tells([result]):
-            base.add(values, result, new, time.process_time() - begin)
+        if cost.peak_bytes <= MORE_BYTES and runner.tells([result]):
+            base.add(values, result, new, cost)
             return True
         return False
 
@@ -242,7 +258,7 @@ def predicted(known: Sequence[tuple[int, float]], elements: int) -> float:
     """Seconds of a run on so many elements, from some runs of (elements, seconds).
 
     Beyond the largest the exponent is half way between that of the runs, if it is at least 1, and 2: attention grows
-    with the square, in memory too, which short runs hardly show.
+    with the square, which short runs hardly show.
     """
     most, slowest = max(known)
     if elements <= most:
@@ -257,6 +273,26 @@ def _occurs(symbol: str, wanted: Sequence[feeds.Input]) -> bool:
 
 def _elements(wanted: Sequence[feeds.Input], sizes: Sizes) -> int:
     return 1 + sum(math.prod(feeds.size_of(extent, sizes) for extent in each.shape) for each in wanted)
+
+
+def foreseen_bytes(base: Sets, wanted: Sequence[feeds.Input], new: Sizes) -> int:
+    """What a run at new sizes will hold, by the runs that differ in nothing but that they are shorter where it grows.
+
+    It grows as from the last but one to the last of them, at least with the size and at most with its square. 0 where
+    there are no such runs.
+    """
+    first = base.sizes[0]
+    line = [
+        (_elements(wanted, sizes), cost.peak_bytes)
+        for sizes, cost in zip(base.sizes, base.costs, strict=True)
+        if all(sizes[s] < v if first[s] != v else sizes[s] == v for s, v in new.items())
+    ]
+    if not line:
+        return 0
+    line.sort()
+    (few, less), (many, more) = line[-2:] if len(line) > 1 else line * 2
+    power = math.log(max(more, 1) / max(less, 1)) / math.log(many / few) if many > few else 1.0
+    return int(more * (_elements(wanted, new) / many) ** min(max(power, 1.0), 2.0))
 
 
 def _another(size: int, random: np.random.Generator) -> int:

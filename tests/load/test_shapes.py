@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
@@ -307,3 +308,29 @@ def test_invalid_calls_are_unknown():
     graph = graph_of(model)
     assert graph.types["t"] is None
     assert define(ROWS, view_of(graph, graph.nodes[0])).code == "E-INVALID"
+
+
+FEATURES = {
+    "Binarizer": "<threshold = 0.5>",
+    "Imputer": "<imputed_value_floats = [0.5]>",
+    "Normalizer": '<norm = "L1">',
+    "Scaler": "<offset = [0.5], scale = [2.0]>",
+}
+
+
+@pytest.mark.parametrize("kind, op", [*(("float", op) for op in FEATURES), ("int64", "Scaler"), ("double", "Scaler")])
+def test_what_prepares_features_keeps_their_shape(kind: str, op: str):
+    """Else nothing behind it is fused: inference says nothing of these operators. Numbers become float32."""
+    body = f"g ({kind}[N, 3] x) => (float[N, 3] f) {{ f = ai.onnx.ml.{op}{FEATURES[op]}(x) }}"
+    model = parse(body, imports=', "ai.onnx.ml": 3')
+    session = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    assert text(graph_of(model).types["f"]) == "float32[N, 3]"
+    for rows in (1, 7):
+        x = np.arange(3 * rows).reshape(rows, 3).astype({"float": "f4", "double": "f8"}.get(kind, "i8"))
+        (found,) = session.run(None, {"x": x})
+        assert (found.dtype, found.shape) == (np.float32, (rows, 3))
+
+
+def test_an_imputer_of_whole_numbers_makes_whole_numbers():
+    body = "g (int64[N, 3] x) => (int64[N, 3] f) { f = ai.onnx.ml.Imputer<imputed_value_int64s = [7]>(x) }"
+    assert text(graph_of(parse(body, imports=', "ai.onnx.ml": 3')).types["f"]) == "int64[N, 3]"

@@ -125,6 +125,32 @@ def test_sizes_of_one_and_two_and_larger_ones(tmp_path: Path):
     assert any(seq >= 1024 for _, seq in sizes)
 
 
+@pytest.mark.parametrize("attends", [False, True])
+def test_what_would_take_too_much_memory_is_not_run(tmp_path: Path, attends: bool, monkeypatch: pytest.MonkeyPatch):
+    """Scores of attention grow with the square of a length: at 16000 they are 244 times those at 1024."""
+    scores = [helper.make_node("MatMul", ["x", "xt"], ["s"]), helper.make_node("Softmax", ["s"], ["p"])]
+    scores += [helper.make_node("MatMul", ["p", "x"], ["y"])]
+    nodes = [helper.make_node("Transpose", ["x"], ["xt"], perm=[0, 2, 1]), *scores]
+    nodes = nodes if attends else [helper.make_node("Softmax", ["x"], ["y"])]
+    monkeypatch.setattr(trial, "MORE_BYTES", 1 << 28)
+    monkeypatch.setattr(trial, "MORE_RUNS", 60.0)
+    found = tried(saved(tmp_path, nodes, {"x": (FLOAT, [2, "n", 4])}, ["y"]))
+    lengths = [each["n"] for each in found.sizes]
+    assert 1024 in lengths
+    assert (16000 in lengths) == (not attends)
+
+
+def test_the_memory_of_a_longer_run_is_told_by_those_that_are_shorter_in_the_same_way():
+    """A batch of short ones says nothing of how scores of attention grow."""
+    wanted = [feeds.Input("x", np.dtype(np.float32), ("b", "n"), "float")]
+    base = trial.Sets()
+    for sizes, held in (((2, 5), 100), ((20, 16), 200), ((2, 50), 9_000)):
+        base.add({}, [], dict(zip("bn", sizes, strict=True)), trial.Cost(0.1, held))
+    far = trial.foreseen_bytes(base, wanted, {"b": 2, "n": 500})
+    assert far == pytest.approx(9_000 * 9.911**2, rel=1e-3)
+    assert trial.foreseen_bytes(base, wanted, {"b": 2, "n": 2}) == 0
+
+
 def test_what_the_original_refuses_is_left_out(tmp_path: Path):
     nodes = [helper.make_node("Reshape", ["x", "shape"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", 3])}, ["y"], shape=np.array([-1, 2, 3]))
