@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 
-from onnxfuse.cost.gpu import moving
+from onnxfuse.cost.gpu import PER_BYTE, TOGETHER, moving
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.launch import ALIGNED
@@ -159,8 +159,10 @@ def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
     waits = work + latency if t.stages == 1 else latency / (t.stages - 1)
     steps = -(-s.depth // t.splits // t.depth)
     before = 0.0
-    if s.normalized:  # rows come once more, and each number of them waits for the one before
-        before = s.normalized * latency + t.rows * s.depth * s.held.bytes / (_l2(target)) * here
+    if s.normalized:  # rows come once more, and lie near for the second number, which waits at barriers for the first
+        row_bytes = t.rows * s.depth * s.held.bytes
+        before = latency + s.normalized * TOGETHER * target.latency_us * 1e-6
+        before += (row_bytes / _l2(target) + (s.normalized - 1) * row_bytes / _near(target)) * here
     computing = waves * (steps * max(here * work, waits) + 2 * latency + before)
     sides = batch * (rows * s.depth + s.depth * s.columns) * s.held.bytes
     made = batch * rows * s.columns
@@ -180,7 +182,12 @@ def _step(s: Sizes, t: Tile, target: Gpu) -> float:
     else:
         read = t.wide * t.rows * PIECE // 8 + t.high * t.columns // 2
     shared = loaded + read * t.depth * t.held.bytes
-    return max(products / rate, shared / (target.gflops * 1e9 / 2 / target.sms), loaded / _l2(target))
+    return max(products / rate, shared / _near(target), loaded / _l2(target))
+
+
+def _near(target: Gpu) -> float:
+    """Bytes a second of the shared memory, and of the first cache, of one multiprocessor."""
+    return target.gflops * 1e9 / PER_BYTE / target.sms
 
 
 def _l2(target: Gpu) -> float:
