@@ -17,7 +17,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Commit, Launch, Sync, Wait
-from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, const
+from onnxfuse.ir.scalar import Guard, Reduce, Scalar, const
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.products import Numbers, Product, at_row, in_block, number_of, split_of
