@@ -229,6 +229,9 @@ EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int) {
   say("shared %s %d", static_cast<Kernel*>(kernel)->name.c_str(), value);
   return static_cast<Kernel*>(kernel)->shared = value, OK;
 }
+EXPORT int cuFuncSetAttribute(void* function, int attribute, int value) {
+  return cuKernelSetAttribute(attribute, value, function, 0);
+}
 EXPORT int cuKernelGetFunction(void** out, void* kernel) {
   if (!current) return refuse(INVALID_CONTEXT, "a function without a context");
   Kernel* k = static_cast<Kernel*>(kernel);
