@@ -16,9 +16,8 @@ from onnxfuse.cost.gpu import PER_BYTE, TOGETHER, moving
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.launch import ALIGNED
-from onnxfuse.target import CORES_SINCE, Gpu
+from onnxfuse.target import CORES_SINCE, Gpu, block_shared
 
-SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
 REGISTERS = 1 << 16  # of a multiprocessor
 MOST_SUMS = 64  # registers of a thread that hold sums
 OTHERS = 48  # registers of a thread besides those of matrices
@@ -119,7 +118,8 @@ def core_of(held: DType, target: Gpu) -> Core | None:
 @lru_cache(1024)
 def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
     """All tiles of a product that fit a GPU, best first."""
-    fits = (t for t in _tiles(s, core_of(s.held, target)) if _fits(t, s))
+    room = block_shared(target)
+    fits = (t for t in _tiles(s, core_of(s.held, target)) if _fits(t, s, room))
     return tuple(sorted(fits, key=lambda t: (seconds_of(s, t, target), t.threads, -t.rows * t.columns)))
 
 
@@ -138,11 +138,11 @@ def _tiles(s: Sizes, core: Core | None) -> Iterator[Tile]:
                             yield Tile(rows, columns, step, high, wide, stages, split, s.held, core)
 
 
-def _fits(t: Tile, s: Sizes) -> bool:
+def _fits(t: Tile, s: Sizes, shared: int) -> bool:
     """Whether a block may have what a tile takes, and the tile is no larger than needed."""
     steps = -(-s.depth // t.splits // t.depth)
     small = t.stages - 1 <= steps and (t.splits == 1 or s.depth % (t.splits * t.depth) == 0)
-    room = t.bytes(s) <= SHARED and t.sums <= MOST_SUMS and t.registers * t.threads <= REGISTERS
+    room = t.bytes(s) <= shared and t.sums <= MOST_SUMS and t.registers * t.threads <= REGISTERS
     return room and small and t.sums >= PIECE
 
 

@@ -100,6 +100,16 @@ def portable(row: Gpu) -> Gpu:
 PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.values())}
 
 
+def block_shared(target: Gpu) -> int:
+    """Bytes of shared memory that a block may ask for on every GPU that runs a target's code."""
+    line = target.capability // 10
+    return min(
+        row.shared_bytes
+        for row in GPUS.values()
+        if row.capability >= target.capability and (target.portable or row.capability // 10 == line)
+    )
+
+
 def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:
     """The GPUs of `--arch` values, best first, and the oldest of them as PTX for what comes later.
 

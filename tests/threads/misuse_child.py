@@ -9,7 +9,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-
 DYNAMIC_SHARED, ASKED = 8, 100 << 10
 LAUNCHES = {
     "threads": (2048, 0), "registers": (1024, 0), "shared": (32, 60 << 10), "unloaded": (32, 0), "asked": (32, ASKED),

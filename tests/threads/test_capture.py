@@ -22,7 +22,7 @@ from onnxfuse.ir.dtype import F16
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda_launch import code_symbol, render
-from tests.kernels.compiled import fed
+from tests.kernels.compiled import Case, fed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library, compiler
 from tests.threads.captured_child import THEN
@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
 ]
 HERE = Path(__file__).parent
+CASES = {c.name: c for c in TILED}
 SYMBOL = "captured"
 ANY_DEVICE = b"//\n.version 9.0\n"  # code that the stand-in takes for that of any function
 
@@ -51,12 +52,16 @@ class Prepared:
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
+def in_parts(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     """A product whose sums are of two parts, with a normalization: two launches, and memory of the run."""
-    folder = tmp_path_factory.mktemp("captured")
-    case = next(c for c in TILED if c.name == "norm_behind_float16")
+    case = CASES["norm_behind_float16"]
     kernel = with_tile(case, next(t for t in tiles_of(Sizes(1, 24, 64, 256, F16), TARGET) if t.splits > 1))
     assert len(kernel.phases) == 2 and kernel.scratch
+    return prepared(tmp_path_factory.mktemp("captured"), case, kernel)
+
+
+def prepared(folder: Path, case: Case, kernel: Kernel) -> Prepared:
+    """A kernel's launcher, compiled as in a library, and a driver for it."""
     source = render(kernel, SYMBOL, "Captured")
     code = ", ".join(map(str, (*ANY_DEVICE, 0)))
     text = f'{source.text}\nextern "C" const unsigned char {code_symbol(SYMBOL)}[] = {{{code}}};\n'
@@ -67,39 +72,51 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Prepared:
     feeds = tuple(np.ascontiguousarray(a) for a in fed(kernel, case, 0))
     for i, x in enumerate(feeds):
         np.save(folder / f"{i}.npy", x)
-    outputs = {
-        p.name: [
-            p.dtype.onnx,
-            *(e.constant for e in p.shape),
-            p.dtype.bytes * int(np.prod([e.constant for e in p.shape])),
-        ]
-        for p in kernel.outputs
-    }
+    shapes = {p: [e.constant or 0 for e in p.shape] for p in kernel.outputs}
+    outputs = {p.name: [p.dtype.onnx, *s, p.dtype.bytes * int(np.prod(s))] for p, s in shapes.items()}
     (folder / "told.json").write_text(json.dumps({"symbol": SYMBOL, "inputs": len(feeds), "outputs": outputs}))
     emulated = library_of(source.text, SYMBOL)
     return Prepared(folder, kernel, feeds, {"LD_LIBRARY_PATH": str(folder), "DRIVER_KERNELS": str(emulated)})
 
 
-def captured(prepared: Prepared, what: str) -> tuple[str | None, bool, list[str]]:
+def captured(made: Prepared, what: str) -> tuple[str | None, bool, list[str]]:
     """What a captured run said, whether the capture was broken, and what the driver was asked for."""
-    log = prepared.folder / f"{what}.log"
-    env = {**os.environ, **prepared.environment, "DRIVER_LOG": str(log), "PYTHONPATH": str(HERE.parents[1])}
-    command = [sys.executable, str(HERE / "captured_child.py"), str(prepared.folder), what]
+    log = made.folder / f"{what}.log"
+    env = {**os.environ, **made.environment, "DRIVER_LOG": str(log), "PYTHONPATH": str(HERE.parents[1])}
+    command = [sys.executable, str(HERE / "captured_child.py"), str(made.folder), what]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     return found["said"], found["broken"], log.read_text().splitlines()
 
 
-def test_a_graph_computes_what_new_inputs_ask_for(prepared: Prepared) -> None:
-    said, broken, calls = captured(prepared, "nothing")
+def assert_right(made: Prepared) -> None:
+    """What the graph left is what its last inputs ask for."""
+    halves = [(x * x.dtype.type(THEN)).astype(x.dtype) for x in made.feeds]
+    for p, a in zip(made.kernel.outputs, interpret(made.kernel, halves, 1), strict=True):
+        got = np.load(made.folder / f"{p.name}.npy")
+        np.testing.assert_allclose(got.astype(np.float64), a.astype(np.float64), rtol=1e-2, atol=1e-2)
+
+
+def test_a_graph_computes_what_new_inputs_ask_for(in_parts: Prepared) -> None:
+    said, broken, calls = captured(in_parts, "nothing")
     assert said is None and not broken
     assert not [c for c in calls if c.startswith("refused")]
-    halves = [(x * x.dtype.type(THEN)).astype(x.dtype) for x in prepared.feeds]
-    wanted = interpret(prepared.kernel, halves, 1)
-    for p, a in zip(prepared.kernel.outputs, wanted, strict=True):
-        got = np.load(prepared.folder / f"{p.name}.npy")
-        np.testing.assert_allclose(got.astype(np.float64), a.astype(np.float64), rtol=1e-2, atol=1e-2)
+    assert_right(in_parts)
+
+
+def test_a_block_asks_for_more_shared_memory_before_it_runs(tmp_path: Path) -> None:
+    case = CASES["tiles_float16"]
+    large = next(
+        t for t in tiles_of(Sizes(1, 50, 96, 64, F16), TARGET) if t.bytes(Sizes(1, 50, 96, 64, F16)) > 64 << 10
+    )
+    made = prepared(tmp_path, case, with_tile(case, large))
+    said, broken, calls = captured(made, "nothing")
+    assert said is None and not broken
+    (asked,) = [c for c in calls if c.startswith("shared ")]
+    assert int(asked.split()[-1]) > 64 << 10
+    assert calls.index(asked) < min(i for i, c in enumerate(calls) if c.startswith("launch"))
+    assert_right(made)
 
 
 @pytest.mark.parametrize(
@@ -112,9 +129,9 @@ def test_a_graph_computes_what_new_inputs_ask_for(prepared: Prepared) -> None:
     ],
 )
 def test_what_no_graph_can_hold_is_refused_while_a_stream_is_captured(
-    prepared: Prepared, what: str, refused: str
+    in_parts: Prepared, what: str, refused: str
 ) -> None:
     """A launcher that did one of these would be found here: each is planted."""
-    said, broken, calls = captured(prepared, what)
+    said, broken, calls = captured(in_parts, what)
     assert said and broken
     assert f"refused {refused}" in calls

@@ -28,7 +28,7 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The environment of a process with the driver, and one function for it."""
     folder = tmp_path_factory.mktemp("driver")
     (folder / "libcuda.so.1").symlink_to(compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",)))
-    kernels = library_of(f'#include "cuda.h"\n{HEAD.format(str())} {{ }}\n', "wasteful")
+    kernels = library_of(f'#include "cuda.h"\n{HEAD.format("")} {{ }}\n', "wasteful")
     return {**os.environ, "LD_LIBRARY_PATH": str(folder), "DRIVER_KERNELS": str(kernels)}
 
 

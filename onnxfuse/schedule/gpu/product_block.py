@@ -118,8 +118,9 @@ class ProductBlock(ABC):
         )
         made = loop(block, "block", *where, *body)
         grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
-        resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads))
-        launch = Launch(grid, Index.of(t.threads), Index.of(self.shared_bytes()), resident=resident)
+        shared = self.shared_bytes()
+        resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads), target.shared_bytes // shared)
+        launch = Launch(grid, Index.of(t.threads), Index.of(shared), resident=resident)
         return Phase((), ONE, (*self.shared(), *self.registers), (made,), launch=launch)
 
     def shared(self) -> Iterator[Buffer]:
