@@ -1,4 +1,4 @@
-"""The stand-in for the driver is no better than it says: what no device runs, it does not."""
+"""The stand-ins for driver and device are no better than they say: what no device runs, they do not."""
 
 from __future__ import annotations
 
@@ -72,3 +72,27 @@ def test_shared_memory_is_there_where_it_was_asked_for_and_the_device_has_it(
     found, log = asked(driver, "shared", tmp_path / "log", DRIVER_CAPABILITY=capability)
     assert found == "refused"
     assert "refused more shared memory than was asked for" in log
+
+
+WIDE = """
+extern "C" __global__ void __launch_bounds__(32) wide_one(float* __restrict__ p) {
+  store_wide(p, load_wide<4>(p));
+}
+"""
+LAUNCHED = """
+import ctypes, sys
+memory = ctypes.create_string_buffer(256)
+place = ctypes.c_void_p(-(-ctypes.addressof(memory) // 64) * 64 + int(sys.argv[2]))
+given = (ctypes.c_void_p * 1)(ctypes.addressof(place))
+ctypes.CDLL(sys.argv[1]).run_wide_one(given, 1, 32, ctypes.c_size_t(0), 1)
+"""
+
+
+@pytest.mark.parametrize("offset", [0, 8, 16])
+def test_a_wide_access_begins_at_a_multiple_of_its_bytes(offset: int) -> None:
+    """A tensor that begins anywhere is read by no device in accesses of 16 bytes."""
+    library = library_of(f'#include "cuda.h"\n{WIDE}', "wide_one")
+    command = [sys.executable, "-c", LAUNCHED, str(library), str(offset)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode == 0) == (offset % 16 == 0)
+    assert ("an access of 16 bytes" in done.stderr) == (offset % 16 != 0)
