@@ -8,7 +8,7 @@ cache; what is not hidden behind these is the time that a read takes. Blocks com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -16,7 +16,7 @@ from onnxfuse.cost.gpu import PER_BYTE, TOGETHER, moving
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.launch import ALIGNED
-from onnxfuse.target import CORES_SINCE, Gpu, block_shared
+from onnxfuse.target import COPIES_SINCE, CORES_SINCE, Gpu, block_shared
 
 REGISTERS = 1 << 16  # of a multiprocessor
 MOST_SUMS = 64  # registers of a thread that hold sums
@@ -119,11 +119,12 @@ def core_of(held: DType, target: Gpu) -> Core | None:
 def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
     """All tiles of a product that fit a GPU, best first."""
     room = block_shared(target)
-    fits = (t for t in _tiles(s, core_of(s.held, target)) if _fits(t, s, room))
+    stages = STAGES if target.capability >= COPIES_SINCE else STAGES[:1]
+    fits = (t for t in _tiles(s, core_of(s.held, target), stages) if _fits(t, s, room))
     return tuple(sorted(fits, key=lambda t: (seconds_of(s, t, target), t.threads, -t.rows * t.columns)))
 
 
-def _tiles(s: Sizes, core: Core | None) -> Iterator[Tile]:
+def _tiles(s: Sizes, core: Core | None, all_stages: Sequence[int]) -> Iterator[Tile]:
     """Every combination of parameters."""
     splits = [n for n in SPLITS if n == 1 or (s.depth // n >= FEWEST_STEPS * STEPS[0] and not s.depth % (n * STEPS[0]))]
     warps = ((1, 4), (2, 2), (4, 1), (2, 4), (4, 2)) if core is not None else ((8, 16), (16, 8), (16, 16))
@@ -133,7 +134,7 @@ def _tiles(s: Sizes, core: Core | None) -> Iterator[Tile]:
         for rows in (high * h for h in heights):
             for columns in (wide * w for w in widths):
                 for step in STEPS:
-                    for stages in STAGES:
+                    for stages in all_stages:
                         for split in splits:
                             yield Tile(rows, columns, step, high, wide, stages, split, s.held, core)
 

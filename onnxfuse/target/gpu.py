@@ -44,6 +44,7 @@ MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of
 MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
 IN_GRAPH_US = 1.4  # from one kernel of a CUDA graph to the next, where all multiprocessors work
 CORES_SINCE = 80  # the capability from which on tensor cores multiply 16 by 8 by 16
+COPIES_SINCE = 80  # and that from which on shared memory is filled in the background
 
 _K, _M = 1 << 10, 1 << 20
 

@@ -18,7 +18,7 @@ from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel, all_statements
-from onnxfuse.ir.launch import CopyAsync, Mma, Sync
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.verify import verify
 from onnxfuse.lower import lower
 from onnxfuse.lower.lowered import Lowered
@@ -162,6 +162,12 @@ def test_tensor_cores_multiply_where_they_have_the_type(name: str) -> None:
     assert any(isinstance(s, Mma) for s in all_statements(kernel)) == (name != "tiles_float32")
     older = with_tile(BY_NAME[name], None, GPUS["sm_75"])
     assert not any(isinstance(s, Mma) for s in all_statements(older))
+
+
+@pytest.mark.parametrize("case", TILED, ids=lambda case: case.name)
+def test_nothing_is_copied_in_the_background_where_a_gpu_cannot(case: Case) -> None:
+    older = [*all_statements(with_tile(case, None, GPUS["sm_75"]))]
+    assert not any(isinstance(s, (CopyAsync, Commit, Wait)) for s in older)
 
 
 # Tiles ----------------------------------------------------------------------------------------------------------------
