@@ -22,10 +22,10 @@ from onnxfuse.ir.dtype import F16
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.render.cuda_launch import code_symbol, render
+from tests.captured.child import THEN
 from tests.kernels.compiled import Case, fed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import Array, compile_library, compiler
-from tests.threads.captured_child import THEN
 from tests.threads.emulator import library_of
 from tests.threads.product_cases import TILED
 from tests.threads.scheduled import TARGET
@@ -36,6 +36,7 @@ pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
 ]
 HERE = Path(__file__).parent
+DRIVER = HERE.parent / "threads" / "driver.cpp"
 CASES = {c.name: c for c in TILED}
 SYMBOL = "captured"
 ANY_DEVICE = b"//\n.version 9.0\n"  # code that the stand-in takes for that of any function
@@ -68,7 +69,7 @@ def prepared(folder: Path, case: Case, kernel: Kernel) -> Prepared:
     (folder / "launchers.cpp").write_text(text)
     made = compile_library([folder / "launchers.cpp"], CACHE / "threads", ("-std=c++20", "-O1", f"-I{SUPPORT}"))
     (folder / "launchers.so").symlink_to(made)
-    (folder / "libcuda.so.1").symlink_to(compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",)))
+    (folder / "libcuda.so.1").symlink_to(compile_library([DRIVER], CACHE / "threads", ("-O1",)))
     feeds = tuple(np.ascontiguousarray(a) for a in fed(kernel, case, 0))
     for i, x in enumerate(feeds):
         np.save(folder / f"{i}.npy", x)
@@ -83,7 +84,7 @@ def captured(made: Prepared, what: str) -> tuple[str | None, bool, list[str]]:
     """What a captured run said, whether the capture was broken, and what the driver was asked for."""
     log = made.folder / f"{what}.log"
     env = {**os.environ, **made.environment, "DRIVER_LOG": str(log), "PYTHONPATH": str(HERE.parents[1])}
-    command = [sys.executable, str(HERE / "captured_child.py"), str(made.folder), what]
+    command = [sys.executable, str(HERE / "child.py"), str(made.folder), what]
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)

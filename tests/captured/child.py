@@ -1,6 +1,6 @@
 """Captures a run of a kernel by its launcher, and launches the graph: kernel and tensors lie in files of a folder.
 
-`python captured_child.py FOLDER WHAT`; WHAT is what the launcher is made to do wrong while its stream is captured
+`python child.py FOLDER WHAT`; WHAT is what the launcher is made to do wrong while its stream is captured
 (nothing, allocate, wait, load, elsewhere). Writes out.npz, and prints what the run said.
 """
 
