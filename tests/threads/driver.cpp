@@ -219,7 +219,6 @@ EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
   k.arguments = arguments[0];
   k.threads = arguments[1];
   k.registers = static_cast<Library*>(library)->registers[name];
-  if (k.registers) say("registers %s %d", name, k.registers);
   return *out = &k, OK;
 }
 EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int) {
@@ -249,7 +248,10 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   if (!bx || bx > 1024 || (int)bx > k->threads) return refuse(TOO_MANY, "more threads than a kernel is compiled for");
   if (shared > k->shared) return refuse(INVALID_VALUE, "more shared memory than was asked for");
   const unsigned warps = (bx + 31) / 32, of_warp = (k->registers * 32 + 255) / 256 * 256;  // as they are given out
-  if (warps * of_warp > REGISTERS) return refuse(TOO_MANY, "more registers than a multiprocessor has");
+  if (warps * of_warp > REGISTERS) {
+    say("registers %s %d", k->name.c_str(), k->registers);
+    return refuse(TOO_MANY, "more registers than a multiprocessor has");
+  }
   Launch l{k, gx, bx, shared, {}};
   for (int i = 0; i < k->arguments; i++) {
     uint64_t value;
