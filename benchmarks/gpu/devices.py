@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from benchmarks.gpu.driver import Driver
+from benchmarks.gpu.driver import MOST_DYNAMIC_SHARED, Driver
 from onnxfuse.build.nvrtc import compiled
 from onnxfuse.ir.interpret import bound
 from onnxfuse.ir.interpret.elements import from_stored
@@ -22,6 +22,7 @@ from tests.threads import emulator
 from tests.threads.scheduled import library_of, name_of
 
 Array = npt.NDArray[Any]
+UNASKED = 48 << 10  # bytes of shared memory that a block has without being asked for
 POISON = 0xFF  # of each byte of memory that nothing was stored in: floats that are no number
 
 
@@ -82,6 +83,8 @@ class Cuda:
                 sizes = (phase.launch.grid, phase.launch.block, phase.launch.shared)
                 grid, block, shared = (int(here.index(e)) for e in sizes)
                 function = self._driver.load_library(image.code, function_name(name, number))
+                if shared > UNASKED:
+                    self._call("cuFuncSetAttribute", function.handle, MOST_DYNAMIC_SHARED, shared)
                 cells = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
                 self._call("cuLaunchKernel", function.handle, grid, 1, 1, block, 1, 1, shared, None, cells, None)
                 self._call("cuStreamSynchronize", None)

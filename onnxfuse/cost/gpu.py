@@ -30,6 +30,7 @@ OWN = 0.7  # and of a thread's own arithmetic, by kernels, whose loads count as 
 OWN_TENSOR = 0.2  # and of products of fragments, by kernels
 PER_BYTE = 2  # operations that a multiprocessor does while a byte comes from shared memory, or from its first cache
 TF32_SINCE = 80  # the capability from which on float32 is multiplied so, at half of the rate of 16-bit types
+TOGETHER = 0.1  # latencies that threads of a block, or lanes of a warp, wait for each other
 PRODUCT_WAITS = 2.0  # reads in a row that a product of the runtime waits for: its kernels took 3.3 us on an H100, those
 # of a Gemm with a bias 5.5, which are two, as the bias is copied into the result first (benchmarks/gpu)
 VIEWS = 0.0  # seconds of a node that only changes a shape
@@ -101,7 +102,7 @@ def _phase(phase: Phase, sizes: Mapping[str, int], target: Gpu, symbols: Mapping
     )
     resident = max(target.threads // number(launch.block, symbols), 1) * target.sms
     waves = -(-grid // resident)
-    waiting = target.boundary_us * 1e-6 + waves * (1 + 0.1 * waits) * target.latency_us * 1e-6
+    waiting = target.boundary_us * 1e-6 + waves * (1 + TOGETHER * waits) * target.latency_us * 1e-6
     rounds = -(-grid // target.sms) * target.sms / max(grid, 1)  # the last blocks leave multiprocessors idle
     computing = _computing(phase, target, symbols) * rounds
     parts = (bytes_take, 0.0) if inside else (0.0, bytes_take)

@@ -8,17 +8,16 @@ cache; what is not hidden behind these is the time that a read takes. Blocks com
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from onnxfuse.cost.gpu import moving
+from onnxfuse.cost.gpu import PER_BYTE, TOGETHER, moving
 from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.fragments import TENSOR_CORES, WARP, Core
 from onnxfuse.ir.launch import ALIGNED
-from onnxfuse.target import CORES_SINCE, Gpu
+from onnxfuse.target import COPIES_SINCE, CORES_SINCE, Gpu, block_shared
 
-SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
 REGISTERS = 1 << 16  # of a multiprocessor
 MOST_SUMS = 64  # registers of a thread that hold sums
 OTHERS = 48  # registers of a thread besides those of matrices
@@ -119,11 +118,13 @@ def core_of(held: DType, target: Gpu) -> Core | None:
 @lru_cache(1024)
 def tiles_of(s: Sizes, target: Gpu) -> tuple[Tile, ...]:
     """All tiles of a product that fit a GPU, best first."""
-    fits = (t for t in _tiles(s, core_of(s.held, target)) if _fits(t, s))
+    room = block_shared(target)
+    stages = STAGES if target.capability >= COPIES_SINCE else STAGES[:1]
+    fits = (t for t in _tiles(s, core_of(s.held, target), stages) if _fits(t, s, room))
     return tuple(sorted(fits, key=lambda t: (seconds_of(s, t, target), t.threads, -t.rows * t.columns)))
 
 
-def _tiles(s: Sizes, core: Core | None) -> Iterator[Tile]:
+def _tiles(s: Sizes, core: Core | None, all_stages: Sequence[int]) -> Iterator[Tile]:
     """Every combination of parameters."""
     splits = [n for n in SPLITS if n == 1 or (s.depth // n >= FEWEST_STEPS * STEPS[0] and not s.depth % (n * STEPS[0]))]
     warps = ((1, 4), (2, 2), (4, 1), (2, 4), (4, 2)) if core is not None else ((8, 16), (16, 8), (16, 16))
@@ -133,16 +134,16 @@ def _tiles(s: Sizes, core: Core | None) -> Iterator[Tile]:
         for rows in (high * h for h in heights):
             for columns in (wide * w for w in widths):
                 for step in STEPS:
-                    for stages in STAGES:
+                    for stages in all_stages:
                         for split in splits:
                             yield Tile(rows, columns, step, high, wide, stages, split, s.held, core)
 
 
-def _fits(t: Tile, s: Sizes) -> bool:
+def _fits(t: Tile, s: Sizes, shared: int) -> bool:
     """Whether a block may have what a tile takes, and the tile is no larger than needed."""
     steps = -(-s.depth // t.splits // t.depth)
     small = t.stages - 1 <= steps and (t.splits == 1 or s.depth % (t.splits * t.depth) == 0)
-    room = t.bytes(s) <= SHARED and t.sums <= MOST_SUMS and t.registers * t.threads <= REGISTERS
+    room = t.bytes(s) <= shared and t.sums <= MOST_SUMS and t.registers * t.threads <= REGISTERS
     return room and small and t.sums >= PIECE
 
 
@@ -159,8 +160,10 @@ def seconds_of(s: Sizes, t: Tile, target: Gpu) -> float:
     waits = work + latency if t.stages == 1 else latency / (t.stages - 1)
     steps = -(-s.depth // t.splits // t.depth)
     before = 0.0
-    if s.normalized:  # rows come once more, and each number of them waits for the one before
-        before = s.normalized * latency + t.rows * s.depth * s.held.bytes / (_l2(target)) * here
+    if s.normalized:  # rows come once more, and lie near for the second number, which waits at barriers for the first
+        row_bytes = t.rows * s.depth * s.held.bytes
+        before = latency + s.normalized * TOGETHER * target.latency_us * 1e-6
+        before += (row_bytes / _l2(target) + (s.normalized - 1) * row_bytes / _near(target)) * here
     computing = waves * (steps * max(here * work, waits) + 2 * latency + before)
     sides = batch * (rows * s.depth + s.depth * s.columns) * s.held.bytes
     made = batch * rows * s.columns
@@ -180,7 +183,12 @@ def _step(s: Sizes, t: Tile, target: Gpu) -> float:
     else:
         read = t.wide * t.rows * PIECE // 8 + t.high * t.columns // 2
     shared = loaded + read * t.depth * t.held.bytes
-    return max(products / rate, shared / (target.gflops * 1e9 / 2 / target.sms), loaded / _l2(target))
+    return max(products / rate, shared / _near(target), loaded / _l2(target))
+
+
+def _near(target: Gpu) -> float:
+    """Bytes a second of the shared memory, and of the first cache, of one multiprocessor."""
+    return target.gflops * 1e9 / PER_BYTE / target.sms
 
 
 def _l2(target: Gpu) -> float:

@@ -97,9 +97,10 @@ class _Choosing:
         before: dict[int, int] = {}
         for j in sorted(products):
             chain = self._normalization(j)
-            if not chain:
-                continue
-            made_by = self._made_by(chain[0], products)
+            made_by = self._made_by(chain[0], products) if chain else None
+            if chain and made_by is None:  # what turns the rows before is no kernel of its own then
+                chain = self._turned(chain)
+                made_by = set() if chain else None
             if made_by is None:
                 continue
             new = {j, *made_by} - own
@@ -168,6 +169,17 @@ class _Choosing:
                 return ()
             at = self.graph.nodes[i].inputs[0]
         return ()
+
+    def _turned(self, chain: tuple[int, ...]) -> tuple[int, ...]:
+        """A normalization with the transposition before it, of what no kernel makes; empty where that is none."""
+        value = self.graph.nodes[chain[0]].inputs[0]
+        turn = self.makers.get(value)
+        kind = self.kinds.get(turn) if turn is not None else None
+        if turn is None or kind is None or kind.name != MOVEMENT or not self._plain(turn):
+            return ()
+        alone = len(self.readers[value]) == 1 and value not in self.graph.outputs
+        before = [*self._before(turn)]
+        return (turn, *chain) if alone and len(before) == 1 and not self._plain(before[0]) else ()
 
     def _keeps_rows(self, i: int, kind: Kind) -> bool:
         """Whether a node makes rows of rows."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from onnxfuse.ir.index import ONE, ZERO
-from onnxfuse.ir.kernel import Buffer, Computed, ExtentBind, Kernel
+from onnxfuse.ir.kernel import Buffer, Computed, ExtentBind, Kernel, Phase
 from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name, parameters
 from onnxfuse.render.source import Source
@@ -39,8 +39,9 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
         f'extern "C" const unsigned char {code_symbol(symbol)}[];',
         f"namespace onnxfuse {{ namespace cuda {{ namespace {symbol}_ {{",
         f"const char* const names[] = {{{names}}};" if phases else "const char* const* const names = nullptr;",
+        f"const unsigned shared[] = {{{', '.join(map(_shared, kernel.phases)) or '0'}}};",
         f"Handle functions[{max(len(phases), 1)}];",
-        f"Module module = {{{code_symbol(symbol)}, names, {len(phases)}, functions, {{0}}, false}};",
+        f"Module module = {{{code_symbol(symbol)}, names, shared, {len(phases)}, functions, {{0}}, false}};",
         "const char* prepare() { return load(module); }",
         "const char* run_kernel(Host* host, const Tensor* inputs) {",
     )
@@ -58,6 +59,13 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
         how = f"{index(phase.launch.grid)}, {phase.launch.block!r}, {phase.launch.shared!r}, arguments"
         yield f"  if (const char* wrong = launch(host, module, {number}, {how})) return wrong;"
     yield from ("  (void)arguments;", "  return done(host);", "}", *_descriptor(kernel, symbol, name))
+
+
+def _shared(phase: Phase) -> str:
+    """The shared memory of a block, which is known before any run."""
+    assert phase.launch is not None
+    assert phase.launch.shared.constant is not None, "render: the shared memory of a block depends on a run"
+    return repr(phase.launch.shared)
 
 
 def _bind(b: ExtentBind | Computed) -> Iterator[str]:

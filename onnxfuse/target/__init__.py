@@ -11,12 +11,23 @@ from onnxfuse.errors import UsageError
 from onnxfuse.target.common import Target
 from onnxfuse.target.cpu import AMX_FEATURES, CPUS, EXTRAS, Cpu
 from onnxfuse.target.device import cuda_driver
-from onnxfuse.target.gpu import CORES_SINCE, GPUS, MOST_DEPTH, MOST_ROWS, PORTABLE, Gpu, gpus_of
+from onnxfuse.target.gpu import (
+    COPIES_SINCE,
+    CORES_SINCE,
+    GPUS,
+    MOST_DEPTH,
+    MOST_ROWS,
+    PORTABLE,
+    Gpu,
+    block_shared,
+    gpus_of,
+)
 from onnxfuse.target.processors import cpu_facts, processor_of
 
 __all__ = (
     "AMX_FEATURES",
     "ARCHS",
+    "COPIES_SINCE",
     "CORES_SINCE",
     "CPUS",
     "GPUS",
@@ -27,6 +38,7 @@ __all__ = (
     "Cpu",
     "Gpu",
     "Target",
+    "block_shared",
     "cuda_driver",
     "gpus_of",
     "targets_of",

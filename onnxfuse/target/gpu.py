@@ -44,6 +44,7 @@ MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of
 MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
 IN_GRAPH_US = 1.4  # from one kernel of a CUDA graph to the next, where all multiprocessors work
 CORES_SINCE = 80  # the capability from which on tensor cores multiply 16 by 8 by 16
+COPIES_SINCE = 80  # and that from which on shared memory is filled in the background
 
 _K, _M = 1 << 10, 1 << 20
 
@@ -98,6 +99,16 @@ def portable(row: Gpu) -> Gpu:
 
 
 PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.values())}
+
+
+def block_shared(target: Gpu) -> int:
+    """Bytes of shared memory that a block may ask for on every GPU that runs a target's code."""
+    line = target.capability // 10
+    return min(
+        row.shared_bytes
+        for row in GPUS.values()
+        if row.capability >= target.capability and (target.portable or row.capability // 10 == line)
+    )
 
 
 def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:

@@ -3,7 +3,8 @@
 //
 // In the environment: DRIVER_KERNELS, the library of the kernels for the host; DRIVER_LOG, the list; DRIVER_CAPABILITY and
 // DRIVER_VERSION, what it says of itself; DRIVER_DEVICES; DRIVER_LOSES, how many launches are forgotten.
-// Memory that it allocates is closed to the host but in copies, and while kernels run.
+// Memory that it allocates is closed to the host but in copies, and while kernels run. While a stream is captured, nothing
+// may be allocated, waited for, loaded or launched elsewhere; what was captured runs as often as its graph is launched.
 #include <dlfcn.h>
 #include <sys/mman.h>
 
@@ -19,21 +20,27 @@
 #include <string>
 #include <vector>
 
+#include "cubin.h"
+
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
 
 enum { OK = 0, INVALID_VALUE = 1, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_IMAGE = 200, INVALID_CONTEXT = 201,
-       NO_BINARY = 209, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY = 701 };
+       NO_BINARY = 209, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, TOO_MANY = 701, CAPTURED = 900,
+       INVALIDATED = 901 };
+enum { REGISTERS = 1 << 16, UNASKED = 48 << 10, DYNAMIC_SHARED = 8 };  // of a multiprocessor; bytes; an attribute
 
 struct Kernel {
   std::string name;
   void (*run)(void**, unsigned, unsigned, size_t, unsigned);
   int arguments, threads;
   bool loaded;
+  int registers;           // of a thread; 0 where nobody knows, as of PTX
+  unsigned shared = UNASKED;  // bytes that a block may have
 };
 struct Library {
-  bool portable;
+  std::map<std::string, int> registers;  // of each function
 };
 struct Launch {
   Kernel* kernel;
@@ -48,6 +55,13 @@ int context_, *current;
 std::map<void*, std::deque<Launch>> streams;
 std::map<std::string, Kernel> kernels;
 std::map<char*, size_t> memory;  // of whole pages
+
+typedef std::vector<Launch> Graph;
+struct Capture {
+  void* stream = nullptr;  // null: none is captured
+  bool broken = false;
+  Graph launches;
+} capture;
 
 int number(const char* name, int otherwise) {
   const char* said = getenv(name);
@@ -72,12 +86,18 @@ int refuse(int code, const char* why) {
   return code;
 }
 
-// The architecture that a cubin is for, in the flags of its ELF header: bits 8 to 15 since CUDA 13, the lowest ones before.
-int architecture(const unsigned char* image) {
-  uint32_t flags;
-  memcpy(&flags, image + 48, 4);
-  const int since = flags >> 8 & 0xff, before = flags & 0xff;
-  return image[8] >= 8 || before == 0 ? since : before;
+// What is not allowed while a stream is captured, and breaks the capture.
+int refuse_captured(const char* what) {
+  if (!capture.stream) return OK;
+  capture.broken = true;
+  return refuse(CAPTURED, what);
+}
+
+// Bytes of shared memory that a block may ask for.
+unsigned most_shared() {
+  const std::map<int, unsigned> kilobytes = {{75, 64}, {80, 163}, {86, 99}, {89, 99}, {90, 227}, {100, 227}, {120, 99}};
+  auto after = kilobytes.upper_bound(capability());
+  return (after == kilobytes.begin() ? 48 : std::prev(after)->second) << 10;
 }
 
 // The device's memory, open as long as this lives.
@@ -126,6 +146,7 @@ EXPORT int cuGetErrorName(int code, const char** out) {
 }
 
 EXPORT int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
+  if (int wrong = refuse_captured("memory while a stream is captured")) return wrong;
   if (!current) return refuse(INVALID_CONTEXT, "memory without a context");
   const size_t pages = (bytes + 4095) / 4096 * 4096;
   void* made = mmap(nullptr, pages, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -134,6 +155,7 @@ EXPORT int cuMemAlloc_v2(uint64_t* out, size_t bytes) {
   return *out = reinterpret_cast<uint64_t>(made), OK;
 }
 EXPORT int cuMemFree_v2(uint64_t at) {
+  if (int wrong = refuse_captured("memory given back while a stream is captured")) return wrong;
   std::lock_guard<std::mutex> held(lock);
   auto found = memory.find(reinterpret_cast<char*>(at));
   if (found == memory.end()) return refuse(INVALID_VALUE, "memory that it has not given");
@@ -141,18 +163,21 @@ EXPORT int cuMemFree_v2(uint64_t at) {
   return memory.erase(found), OK;
 }
 EXPORT int cuMemsetD8_v2(uint64_t at, unsigned char value, size_t bytes) {
+  if (int wrong = refuse_captured("a fill while a stream is captured")) return wrong;
   std::lock_guard<std::mutex> held(lock);
   if (!inside(at, bytes)) return refuse(INVALID_VALUE, "a fill of memory that is not the device's");
   Open open;
   return memset(reinterpret_cast<void*>(at), value, bytes), OK;
 }
 EXPORT int cuMemcpyHtoD_v2(uint64_t to, const void* from, size_t bytes) {
+  if (int wrong = refuse_captured("a copy while a stream is captured")) return wrong;
   std::lock_guard<std::mutex> held(lock);
   if (!inside(to, bytes)) return refuse(INVALID_VALUE, "a copy to memory that is not the device's");
   Open open;
   return memcpy(reinterpret_cast<void*>(to), from, bytes), OK;
 }
 EXPORT int cuMemcpyDtoH_v2(void* to, uint64_t from, size_t bytes) {
+  if (int wrong = refuse_captured("a copy while a stream is captured")) return wrong;
   std::lock_guard<std::mutex> held(lock);
   if (!inside(from, bytes)) return refuse(INVALID_VALUE, "a copy from memory that is not the device's");
   Open open;
@@ -164,21 +189,23 @@ EXPORT int cuDevicePrimaryCtxRetain(void** out, int) {
   return *out = &context_, OK;
 }
 EXPORT int cuCtxGetCurrent(void** out) { return *out = current, OK; }
+EXPORT int cuCtxGetDevice(int* out) { return current ? (*out = 0, OK) : INVALID_CONTEXT; }
 EXPORT int cuCtxSetCurrent(void* context) { return current = static_cast<int*>(context), OK; }
 
 EXPORT int cuLibraryLoadData(void** out, const void* code, void*, void*, unsigned, void*, void*, unsigned) {
   if (!begun) return NOT_INITIALIZED;
+  if (int wrong = refuse_captured("code loaded while a stream is captured")) return wrong;
   const unsigned char* image = static_cast<const unsigned char*>(code);
-  const bool cubin = !memcmp(image, "\x7f" "ELF", 4), ptx = strstr(static_cast<const char*>(code), ".version") != nullptr;
+  const bool cubin = cubin::is_one(image), ptx = strstr(static_cast<const char*>(code), ".version") != nullptr;
   if (!cubin && !ptx) return refuse(INVALID_IMAGE, "code that is none");
   if (cubin) {
-    const int made = architecture(image);
+    const int made = cubin::architecture(image);
     say("load sm_%d", made);
     if (made > capability() || made / 10 != capability() / 10) return refuse(NO_BINARY, "code for another device");
   } else {
     say("load ptx");
   }
-  return *out = new Library{!cubin}, OK;
+  return *out = new Library{cubin ? cubin::registers(image) : std::map<std::string, int>()}, OK;
 }
 EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
   static void* host = dlopen(getenv("DRIVER_KERNELS"), RTLD_NOW | RTLD_LOCAL);
@@ -191,20 +218,40 @@ EXPORT int cuLibraryGetKernel(void** out, void* library, const char* name) {
   if (!k.run || !arguments) return refuse(NOT_FOUND, name);
   k.arguments = arguments[0];
   k.threads = arguments[1];
+  k.registers = static_cast<Library*>(library)->registers[name];
   return *out = &k, OK;
+}
+EXPORT int cuKernelSetAttribute(int attribute, int value, void* kernel, int) {
+  if (int wrong = refuse_captured("an attribute set while a stream is captured")) return wrong;
+  if (attribute != DYNAMIC_SHARED || value < 0) return refuse(INVALID_VALUE, "an attribute that it does not know");
+  if ((unsigned)value > most_shared()) return refuse(INVALID_VALUE, "more shared memory than the device has");
+  say("shared %s %d", static_cast<Kernel*>(kernel)->name.c_str(), value);
+  return static_cast<Kernel*>(kernel)->shared = value, OK;
+}
+EXPORT int cuFuncSetAttribute(void* function, int attribute, int value) {
+  return cuKernelSetAttribute(attribute, value, function, 0);
 }
 EXPORT int cuKernelGetFunction(void** out, void* kernel) {
   if (!current) return refuse(INVALID_CONTEXT, "a function without a context");
-  static_cast<Kernel*>(kernel)->loaded = true;
+  Kernel* k = static_cast<Kernel*>(kernel);
+  if (!k->loaded)
+    if (int wrong = refuse_captured("code brought to the device while a stream is captured")) return wrong;
+  k->loaded = true;
   return *out = kernel, OK;
 }
 EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
                           unsigned shared, void* stream, void** arguments, void** extra) {
   Kernel* k = static_cast<Kernel*>(function);
+  if (!k) return refuse(INVALID_HANDLE, "a launch of nothing");
   if (!k->loaded) return refuse(NOT_READY, "a launch of what is loaded only then");
   if (!gx || gx > 0x7fffffffu || gy != 1 || gz != 1 || by != 1 || bz != 1 || extra) return refuse(INVALID_VALUE, "a grid");
   if (!bx || bx > 1024 || (int)bx > k->threads) return refuse(TOO_MANY, "more threads than a kernel is compiled for");
-  if (shared > 48u << 10) return refuse(INVALID_VALUE, "more shared memory than is there without being asked for");
+  if (shared > k->shared) return refuse(INVALID_VALUE, "more shared memory than was asked for");
+  const unsigned warps = (bx + 31) / 32, of_warp = (k->registers * 32 + 255) / 256 * 256;  // as they are given out
+  if (warps * of_warp > REGISTERS) {
+    say("registers %s %d", k->name.c_str(), k->registers);
+    return refuse(TOO_MANY, "more registers than a multiprocessor has");
+  }
   Launch l{k, gx, bx, shared, {}};
   for (int i = 0; i < k->arguments; i++) {
     uint64_t value;
@@ -215,10 +262,33 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   static int lost = number("DRIVER_LOSES", 0);
   if (lost-- > 0) return OK;
   std::lock_guard<std::mutex> held(lock);
-  streams[stream].push_back(l);
+  if (capture.stream && stream != capture.stream) return refuse_captured("a launch on another stream than is captured");
+  if (capture.stream)
+    capture.launches.push_back(l);
+  else
+    streams[stream].push_back(l);
+  return OK;
+}
+
+EXPORT int cuStreamBeginCapture_v2(void* stream, int) {
+  if (!stream || capture.stream) return refuse(INVALID_VALUE, "a capture of the default stream, or of a second one");
+  capture = {stream, false, {}};
+  return OK;
+}
+EXPORT int cuStreamEndCapture(void* stream, void** out) {
+  if (!stream || stream != capture.stream) return refuse(INVALID_VALUE, "the end of a capture that has not begun");
+  *out = capture.broken ? nullptr : new Graph(capture.launches);
+  capture = {};
+  return *out ? OK : INVALIDATED;
+}
+EXPORT int cuGraphInstantiateWithFlags(void** out, void* graph, unsigned long long) { return *out = graph, OK; }
+EXPORT int cuGraphLaunch(void* graph, void* stream) {
+  std::lock_guard<std::mutex> held(lock);
+  for (const Launch& l : *static_cast<Graph*>(graph)) streams[stream].push_back(l);
   return OK;
 }
 EXPORT int cuStreamSynchronize(void* stream) {
+  if (int wrong = refuse_captured("a wait while a stream is captured")) return wrong;
   std::lock_guard<std::mutex> held(lock);
   say("synchronize %zu", streams[stream].size());
   Open open;

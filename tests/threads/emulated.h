@@ -21,6 +21,7 @@
 #define __restrict__ __restrict
 #define __launch_bounds__(...)
 #define SHARED(name) unsigned char* const name = emulated::now->arena
+#define ON_BOUNDARY(place, bytes) emulated::on_boundary(place, bytes)
 
 namespace emulated {
 
@@ -71,6 +72,13 @@ inline void begin(Place& p, char* stack, size_t bytes, void (*entry)()) {
   makecontext(&p.context, entry, 0);
 }
 #endif
+
+// A device ends a kernel whose access does not begin at a multiple of its bytes.
+inline void on_boundary(const void* place, size_t bytes) {
+  if (reinterpret_cast<uintptr_t>(place) % bytes == 0) return;
+  fprintf(stderr, "emulated: an access of %zu bytes does not begin at a multiple of them\n", bytes);
+  abort();
+}
 
 struct Number {
   unsigned x;

@@ -41,6 +41,15 @@ def image(dtype: DType) -> Graph:
     return b.graph(b.node("Reshape", b.node("Transpose", y, perm=(0, 2, 1)), b.ints(1, 40, 5, 6)))
 
 
+def pixels(dtype: DType, width: int = 6) -> Graph:
+    """Gelu(norm(pixels of an image) w + b), whose channels come first."""
+    b = Build(20)
+    x = b.node("Transpose", b.input("x", 1, 64, 5, width, dtype=dtype), perm=(0, 2, 3, 1))
+    scale = [b.input(n, 64, dtype=dtype) for n in ("g", "h")]
+    y = b.node("MatMul", b.node("LayerNormalization", x, *scale, axis=-1), b.input("w", 64, 40, dtype=dtype))
+    return b.graph(b.node("Gelu", b.node("Add", y, b.input("b", 40, dtype=dtype))))
+
+
 def tanh_first(dtype: DType) -> Graph:
     """Tanh(x) w: elementwise work on the left side."""
     b = Build(22)
@@ -85,6 +94,7 @@ TILED = (
     Case("tiles_rows_unknown", product("N", 64, 48, F16), sizes=({"N": 9}, {"N": 33})),
     *(Case(f"layer_norm_first_{t}", normalized("LayerNormalization", t)) for t in (F32, F16)),
     *(Case(f"norm_first_and_turned_{t}", image(t)) for t in (F32, F16)),
+    *(Case(f"norm_first_of_pixels_{t}", pixels(t)) for t in (F32, F16)),
     Case("rms_norm_first", normalized("RMSNormalization", F32)),
     Case("tanh_first", tanh_first(F16)),
     *(Case(f"transposed_{t}", transposed(t)) for t in (F32, F16)),

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from onnxfuse.build.nvrtc import compiled, libraries
-from onnxfuse.cost.gpu_products import SHARED, Sizes, Tile, seconds_of, tiles_of
+from onnxfuse.cost.gpu_products import Sizes, Tile, seconds_of, tiles_of
 from onnxfuse.ir.dtype import F16, F32
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel, all_statements
-from onnxfuse.ir.launch import CopyAsync, Mma, Sync
+from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.verify import verify
 from onnxfuse.lower import lower
 from onnxfuse.lower.lowered import Lowered
@@ -27,7 +27,7 @@ from onnxfuse.render.cuda import device_text
 from onnxfuse.schedule.gpu import products
 from onnxfuse.schedule.gpu.product_block import MADE
 from onnxfuse.schedule.gpu.scheduler import schedule
-from onnxfuse.target import CORES_SINCE, GPUS, gpus_of
+from onnxfuse.target import CORES_SINCE, GPUS, PORTABLE, Gpu, block_shared, gpus_of
 from tests.kernels.compiled import Array, Case, alone, check, expected, fed, group_of_all, packed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
@@ -164,6 +164,12 @@ def test_tensor_cores_multiply_where_they_have_the_type(name: str) -> None:
     assert not any(isinstance(s, Mma) for s in all_statements(older))
 
 
+@pytest.mark.parametrize("case", TILED, ids=lambda case: case.name)
+def test_nothing_is_copied_in_the_background_where_a_gpu_cannot(case: Case) -> None:
+    older = [*all_statements(with_tile(case, None, GPUS["sm_75"]))]
+    assert not any(isinstance(s, (CopyAsync, Commit, Wait)) for s in older)
+
+
 # Tiles ----------------------------------------------------------------------------------------------------------------
 
 
@@ -224,8 +230,21 @@ def test_tiles_fit_a_block_and_the_first_takes_least() -> None:
             found = tiles_of(sizes, target)
             seconds = [seconds_of(sizes, t, target) for t in found]
             assert seconds == sorted(seconds)
-            assert all(t.bytes(sizes) <= SHARED and t.registers * t.threads <= 1 << 16 for t in found)
+            assert all(t.bytes(sizes) <= block_shared(target) and t.registers * t.threads <= 1 << 16 for t in found)
             assert all((t.core is not None) == (sizes.held == F16 and target.capability >= CORES_SINCE) for t in found)
+
+
+@pytest.mark.parametrize(
+    ("target", "kilobytes"),
+    [(GPUS["sm_75"], 64), (GPUS["sm_80"], 99), (GPUS["sm_90"], 227), (PORTABLE["compute_80"], 99),
+     (PORTABLE["compute_75"], 64)],
+    ids=lambda x: getattr(x, "name", x),
+)  # fmt: skip
+def test_a_block_asks_for_what_every_gpu_has_that_runs_its_code(target: Gpu, kilobytes: int) -> None:
+    """An A10 runs code for an A100, and gives a block less."""
+    assert block_shared(target) == kilobytes << 10
+    sizes = [t.bytes(Sizes(1, 2048, 2048, 2048, F16)) for t in tiles_of(Sizes(1, 2048, 2048, 2048, F16), target)]
+    assert 48 << 10 < max(sizes) <= kilobytes << 10
 
 
 def test_a_long_sum_of_few_elements_is_divided_and_a_wide_product_is_not() -> None:

@@ -64,3 +64,20 @@ def test_products_are_kernels_where_they_save_more_than_they_take_longer(rows: i
     made = plan(layer(rows, width), ROWS, Options(strategy="anchors", min_group=1, target="cuda"), legality=CUDA)
     multiplying = [[n.op for n in g.nodes if n.op == "MatMul"] for g in made.groups]
     assert [ops for ops in multiplying if ops] == [["MatMul"]] * kernels
+
+
+def pixels(readers: int) -> Graph:
+    """Gelu(norm(pixels of a convolution) w), the pixels read by so many; the norm is of channels, which come first."""
+    b = Build(20)
+    x = b.node("Transpose", b.node("Conv", b.input("x", 1, 3, 56, 56), b.weights(64, 3, 1, 1)), perm=(0, 2, 3, 1))
+    y = b.node("LayerNormalization", x, b.weights(64), b.weights(64), axis=-1)
+    y = b.node("Gelu", b.node("MatMul", y, b.weights(64, 64)))
+    return b.graph(y, *[b.node("Relu", x) for _ in range(readers - 1)])
+
+
+@pytest.mark.parametrize(("readers", "ops"), [(1, ["Transpose", "LayerNormalization", "MatMul", "Gelu"]), (2, None)])
+def test_pixels_are_normalized_where_they_are_multiplied(readers: int, ops: list[str] | None) -> None:
+    """Behind a convolution of the runtime the transposition would be a kernel, unless somebody else needs it anyway."""
+    made = plan(pixels(readers), ROWS, Options(strategy="anchors", min_group=1, target="cuda"), legality=CUDA)
+    (whole,) = ([n.op for n in g.nodes] for g in made.groups if "LayerNormalization" in {n.op for n in g.nodes})
+    assert whole == ops if ops is not None else "MatMul" not in whole

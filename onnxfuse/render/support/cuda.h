@@ -31,6 +31,7 @@ struct alignas(sizeof(T) * N) wide {
 #include "emulated_code.h"
 #else
 #define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+#define ON_BOUNDARY(place, bytes)  // of so many bytes; elsewhere it is looked at
 
 __device__ inline float bits_as_float(uint32_t x) { return __uint_as_float(x); }
 __device__ inline uint32_t float_as_bits(float x) { return __float_as_uint(x); }
@@ -102,14 +103,18 @@ __device__ inline void put(bool* at, uint8_t x) { *at = x != 0; }
 
 template <int N, class T>
 __device__ inline wide<T, N> load_wide(const T* from) {
+  ON_BOUNDARY(from, sizeof(wide<T, N>));
   return *reinterpret_cast<const wide<T, N>*>(from);
 }
 template <int N, class T>
 __device__ inline void store_wide(T* to, const wide<T, N>& x) {
+  ON_BOUNDARY(to, sizeof(wide<T, N>));
   *reinterpret_cast<wide<T, N>*>(to) = x;
 }
 template <int N, class T>
 __device__ inline void copy_async(T* to, const T* from) {
+  ON_BOUNDARY(to, sizeof(wide<T, N>));
+  ON_BOUNDARY(from, sizeof(wide<T, N>));
   copy_bytes<N * sizeof(T)>(to, from);
 }
 

@@ -26,8 +26,10 @@ struct Driver {
   Result (*cuDevicePrimaryCtxRetain)(Handle* context, int device);
   Result (*cuCtxGetCurrent)(Handle* context);
   Result (*cuCtxSetCurrent)(Handle context);
+  Result (*cuCtxGetDevice)(int* device);
   Result (*cuLibraryLoadData)(Handle* library, const void* code, Handle*, Handle*, unsigned, Handle*, Handle*, unsigned);
   Result (*cuLibraryGetKernel)(Handle* kernel, Handle library, const char* name);
+  Result (*cuKernelSetAttribute)(int attribute, int value, Handle kernel, int device);
   Result (*cuKernelGetFunction)(Handle* function, Handle kernel);
   Result (*cuLaunchKernel)(Handle function, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned shared,
                            Handle stream, void** arguments, void** extra);
@@ -50,7 +52,7 @@ inline Driver opened() {
             ONNXFUSE_FIND(cuDeviceGet) && ONNXFUSE_FIND(cuDeviceGetAttribute) && ONNXFUSE_FIND(cuDevicePrimaryCtxRetain) &&
             ONNXFUSE_FIND(cuCtxGetCurrent) && ONNXFUSE_FIND(cuCtxSetCurrent) && ONNXFUSE_FIND(cuLibraryLoadData) &&
             ONNXFUSE_FIND(cuLibraryGetKernel) && ONNXFUSE_FIND(cuKernelGetFunction) && ONNXFUSE_FIND(cuLaunchKernel) &&
-            ONNXFUSE_FIND(cuStreamSynchronize);
+            ONNXFUSE_FIND(cuCtxGetDevice) && ONNXFUSE_FIND(cuKernelSetAttribute) && ONNXFUSE_FIND(cuStreamSynchronize);
 #undef ONNXFUSE_FIND
   if (d.there) d.there = d.cuInit(0) == 0;
   return d;
@@ -77,6 +79,7 @@ inline const Driver& driver() {
   return driver_;
 }
 
+enum { kDynamicShared = 8, kUnasked = 48 << 10 };  // an attribute; bytes of shared memory that are there without it
 enum { kMajor = 75, kMinor = 76, kOldestDriver = 13000 };  // two attributes; the line of CUDA that code is made with
 
 // 10 times the major number of the compute capability and the minor one, the lowest of all devices; 0 without any.
@@ -113,6 +116,7 @@ inline const char* provider() {
 struct Module {
   const unsigned char* code;
   const char* const* names;
+  const unsigned* shared;  // bytes that a block of each function has
   int count;
   Handle* functions;
   std::atomic<int> busy;
@@ -137,6 +141,11 @@ inline const char* load(Module& m) {
   if (!context) {
     if (d.cuDevicePrimaryCtxRetain(&context, 0) || d.cuCtxSetCurrent(context)) return "the CUDA driver has no context";
   }
+  int device = 0;
+  if (d.cuCtxGetDevice(&device)) return "the CUDA driver has no device";
+  for (int i = 0; i < m.count; ++i)
+    if (m.shared[i] > kUnasked && d.cuKernelSetAttribute(kDynamicShared, (int)m.shared[i], m.functions[i], device))
+      return "a GPU has less shared memory than a kernel needs";
   for (int i = 0; i < m.count; ++i)
     if (d.cuKernelGetFunction(&function, m.functions[i])) return "a kernel cannot be brought to the device";
   return nullptr;

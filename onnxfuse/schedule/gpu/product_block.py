@@ -13,17 +13,16 @@ from dataclasses import dataclass
 from onnxfuse.cost.gpu_products import REGISTERS
 from onnxfuse.ir.compose import rebuild, substitute_axes
 from onnxfuse.ir.dtype import F32
-from onnxfuse.ir.fragments import WARP
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, greatest, least, modulo
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Accumulate, Bind, Buffer, Let, Phase, ReduceLoop, Stmt, Store, When
 from onnxfuse.ir.launch import ALIGNED, Commit, Launch, Sync, Wait
-from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, const
+from onnxfuse.ir.scalar import Guard, Reduce, Scalar, const
 from onnxfuse.schedule.analysis.attention import SUM, outermost
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.gpu.products import Numbers, Product, at_row, in_block, number_of, split_of
 from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of
-from onnxfuse.schedule.gpu.staged import ROW, WIDTHS, Matrix, copied, side_by_side, staged
+from onnxfuse.schedule.gpu.staged import ROW, WIDTHS, Matrix, copied, side_by_side, staged, turned
 from onnxfuse.schedule.gpu.tiles import padded, ragged
 from onnxfuse.target import Gpu
 
@@ -119,8 +118,9 @@ class ProductBlock(ABC):
         )
         made = loop(block, "block", *where, *body)
         grid = greatest(ONE, least(block.extent, Index.of(target.blocks)))
-        resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads))
-        launch = Launch(grid, Index.of(t.threads), Index.of(self.shared_bytes()), resident=resident)
+        shared = self.shared_bytes()
+        resident = min(MOST_RESIDENT, REGISTERS // (t.registers * t.threads), target.shared_bytes // shared)
+        launch = Launch(grid, Index.of(t.threads), Index.of(shared), resident=resident)
         return Phase((), ONE, (*self.shared(), *self.registers), (made,), launch=launch)
 
     def shared(self) -> Iterator[Buffer]:
@@ -183,46 +183,62 @@ class ProductBlock(ABC):
     # Numbers of rows --------------------------------------------------------------------------------------------------
 
     def numbers(self) -> tuple[Stmt, ...]:
-        """What rows are normalized by, a warp at each row."""
-        if not self.p.numbers:
-            return ()
-        t, warps = self.p.tile, self.p.tile.threads // WARP
-        w, turn = axis("w_rows", warps), axis("turn", t.rows // warps)
-        row = Index.of(turn) * warps + w
-        body = [s for n in self.p.numbers for s in self.number(n, row)]
-        return (loop(w, "warp", loop(turn, "serial", *body)), Sync("block"))
+        """What rows are normalized by: each thread sums up a part of a row, and the first ones put parts together.
 
-    def number(self, n: Numbers, row: Index) -> tuple[Stmt, ...]:
-        """One number of a row."""
+        Parts lie where sums of the product will.
+        """
+        t, made = self.p.tile, list[Stmt]()
+        for n in self.p.numbers:
+            row = axis(f"row_{n.name}", t.rows)
+            value = self.number(n, Index.of(row))
+            reduce = outermost(value)
+            total: tuple[Stmt, ...] = ()
+            if reduce is not None:
+                made += [*((Sync("block"),) if made else ()), self.parts(n, reduce.combine), Sync("block")]
+                name, part = f"%reduced {n.name}", axis(f"part_{n.name}", t.threads // t.rows)
+                step = Accumulate((name,), reduce.combine, (at(MADE, Index.of(part) * t.rows + row),))
+                total = (ReduceLoop((name,), reduce.combine, F32, (loop(part, "unroll", step),)),)
+                value = rebuild(value, lambda x, r=reduce, n=name: of(n) if x == r else None, lambda e: e)  # type: ignore[misc]  # of this turn
+            made.append(loop(row, "thread", *total, Store(in_block(n.name), Index.of(row), flat(value, self.places))))
+        return (*made, Sync("block")) if made else ()
+
+    def number(self, n: Numbers, row: Index) -> Scalar:
+        """One number of a row of the block."""
         here = self.first_row + row
         if ragged(self.rows, self.p.tile.rows):
             here = least(here, self.rows - 1)
-        value = substitute_axes(at_row(n, here), {ROW: row})
-        reduce = outermost(value)
-        name, first = f"%reduced {n.name}", axis(f"first_{n.name}", 1)
-        total = Load(name, (), F32)
-        made = flat(rebuild(value, lambda x: total if x == reduce else None, lambda e: e), self.places)
-        left = (loop(first, "lane", Store(in_block(n.name), row, made)), Sync("warp"))
-        if reduce is None:
-            return left
-        summed = ReduceLoop((name,), reduce.combine, F32, (self.over_row(n.name, reduce, name),), scope="warp")
-        return (summed, *left)
+        return substitute_axes(at_row(n, here), {ROW: row})
 
-    def over_row(self, name: str, reduce: Reduce, into: str) -> Stmt:
-        """The elements of a row, as the lanes of a warp come by them."""
+    def parts(self, n: Numbers, combine: str) -> Stmt:
+        """Each thread's part of a row: threads side by side read what lies side by side."""
+        t = self.p.tile
+        thread, parts, name = axis(f"t_{n.name}", t.threads), t.threads // t.rows, f"%part {n.name}"
+        across = Index.of(t.rows if turned(self.p.rows, self.p.depth, self.p.left, self.places) else parts)
+        high, low = floor_div(Index.of(thread), across), modulo(Index.of(thread), across)
+        row, part = (low, high) if across == Index.of(t.rows) else (high, low)
+        reduce = outermost(self.number(n, row))
+        assert reduce is not None
+        total = ReduceLoop((name,), combine, F32, (self.over_row(n.name, reduce, name, part, parts),))
+        return loop(thread, "thread", total, Store(MADE, part * t.rows + row, of(name)))
+
+    def over_row(self, name: str, reduce: Reduce, into: str, part: Index, parts: int) -> Stmt:
+        """The elements of a part of a row: every so many of its pieces."""
         extents = tuple(r.extent for r in reduce.ranges)
         total = product(extents).constant
         assert total is not None
         for width in (w for w in WIDTHS if total % w == 0):
-            c, v = axis(f"c_{name}", total // width), axis(f"v_{name}", width)
-            place = Index.of(c) * width + v if width > 1 else Index.of(c)
+            pieces = total // width
+            c, v = axis(f"c_{name}", -(-pieces // parts)), axis(f"v_{name}", width)
+            piece = Index.of(c) * parts + part
+            place = piece * width + v if width > 1 else piece
             digits = dict(zip(reduce.ranges, unflatten(place, extents), strict=True))
             x = flat(substitute_axes(reduce.body[0], digits), self.places)
-            step = Accumulate((into,), reduce.combine, (x,))
-            if width == 1:
-                return loop(c, "lane", step)
-            if side_by_side(x, v, width):
-                return loop(c, "lane", loop(v, "vector", step))
+            step: Stmt = Accumulate((into,), reduce.combine, (x,))
+            if width > 1 and not side_by_side(x, v, width):
+                continue
+            step = loop(v, "vector", step) if width > 1 else step
+            few = pieces % parts > 0
+            return loop(c, "serial", When((Guard(piece, Index.of(pieces)),), (step,)) if few else step)
         raise AssertionError("schedule: a row is read element by element")
 
     # The result -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,147 @@
+"""Captures a run of a kernel by its launcher, and launches the graph: kernel and tensors lie in files of a folder.
+
+`python child.py FOLDER WHAT`; WHAT is what the launcher is made to do wrong while its stream is captured
+(nothing, allocate, wait, load, elsewhere). Writes out.npz, and prints what the run said.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+STREAM, ANOTHER = 0x1000, 0x2000
+DTYPES = {1: np.float32, 10: np.float16}
+FIRST, THEN, TIMES = 1.0, 0.5, 2  # inputs are scaled while captured, and when the graph runs; how often it does
+
+
+class Tensor(ctypes.Structure):
+    """What host.h says."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("dims", ctypes.POINTER(ctypes.c_int64)), ("rank", ctypes.c_int))
+
+
+class Host(ctypes.Structure):
+    """What host.h says."""
+
+
+OUTPUT = ctypes.CFUNCTYPE(
+    ctypes.c_void_p, ctypes.POINTER(Host), ctypes.c_int, ctypes.POINTER(ctypes.c_int64), ctypes.c_int
+)
+SCRATCH = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Host), ctypes.c_size_t)
+ASKED = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.POINTER(Host))
+Host._fields_ = (
+    ("output", OUTPUT), ("scratch", SCRATCH), ("parallel", ctypes.c_void_p), ("cores", ctypes.c_int),
+    ("stream", ASKED), ("waits", ctypes.c_bool),
+)  # fmt: skip
+
+
+class Kernel(ctypes.Structure):
+    """What host.h says."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p), ("inputs", ctypes.c_int), ("outputs", ctypes.c_int),
+        ("input_types", ctypes.c_void_p), ("output_types", ctypes.c_void_p),
+        ("run", ctypes.CFUNCTYPE(ctypes.c_char_p, ctypes.POINTER(Host), ctypes.POINTER(Tensor))),
+        ("prepare", ctypes.CFUNCTYPE(ctypes.c_char_p)),
+    )  # fmt: skip
+
+
+class Device:
+    """The driver's memory, and a kernel's tensors in it."""
+
+    def __init__(self, outputs: dict[str, list[int]], what: str) -> None:
+        self.driver = ctypes.CDLL("libcuda.so.1")
+        context = ctypes.c_void_p()
+        self.call("cuInit", 0)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0)
+        self.call("cuCtxSetCurrent", context)
+        self.memory = {name: self.allocated(size) for name, (*_, size) in outputs.items()}
+        self.scratch = self.allocated(1 << 20)
+        self.what = what
+        self.capturing = False
+
+    def call(self, name: str, *given: Any) -> None:
+        """A call that has to go well."""
+        wrong = getattr(self.driver, name)(*given)
+        assert wrong == 0, f"{name}: {wrong}"
+
+    def allocated(self, size: int) -> int:
+        """Memory of the device; 0 where it gives none."""
+        place = ctypes.c_uint64()
+        return 0 if self.driver.cuMemAlloc_v2(ctypes.byref(place), ctypes.c_size_t(size)) else place.value
+
+    def fill(self, place: int, x: np.ndarray[Any, Any]) -> None:
+        """An array to the device."""
+        self.call("cuMemcpyHtoD_v2", ctypes.c_uint64(place), ctypes.c_void_p(x.ctypes.data), ctypes.c_size_t(x.nbytes))
+
+    def wrong(self, what: str) -> bool:
+        """Whether it is this that goes wrong now."""
+        return self.capturing and self.what == what
+
+    def host(self) -> Host:
+        """What the launcher asks."""
+        names = list(self.memory)
+        return Host(
+            OUTPUT(lambda _, i, dims, rank: self.memory[names[i]]),
+            SCRATCH(lambda _, size: self.allocated(size) if self.wrong("allocate") else self.scratch),
+            None, 1, ASKED(lambda _: ANOTHER if self.wrong("elsewhere") else STREAM), self.wrong("wait"),
+        )  # fmt: skip
+
+
+def main(folder: str, what: str) -> None:
+    """One warm-up run, a captured one, and the graph's runs on other inputs."""
+    here = Path(folder)
+    told = json.loads((here / "told.json").read_text())
+    feeds = [np.load(here / f"{i}.npy") for i in range(told["inputs"])]
+    library = ctypes.CDLL(str(here / "launchers.so"))
+    kernel = Kernel.in_dll(library, f"onnxfuse_{told['symbol']}")
+    device = Device(told["outputs"], what)
+    places = [device.allocated(max(x.nbytes, 1)) for x in feeds]
+    tensors = (Tensor * len(feeds))(*(
+        Tensor(place, (ctypes.c_int64 * x.ndim)(*x.shape), x.ndim) for place, x in zip(places, feeds, strict=True)
+    ))  # fmt: skip
+
+    def given(scale: float) -> None:
+        for place, x in zip(places, feeds, strict=True):
+            device.fill(place, np.ascontiguousarray(x * x.dtype.type(scale)))
+
+    def run() -> str | None:
+        host = device.host()
+        said = kernel.run(ctypes.byref(host), tensors)
+        return said.decode() if said else None
+
+    if what != "load":
+        assert kernel.prepare() is None
+        given(FIRST)
+        assert run() is None
+        device.call("cuStreamSynchronize", ctypes.c_void_p(STREAM))
+    graph, stream = ctypes.c_void_p(), ctypes.c_void_p(STREAM)
+    device.call("cuStreamBeginCapture_v2", stream, 1)
+    device.capturing = True
+    said = (kernel.prepare() or b"").decode() if what == "load" else run()
+    device.capturing = False
+    broken = device.driver.cuStreamEndCapture(stream, ctypes.byref(graph))
+    sys.stdout.write(json.dumps({"said": said, "broken": broken != 0}))
+    if broken:
+        return
+    for name, (*_, size) in told["outputs"].items():
+        device.call("cuMemsetD8_v2", ctypes.c_uint64(device.memory[name]), 0xFF, ctypes.c_size_t(size))
+    given(THEN)
+    device.call("cuGraphInstantiateWithFlags", ctypes.byref(graph), graph, ctypes.c_ulonglong(0))
+    for _ in range(TIMES):
+        device.call("cuGraphLaunch", graph, stream)
+    device.call("cuStreamSynchronize", stream)
+    for name, (number, *shape, size) in told["outputs"].items():
+        made = np.empty(shape, DTYPES[number])
+        device.call("cuMemcpyDtoH_v2", ctypes.c_void_p(made.ctypes.data), ctypes.c_uint64(device.memory[name]),
+                    ctypes.c_size_t(size))  # fmt: skip
+        np.save(here / f"{name}.npy", made)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
