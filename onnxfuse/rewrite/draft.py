@@ -11,6 +11,7 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, TensorType
+from onnxfuse.ir.scalar import Load, uncast
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
 from onnxfuse.rewrite.folding import folded
@@ -18,7 +19,6 @@ from onnxfuse.rewrite.measure import Measure, cost
 from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Origin, Work, integers, moves, type_of
 
 Attributes = Mapping[str, Attribute]
-MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Identity", "Cast"})
 
 
 class Draft:
@@ -219,10 +219,15 @@ class Draft:
         """How many nodes that only move elements stand above each other here."""
         own = {o: n for n in self.nodes for o in n.outputs}
         depth = 0
-        while node is not None and node.op in MOVES and node.inputs and depth < 64:
+        while node is not None and node.inputs and depth < 64 and self._carries(node):
             depth += 1
             node = own.get(node.inputs[0]) or self.work.node(node.inputs[0])
         return depth
+
+    def _carries(self, node: Node) -> bool:
+        """Whether a node of the graph or a new one moves elements or converts them, and does nothing else."""
+        meaning = self.meanings.get(node.outputs[0]) or self._meaning(self.work.maker[node.outputs[0]])
+        return bool(meaning) and all(isinstance(uncast(d.value), Load) for d in meaning)
 
     # Naming -----------------------------------------------------------------------------------------------------------
 
@@ -316,4 +321,4 @@ def ordinary(op: str, operands: Sequence[Constant], result: Constant) -> None:
         raise Miss("the folded constant underflows")
 
 
-__all__ = ["MOVES", "Draft", "ordinary", "origins"]
+__all__ = ["Draft", "ordinary", "origins"]

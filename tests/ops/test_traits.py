@@ -7,8 +7,9 @@ import pytest
 
 from onnxfuse.config import Options
 from onnxfuse.load import load
+from onnxfuse.measure import lifetimes
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.traits import keeps_order
+from onnxfuse.ops.traits import is_view, keeps_order, takes_a_part
 from onnxfuse.rewrite.proofs.conditions import nonnegative
 from onnxfuse.rewrite.work import Miss, Work
 
@@ -16,6 +17,8 @@ from onnxfuse.rewrite.work import Miss, Work
 KEEP_ORDER = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"} | {
     "Cast", "CastLike", "Clip", "Max", "Min", "Sum",
 }  # fmt: skip
+VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
+PARTS = VIEWS | {"Slice", "Split", "Crop"}
 IMAGES = {
     "convolution": {"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"},
     "pool": {"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"}
@@ -59,6 +62,16 @@ def holds(w: Work) -> bool:
 
 def test_what_keeps_the_order_of_elements():
     assert {op for op, rows in ROWS.rows.items() if any(map(keeps_order, rows))} == KEEP_ORDER
+
+
+def test_what_gives_another_shape_alone_and_what_takes_a_part():
+    assert {op for op, rows in ROWS.rows.items() if any(map(is_view, rows))} == VIEWS
+    assert {op for op, rows in ROWS.rows.items() if any(map(takes_a_part, rows))} == PARTS
+
+
+def test_what_the_runtime_gives_no_memory_is_a_view():
+    """It copies what a Dropout reads."""
+    assert VIEWS - {"Dropout"} == lifetimes.VIEWS
 
 
 def test_operators_of_images():
