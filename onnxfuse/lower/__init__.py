@@ -17,8 +17,7 @@ from onnxfuse.ir.compose import EXPENSIVE, cost, index_size, indices_of, inline,
 from onnxfuse.ir.dtype import F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, never_below_zero, nonnegative
-from onnxfuse.ir.index import lower as lower_bound
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms, never_below_zero
 from onnxfuse.ir.indexing import product, transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes

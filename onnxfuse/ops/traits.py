@@ -37,7 +37,7 @@ def keeps_order(row: Row) -> bool:
     >>> [keeps_order(ROWS.rows[op][-1]) for op in ("Squeeze", "Transpose")]
     [True, False]
     """
-    return _every(order_kept, (each for each in _calls(row) if _moves(*each)))
+    return _every(order_kept, (each for each in small_calls(row) if _moves(*each)))
 
 
 @cache
@@ -48,7 +48,7 @@ def is_view(row: Row) -> bool:
     >>> [is_view(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Cast", "Max")]
     [True, False, False, False]
     """
-    return _every(lambda made, shapes: _moves(made, shapes) and order_kept(made, shapes), _calls(row))
+    return _every(lambda made, shapes: _moves(made, shapes) and order_kept(made, shapes), small_calls(row))
 
 
 @cache
@@ -59,7 +59,7 @@ def takes_a_part(row: Row) -> bool:
     >>> [takes_a_part(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Transpose", "Expand")]
     [True, True, False, False]
     """
-    return _every(lambda made, shapes: _moves(made, shapes) and _in_order(made, shapes), _calls(row))
+    return _every(lambda made, shapes: _moves(made, shapes) and _in_order(made, shapes), small_calls(row))
 
 
 def _every(holds: Callable[[Definitions, Shapes], bool], calls: Iterator[tuple[Definitions, Shapes]]) -> bool:
@@ -78,7 +78,7 @@ def _in_order(made: Definitions, shapes: Shapes) -> bool:
     return order_kept(made, shapes) or all(t == MapType.ONE_TO_ONE for t in edge_types(made, shapes).values())
 
 
-def _calls(row: Row) -> Iterator[tuple[Definitions, Shapes]]:
+def small_calls(row: Row) -> Iterator[tuple[Definitions, Shapes]]:
     """What small calls of an operator compute, with the shapes of their inputs; those that it refuses left out."""
     given = [*((vector, {}) for vector in _VECTORS), *((_VECTORS[0], attrs) for attrs in _ATTRIBUTES)]
     others = _OTHERS[:1] if row.shape_inputs else _OTHERS
