@@ -1,4 +1,4 @@
-"""What must fall with every rewrite: cost first, then the number of nodes, then the distance from the canonical form.
+"""The termination measure of rewriting: cost, then the number of nodes, then the distance from the canonical form.
 
 Cost adds scalar work, bytes moved and launches in one unit (about a picosecond per vector operation); symbols count as
 `NOMINAL`. It orders rewrites and decides nothing else: the planner has its own model, in time.

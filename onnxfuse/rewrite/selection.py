@@ -1,4 +1,4 @@
-"""Selections before what is computed: an operator that treats each place of an axis alike computes only what is read.
+"""Slices and Gathers pushed towards inputs: an operator that works place by place computes only what is read.
 
 A Slice or Gather behind it moves in front of it, to all operands that run along the axis. So of the last layer of a
 classifier that reads one token, only the keys and values are computed for all of them. Which operators those are

@@ -1,4 +1,4 @@
-"""Elementwise work whose sources run along one axis and whose result along another: blocks turned in registers.
+"""Elementwise work that transposes: read along one axis, stored along another, in blocks transposed in registers.
 
 Lanes of a vector would be loaded or stored one by one, each in a line of memory of its own. A copy is turned on its
 way; what is computed of such a source reads a block of it that was turned into a buffer of the task.
