@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from onnxfuse.ir.dtype import I64
 from onnxfuse.ir.graph import Constant, Graph
 from tests.rules.build import Array, Build, only, ops, rewritten, same
 
@@ -228,6 +229,41 @@ def test_a_scale_passes_sums_products_and_gemms() -> None:
     right = b.node("Mul", b.node("Exp", x), b.weights(5))
     total = b.node("Sub", left, b.node("MatMul", right, b.weights(5, 4)))
     check(b, b.node("Mul", b.constant(3.0), total), ["Gemm", "Exp", "Mul", "MatMul", "Sub"], SCALE)
+
+
+MOVES: dict[str, Callable[[Build, str], str]] = {
+    "Gather": lambda b, y: str(b.node("Gather", y, b.ints(2, 0, 2), axis=1)),
+    "Expand": lambda b, y: str(b.node("Expand", y, b.ints(2, 3, 4))),
+    "Tile": lambda b, y: str(b.node("Tile", y, b.ints(1, 2))),
+    "Slice": lambda b, y: str(b.node("Slice", y, b.ints(3), b.ints(-9), b.ints(1), b.ints(-2))),
+    "Unsqueeze": lambda b, y: str(b.node("Unsqueeze", y, b.ints(1))),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_a_scale_passes_whatever_moves_elements(name: str) -> None:
+    b = Build()
+    y = MOVES[name](b, b.dense(b.input("x", 3, 4), 4))
+    check(b, b.node("Mul", y, b.constant(2.0)), ["MatMul", "Add", name], SCALE)
+
+
+def test_a_scale_ends_in_a_table_that_is_looked_up() -> None:
+    b = Build()
+    y = b.node("Gather", b.weights(7, 4), b.input("i", 2, 3, dtype=I64))
+    check(b, b.node("Mul", y, b.constant(2.0)), ["Gather"], SCALE)
+
+
+def test_a_scale_of_one_part_of_a_split_stays() -> None:
+    b = Build()
+    left, right = b.node("Split", b.dense(b.input("x", 3, 4), 4), axis=1, count=2)
+    before = b.graph(b.node("Mul", left, b.constant(2.0)), b.node("Exp", right))
+    assert rewritten(before, only(SCALE))[1] == {}
+
+
+def test_a_scale_does_not_pass_zeros_around_a_tensor() -> None:
+    """Behind a guard is another value, which would have to be scaled as well; of zeros nobody asks."""
+    b = Build()
+    stays(b, b.node("Mul", b.node("Pad", b.dense(b.input("x", 3, 4), 4), b.ints(0, 1, 0, 1)), b.constant(2.0)), SCALE)
 
 
 def test_a_scale_that_no_constant_takes_stays() -> None:
