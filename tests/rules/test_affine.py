@@ -150,14 +150,16 @@ def test_half_precision_weights_that_would_overflow_stay() -> None:
 # Before ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", MAPS)
-@pytest.mark.parametrize("tail", ["conv", "conv-groups", "conv-padded", "gemm", "gemm-t", "matmul"])
+TAILS = ("conv", "conv-groups", "conv-padded", "gemm", "gemm-t", "matmul")
+# The channels of a BatchNormalization are not the summed axis of a Gemm that transposes it.
+MAPPED = [(t, kind) for t in TAILS for kind in MAPS if (t, kind) != ("gemm-t", "batch-normalization")]
+
+
+@pytest.mark.parametrize(("tail", "kind"), MAPPED)
 def test_affine_maps_of_input_channels(tail: str, kind: str) -> None:
     b = Build()
     spatial = (5, 5) if tail.startswith("conv") else ()
     shape = (6, 3) if tail == "gemm-t" else (3, 6, *spatial)
-    if tail == "gemm-t" and kind == "batch-normalization":
-        return  # its channels are not the summed axis there
     x = MAPS[kind](b, b.input("x", *shape), positive(b, 6, *(1,) * (1 if tail == "gemm-t" else len(spatial))))
     y = {
         "conv": lambda: b.node("Conv", x, b.weights(4, 6, 3, 3), b.weights(4)),
