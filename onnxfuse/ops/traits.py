@@ -48,7 +48,7 @@ def is_view(row: Row) -> bool:
     >>> [is_view(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Cast", "Max")]
     [True, False, False, False]
     """
-    return _every(lambda made, shapes: _moves(made, shapes) and order_kept(made, shapes), small_calls(row))
+    return _every(lambda *call: _moves(*call) and order_kept(*call), small_calls(row))
 
 
 @cache
@@ -59,7 +59,7 @@ def takes_a_part(row: Row) -> bool:
     >>> [takes_a_part(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Transpose", "Expand")]
     [True, True, False, False]
     """
-    return _every(lambda made, shapes: _moves(made, shapes) and _in_order(made, shapes), small_calls(row))
+    return _every(lambda *call: _moves(*call) and _in_order(*call), small_calls(row))
 
 
 def _every(holds: Callable[[Definitions, Shapes], bool], calls: Iterator[tuple[Definitions, Shapes]]) -> bool:
