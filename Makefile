@@ -13,6 +13,7 @@ CORPUS ?=
 EXAMPLES ?= 200
 RUNTIMES ?=
 REVISION ?= HEAD
+MODELS ?=
 
 # Compiled kernels stay inside the project, and so does what zig builds for itself once (20 s).
 export ONNXFUSE_CACHE_DIR := $(CURDIR)/.cache
@@ -63,8 +64,8 @@ runtimes: setup ## Small networks in the oldest ONNX Runtime too, or in RUNTIMES
 golden: setup ## Write the sections of tests/golden/*.case anew; their diff is to be reviewed
 	@$(PY) scripts/golden.py
 
-replay: setup ## Which kernels changed since REVISION=HEAD; none may, where no change is meant
-	@$(PY) scripts/replay.py "$(REVISION)"
+replay: setup ## Which kernels of small networks, or of MODELS="a.onnx b.onnx", changed since REVISION=HEAD
+	@$(PY) scripts/replay.py "$(REVISION)" $(addprefix --model ,$(MODELS))
 
 docs: setup ## Write the pages and the header that are made from the program anew: docs/{operators,rules,commands,options}.md, agreed.h
 	@$(PY) scripts/operators.py

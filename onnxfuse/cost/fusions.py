@@ -1,4 +1,4 @@
-"""What ONNX Runtime does at once of nodes that are apart: chains that it has one operator for, activations, codes."""
+"""Fusions that ONNX Runtime does itself: chains that it has one operator for, activations, quantized operators."""
 
 from __future__ import annotations
 

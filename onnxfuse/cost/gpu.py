@@ -1,4 +1,4 @@
-"""Predicted seconds on a GPU: between kernels something is lost, bytes move, and what reduces waits for itself.
+"""Predicted seconds on a GPU: launch gaps, memory traffic, and the latency of dependent reductions.
 
 A plain model with few numbers, most of which are of data sheets: it says what is worth a kernel, not how long one
 takes. The runtime's own nodes are predicted alike, so that what differs is how many there are and what they move.

@@ -1,4 +1,4 @@
-"""What indices are on average while a kernel runs: each loop at the mean of its axis, symbols at given values."""
+"""Mean values of indices while a kernel runs: each loop at the mean of its axis, symbols at given values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How many bytes each cache of one core has to fetch for what a phase touches: reuse found from the loops around it.
+"""Bytes that each cache level of one core fetches for a phase: reuse is found from the loops around each access.
 
 A loop whose body touches no more than a cache holds finds there what it touches again; a loop around that fetches it
 anew. Footprints are spans of affine offsets, and never more than the buffer itself.

@@ -1,4 +1,4 @@
-"""Chains of Transpose and Reshape between static shapes, spelled anew as moves of single blocks.
+"""Chains of Transpose and Reshape between static shapes, spelled again as moves of contiguous blocks.
 
 ONNX Runtime unpacks the weights of a function body when it loads the model. It copies block by block where a Transpose
 moves one axis, and element by element elsewhere: 79 against 6 ns an element for a 3x3 convolution's weights.

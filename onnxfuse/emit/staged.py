@@ -1,4 +1,4 @@
-"""Outputs that appear together or not at all: files are written beside their targets, renamed when all are complete."""
+"""Outputs committed together or not at all: written beside their targets, renamed once all are complete."""
 
 from __future__ import annotations
 

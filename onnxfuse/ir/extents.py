@@ -26,6 +26,7 @@ from onnxfuse.ir.index import (
     floor_div,
     least,
     lower,
+    never_below_zero,
     nonnegative,
     symbols_of,
 )
@@ -103,8 +104,7 @@ def _name(atom: Atom) -> Index | None:
 
 def _part(formula: Index) -> Index:
     """The symbol that stands for a formula that is never negative, or minus that of one that is never positive."""
-    low = lower(formula)
-    if low is not None and nonnegative(low):
+    if never_below_zero(formula):
         return Index.of(_symbol(formula))
     if not _at_least_zero(-formula):
         return formula

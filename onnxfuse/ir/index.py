@@ -526,11 +526,9 @@ def _without_remainders(e: Index, den: Index) -> Index:
 
 def least(a: Index, b: Index) -> Index:
     """The smaller of a and b, simplified."""
-    low = lower(b - a)
-    if low is not None and nonnegative(low):
+    if never_below_zero(b - a):
         return a
-    low = lower(a - b)
-    if low is not None and nonnegative(low):
+    if never_below_zero(a - b):
         return b
     return Index.of(Least(*sorted((a, b), key=repr)))
 
@@ -579,6 +577,12 @@ def upper(e: Index) -> Index | None:
     return _bound(e, upper_side=True)
 
 
+def never_below_zero(e: Index) -> bool:
+    """Whether e >= 0 is proven for all values of its axes: rounding to zero is then rounding down."""
+    low = lower(e)
+    return low is not None and nonnegative(low)
+
+
 @lru_cache(1 << 14)
 def _bound(e: Index, *, upper_side: bool) -> Index | None:
     total = ZERO
@@ -610,10 +614,9 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
     if isinstance(atom, Common):
         lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
         return next((n for n in (ONE, ZERO) if len(lows) == 2 and all(nonnegative(b - n) for b in lows)), None), None
-    low, high = lower(atom.num), upper(atom.num)
-    # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
-    low = ZERO if low is not None and nonnegative(low) else None
-    if high is not None:
+    low = ZERO if never_below_zero(atom.num) else None
+    high = upper(atom.num)
+    if high is not None:  # a symbol-valued quotient bound must stay free of atoms that need a bound of their own
         high = floor_div(high, atom.den)
         if any(isinstance(a, Div) for m, _ in high.terms for a in m):
             high = None
@@ -660,9 +663,7 @@ def _least(atom: Atom) -> int | None:
     """The smallest value of a symbol, or of a quotient of a nonnegative number; axes are left to the caller."""
     if isinstance(atom, Symbol):
         return atom.least
-    if isinstance(atom, Div) and not axes_of(atom.num) and (low := lower(atom.num)) is not None:
-        return 0 if nonnegative(low) else None
-    return None
+    return 0 if isinstance(atom, Div) and not axes_of(atom.num) and never_below_zero(atom.num) else None
 
 
 def in_range(e: Index, extent: Index) -> bool:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Literal
 
 from onnxfuse.ir.dtype import DType
-from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Symbol, Table, atoms
+from onnxfuse.ir.index import ONE, ZERO, Axis, Entry, Index, Loaded, Symbol, Table, atoms
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.products import PRODUCTS, Product, Unit
@@ -323,18 +323,33 @@ def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
 
 def tables(kernel: Kernel) -> tuple[Table, ...]:
     """The constant tables that a kernel looks up, each once, in the order of their names."""
-    found: dict[str, Table] = {}
+    entries = (a for e in _parts(kernel.phases) if isinstance(e, Index) for a in atoms(e) if isinstance(a, Entry))
+    found = {a.table.name: a.table for a in entries}
+    return tuple(found[name] for name in sorted(found))
+
+
+def names_in(phase: Phase) -> frozenset[str]:
+    """The names that the body of a phase mentions: those of buffers, inputs and outputs, and of its variables."""
+    found: set[str] = set()
+    for part in _parts(phase.body):
+        if isinstance(part, str):
+            found.add(part)
+        elif isinstance(part, Index):
+            found |= {a.source for a in atoms(part) if isinstance(a, Loaded)}
+    return frozenset(found)
+
+
+def _parts(x: object) -> Iterator[object]:
+    """All that statements are made of, each once; indices as a whole."""
     seen: set[int] = set()
-    waiting: list[object] = [kernel.phases]
+    waiting = [x]
     while waiting:
         here = waiting.pop()
         if id(here) in seen:
             continue
         seen.add(id(here))
-        if isinstance(here, Index):
-            found |= {a.table.name: a.table for a in atoms(here) if isinstance(a, Entry)}
-        elif isinstance(here, tuple):
+        yield here
+        if isinstance(here, tuple):
             waiting.extend(here)
-        elif is_dataclass(here):
+        elif is_dataclass(here) and not isinstance(here, Index):
             waiting.extend(getattr(here, f.name) for f in fields(here))
-    return tuple(found[name] for name in sorted(found))

@@ -1,4 +1,4 @@
-"""What a kernel of many threads has besides: how it is launched, barriers, copies in the background, matrix units.
+"""What kernels of threads have besides: launch extents, barriers, asynchronous copies, products by matrix units.
 
 A phase with a `Launch` runs its body once in each thread of `grid` blocks of `block` threads; `lanes` threads side by
 side are a warp. Loops of the kinds block, warp, thread and lane divide their iterations among those: number i of a

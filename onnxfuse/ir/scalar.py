@@ -231,6 +231,13 @@ def cast(x: Scalar, dtype: DType) -> Scalar:
     return apply("cast", x, dtype=dtype)
 
 
+def uncast(x: Scalar) -> Scalar:
+    """What a value was before all conversions of it."""
+    while isinstance(x, Apply) and x.fn == "cast":
+        x = x.args[0]
+    return x
+
+
 def const(value: float | int | bool, dtype: DType = F32) -> Const:
     """A number rounded to dtype."""
     return Const(_converted(np.asarray(value), dtype), dtype)

@@ -31,9 +31,8 @@ from onnxfuse.ir.index import (
     floor_div,
     greatest,
     least,
-    lower,
     modulo,
-    nonnegative,
+    never_below_zero,
 )
 from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
@@ -256,9 +255,7 @@ class Prover:
 
     def rounds_down(self, a: Index, b: Index) -> bool:
         """Whether a / b is the same towards zero as downwards: both are positive or 0, for all symbols >= 1."""
-        low = lower(a)
-        sure = (low is not None and nonnegative(low)) or self.nonnegative(a)
-        return len(b.terms) == 1 and self.nonnegative(b) and sure
+        return len(b.terms) == 1 and self.nonnegative(b) and (never_below_zero(a) or self.nonnegative(a))
 
     def at_most(self, a: Index, b: Index) -> bool:
         """True: a <= b. False: b <= a. Either where they are equal; else Undecided."""

@@ -17,8 +17,7 @@ from onnxfuse.ir.compose import EXPENSIVE, cost, index_size, indices_of, inline,
 from onnxfuse.ir.dtype import F32, I32, I64, DType
 from onnxfuse.ir.graph import LIMIT, Decision, Graph, TensorType
 from onnxfuse.ir.group import Group, Plan
-from onnxfuse.ir.index import Axis, Index, Loaded, atoms, nonnegative
-from onnxfuse.ir.index import lower as lower_bound
+from onnxfuse.ir.index import Axis, Index, Loaded, atoms, never_below_zero
 from onnxfuse.ir.indexing import product, transform
 from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
@@ -219,8 +218,9 @@ def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
 def _is_index(value: Scalar) -> bool:
     """Whether a value that is looked up can be written where it is: not negative, or an element of another tensor."""
     value = _uncast(value)
-    low = lower_bound(value.index) if isinstance(value, FromIndex) and not value.guards else None
-    return (isinstance(value, Load) and not value.guards) or (low is not None and nonnegative(low))
+    if isinstance(value, FromIndex):
+        return not value.guards and never_below_zero(value.index)
+    return isinstance(value, Load) and not value.guards
 
 
 def _as_index(value: Scalar, extent: Index) -> Index:

@@ -1,4 +1,4 @@
-"""Reductions up to each place of an axis: scans, of which every result is the one before it and one element more."""
+"""Prefix reductions (scans): each result is the one before it combined with one element more."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory the values of a run take while it goes on, by who makes and who reads them last: computed."""
+"""Memory over time: bytes of the values alive at each node of a run, from who makes and who reads them last."""
 
 from __future__ import annotations
 

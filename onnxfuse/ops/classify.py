@@ -18,7 +18,7 @@ from onnxfuse.ir.graph import Decision, Graph, Node
 from onnxfuse.ir.group import Group
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of, nonnegative
 from onnxfuse.ir.indexing import coefficient, flatten, product, substitute
-from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, uncast
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 
 Shape = tuple[Index, ...]
@@ -272,9 +272,9 @@ def contraction_in(d: Definition) -> Contraction | None:
     for x in walk(d.value):
         if not isinstance(x, Reduce):
             continue
-        found = contraction_of(d.axes, replace(x, body=(_uncast(x.body[0]),)))
+        found = contraction_of(d.axes, replace(x, body=(uncast(x.body[0]),)))
         if found is not None:
-            found = replace(found, left=_uncast(found.left), right=_uncast(found.right))
+            found = replace(found, left=uncast(found.left), right=uncast(found.right))
             if isinstance(found.left, Load) and isinstance(found.right, Load) and found.left != found.right:
                 return found if _sums_all(found) else None
     return None
@@ -284,12 +284,6 @@ def _sums_all(c: Contraction) -> bool:
     """Whether both factors depend on all that is summed over, and all axes longer than 1 are of one of them."""
     a, b = free_axes(c.left), free_axes(c.right)
     return {*c.ranges} <= a & b and {x for x in c.axes if x.extent != ONE} <= a | b
-
-
-def _uncast(x: Scalar) -> Scalar:
-    while isinstance(x, Apply) and x.fn == "cast":
-        x = x.args[0]
-    return x
 
 
 def _kind(definitions: Iterable[Definition], contracts: bool) -> str:

@@ -1,4 +1,4 @@
-"""Rows of softmax and normalizations: statistics over some axes, and every element seen in their light."""
+"""Rows of softmax and normalizations: statistics over some axes, applied to every element."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of operators that lay pieces over each other and add them up: seen from the result, sums over what reaches it.
+"""Rows of operators that add overlapping pieces (Col2Im, ConvTranspose): each result sums the pieces that reach it.
 
 With stride s and dilation d, tap t of input position q lands on y = s*q + d*t - low. So the taps that reach y are those
 with d*t = y + low modulo s: every s/gcd(s, d)-th one, from a first one that depends on y. No tap is visited in vain.

@@ -1,4 +1,4 @@
-"""Rows of ONNX Runtime's own operators: what its optimizer and tools fuse, and what it kept from old ONNX drafts."""
+"""Rows of ONNX Runtime's contrib operators: what its optimizer and tools fuse, and what it kept of old ONNX drafts."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from onnxfuse.ir.index import (
     divides,
     floor_div,
     lower,
+    never_below_zero,
     nonnegative,
     symbols_of,
 )
@@ -33,8 +34,7 @@ def never_negative(e: Index) -> bool:
     >>> never_negative(4 * ((half + 3) // 4) - half)
     True
     """
-    low = lower(e)
-    if low is not None and nonnegative(low):
+    if never_below_zero(e):
         return True
     whole = expanded(e)
     minima = [(c, m[0]) for m, c in whole.terms if len(m) == 1 and isinstance(m[0], Least)]

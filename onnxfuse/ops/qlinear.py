@@ -1,4 +1,4 @@
-"""Rows of ONNX Runtime's operators between codes.
+"""Rows of ONNX Runtime's quantized operators (QLinearAdd and others): quantized values in, quantized values out.
 
 A sum, a product and a mean of images are computed as the runtime does, in its order of roundings. Each of the others is
 an operator of numbers, on the numbers that codes stand for, and what it makes coded anew; the runtime takes tables and

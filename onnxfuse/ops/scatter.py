@@ -1,4 +1,4 @@
-"""Rows of operators that write at given places: seen from the result, a table says which update lands where."""
+"""Rows of scatters, inverted to gathers: for each element of the result a table says which update lands there."""
 
 from __future__ import annotations
 

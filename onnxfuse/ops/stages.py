@@ -1,4 +1,4 @@
-"""What rows of composite operators are written with: values on the way to a result, as functions of their index."""
+"""Helpers for rows of composite operators: named intermediate values, as functions of their index."""
 
 from __future__ import annotations
 

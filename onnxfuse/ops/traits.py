@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import product
 
@@ -12,11 +12,13 @@ from onnxfuse.ir.dtype import F32, I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, TensorType
 from onnxfuse.ir.index import Index
 from onnxfuse.ir.scalar import Load
-from onnxfuse.ops.classify import order_kept
+from onnxfuse.ops.classify import MapType, edge_types, order_kept
 from onnxfuse.ops.spec import Definition, Row, View, define, table
 
 Shapes = dict[str, tuple[Index, ...]]
+Definitions = tuple[Definition, ...]
 
+_FIRST = "x0"
 _OPSET = 21
 _SHAPES = ((2, 1, 3), (1, 4, 2, 2))
 _VECTORS = ((0,), (1,), (6,), (0, 2), (2, 3), (3, 2, 1), (2, 4, 3), (1, -1), (1, 2, 2))  # that are shapes or axes
@@ -35,19 +37,55 @@ def keeps_order(row: Row) -> bool:
     >>> [keeps_order(ROWS.rows[op][-1]) for op in ("Squeeze", "Transpose")]
     [True, False]
     """
-    calls = _moving(row)
+    return _every(order_kept, (each for each in small_calls(row) if _moves(*each)))
+
+
+@cache
+def is_view(row: Row) -> bool:
+    """Whether every call of an operator gives the elements of its first input in their row-major order.
+
+    >>> from onnxfuse.ops.rows import ROWS
+    >>> [is_view(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Cast", "Max")]
+    [True, False, False, False]
+    """
+    return _every(lambda *call: _moves(*call) and order_kept(*call), small_calls(row))
+
+
+@cache
+def takes_a_part(row: Row) -> bool:
+    """Whether every call of an operator gives elements of its first input, perhaps not all, in their row-major order.
+
+    >>> from onnxfuse.ops.rows import ROWS
+    >>> [takes_a_part(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Transpose", "Expand")]
+    [True, True, False, False]
+    """
+    return _every(lambda *call: _moves(*call) and _in_order(*call), small_calls(row))
+
+
+def _every(holds: Callable[[Definitions, Shapes], bool], calls: Iterator[tuple[Definitions, Shapes]]) -> bool:
+    """Whether there are calls, and each of them holds."""
     first = next(calls, None)
-    return first is not None and order_kept(*first) and all(order_kept(*each) for each in calls)
+    return first is not None and holds(*first) and all(holds(*each) for each in calls)
 
 
-def _moving(row: Row) -> Iterator[tuple[tuple[Definition, ...], Shapes]]:
-    """What calls of an operator compute that only move elements, with the shapes of their inputs."""
+def _moves(made: Definitions, shapes: Shapes) -> bool:
+    """Whether all results are elements of the first input, none of them under a guard."""
+    return all(isinstance(d.value, Load) and not d.value.guards and d.value.source == _FIRST for d in made)
+
+
+def _in_order(made: Definitions, shapes: Shapes) -> bool:
+    """Whether each result runs forward through what it reads, none of it twice."""
+    return order_kept(made, shapes) or all(t == MapType.ONE_TO_ONE for t in edge_types(made, shapes).values())
+
+
+def small_calls(row: Row) -> Iterator[tuple[Definitions, Shapes]]:
+    """What small calls of an operator compute, with the shapes of their inputs; those that it refuses left out."""
     given = [*((vector, {}) for vector in _VECTORS), *((_VECTORS[0], attrs) for attrs in _ATTRIBUTES)]
     others = _OTHERS[:1] if row.shape_inputs else _OTHERS
     for shape, (vector, attrs), behind, outputs in product(_SHAPES, given, others, (1, 2)):
         view = _call(row, shape, vector, attrs, behind, outputs)
         made = define(table((row,)), view)
-        if not isinstance(made, Decision) and all(isinstance(d.value, Load) for d in made):
+        if not isinstance(made, Decision):
             yield made, {name: t.shape for name, t in view.types.items() if t is not None}
 
 

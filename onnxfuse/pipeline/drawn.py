@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from onnxfuse.ir.kernel_text import kernel_lines
 from onnxfuse.measure.layers import named_layers
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.pipeline.steps import nodes_left
-from onnxfuse.pipeline.text import scheduled
 from onnxfuse.report.drawing import Drawing, Drawn, Fired, Listing, Picture, Wired, picture
 from onnxfuse.report.result import GroupResult
 
@@ -55,4 +55,4 @@ def _in_order(b: Build, names: list[str]) -> Iterator[Wired]:
 
 def _listing(context: Context, b: Build, part: Part) -> Listing:
     source = b.sources.get((context.targets[0].name, part.op))
-    return Listing("\n".join(scheduled(have(part.kernel))), source.file if source is not None else "")
+    return Listing("\n".join(kernel_lines(have(part.kernel))), source.file if source is not None else "")

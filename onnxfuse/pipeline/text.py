@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-from onnxfuse.ir.kernel import Kernel
+from onnxfuse.ir.kernel_text import kernel_lines
 from onnxfuse.ir.text import text
 from onnxfuse.pipeline.state import Build, have
 
@@ -31,14 +31,7 @@ def _kernels(b: Build) -> Iterator[str]:
     for part in b.parts:
         yield f"group {part.group.name}: {part.op}"
         if part.kernel is not None:
-            yield from (f"  {line}" for line in scheduled(part.kernel))
-
-
-def scheduled(kernel: Kernel) -> Iterator[str]:
-    """The lines of a scheduled kernel."""
-    for number, phase in enumerate(kernel.phases):
-        yield f"phase {number}: {', '.join(f'{s.first!r} to {s.last!r} of {s.extent!r}' for s in phase.splits)}"
-        yield from (f"  {text(s)}" for s in phase.body)
+            yield from (f"  {line}" for line in kernel_lines(part.kernel))
 
 
 def _sources(b: Build) -> Iterator[str]:

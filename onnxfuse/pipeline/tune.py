@@ -23,7 +23,8 @@ from onnxfuse.errors import UsageError
 from onnxfuse.ir.group import Plan
 from onnxfuse.measure.cluster import Cluster
 from onnxfuse.measure.database import Measured
-from onnxfuse.measure.lifetimes import VIEWS
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.known import Keys, database_of
@@ -218,7 +219,9 @@ class _Tuning:
 
 def _views(b: Build) -> frozenset[str]:
     """Names of the nodes that only change a shape."""
-    return frozenset(n.name for each in b.everywhere() for n in have(each.plan).graph.nodes if n.op in VIEWS)
+    graphs = [have(each.plan).graph for each in b.everywhere()]
+    rows = [(n.name, ROWS.find(n, graph.opset)) for graph in graphs for n in graph.nodes]
+    return frozenset(name for name, row in rows if row is not None and is_view(row))
 
 
 def grouping_of(b: Build) -> Grouping:

@@ -1,4 +1,4 @@
-"""Groups whose kernels are predicted much slower than the runtime's own nodes: they are refused, each on its merits."""
+"""Groups whose kernels are predicted much slower than the runtime's own nodes are refused, one by one."""
 
 from __future__ import annotations
 

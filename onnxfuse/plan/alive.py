@@ -1,4 +1,4 @@
-"""What fused nodes read as data, and the graph without nodes that only serve shapes."""
+"""Data dependences of fused nodes, and the graph without nodes that only compute shapes."""
 
 from __future__ import annotations
 

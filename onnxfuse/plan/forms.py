@@ -1,4 +1,4 @@
-"""What tells groups apart for their prices: a group without the names of its values; equal ones are priced once.
+"""Canonical keys of groups for price lookups: equal groups under other names are priced once.
 
 Two groups of one form have equal operators in equal order, wired alike, with values of equal types and layouts around
 them. Large constants count by shape alone: no time depends on what weights hold.

@@ -1,4 +1,4 @@
-"""What the runtime multiplies as integers: contractions of dequantized tensors, and what codes and decodes for them.
+"""Quantized contractions that the runtime computes in integers, with the Q and DQ nodes around them.
 
 ONNX Runtime turns DQ -> Conv, MatMul or Gemm -> Q into one integer kernel, an integer product of a tensor quantized on
 the way, with what scales it back, into another, and dequantizes weights once, at load. Images between integer products

@@ -1,4 +1,4 @@
-"""Nodes of constants alone that compute: the runtime does that once, when a model is loaded, a kernel at every run."""
+"""Nodes that compute from constants alone: the runtime folds them at load time, a kernel would run them each time."""
 
 from __future__ import annotations
 

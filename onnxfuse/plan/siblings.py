@@ -1,4 +1,4 @@
-"""Nodes beside a group that do the same to a value that both read: one kernel reads it once."""
+"""Horizontal fusion: nodes beside a group that read the same value in the same way join it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which values between kernels lie in memory in fewer bits than the graph says."""
+"""Values between kernels that are stored in a narrower type than the graph gives them."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from math import isinf, isnan
 
 from onnxfuse.ir.dtype import BOOL, DType
-from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, lower, nonnegative
+from onnxfuse.ir.index import Atom, Axis, Common, Div, Entry, Index, Least, Loaded, Mod, Symbol, never_below_zero
 from onnxfuse.ir.kernel import (
     Accumulate,
     Bind,
@@ -98,11 +98,6 @@ def index(e: Index, parent: int = 0) -> str:
     return f"({text})" if parent and (len(parts) > 1 or text.startswith("-") or " * " in text) else text
 
 
-def _positive(e: Index) -> bool:
-    low = lower(e)
-    return low is not None and nonnegative(low)
-
-
 def _atom(a: Atom) -> str:
     if isinstance(a, (Symbol, Axis)):
         return identifier(a.name)
@@ -116,9 +111,9 @@ def _atom(a: Atom) -> str:
         return f"common({index(a.one)}, {index(a.two)})"
     num, den = index(a.num, 1), index(a.den, 1)
     if isinstance(a, Div):
-        return f"({num} / {den})" if _positive(a.num) else f"floor_div({index(a.num)}, {index(a.den)})"
+        return f"({num} / {den})" if never_below_zero(a.num) else f"floor_div({index(a.num)}, {index(a.den)})"
     assert isinstance(a, Mod)
-    return f"({num} % {den})" if _positive(a.num) else f"floor_mod({index(a.num)}, {index(a.den)})"
+    return f"({num} % {den})" if never_below_zero(a.num) else f"floor_mod({index(a.num)}, {index(a.den)})"
 
 
 def condition(guards: tuple[Guard, ...]) -> str:
@@ -126,7 +121,7 @@ def condition(guards: tuple[Guard, ...]) -> str:
     parts: list[str] = []
     for g in guards:
         text = index(g.index)
-        if _positive(g.index):
+        if never_below_zero(g.index):
             parts.append(f"{text} < {index(g.extent)}")
         else:
             parts.append(f"(uint64_t)({text}) < (uint64_t)({index(g.extent)})")

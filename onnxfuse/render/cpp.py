@@ -12,6 +12,7 @@ from onnxfuse.ir.kernel import (
     Kernel,
     Param,
     Phase,
+    names_in,
     tables,
 )
 from onnxfuse.ir.tasks import ALIGNMENT, SLOTS
@@ -186,7 +187,7 @@ def _descriptor(kernel: Kernel, symbol: str, name: str) -> list[str]:
 
 def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
     """The function of one task of a phase."""
-    used = set(_names_used(phase))
+    used = names_in(phase)
     printer = Printer(
         {p.name: p.dtype for p in _params(kernel)} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
     )
@@ -233,20 +234,3 @@ def _local(b: Buffer, *, slots: bool) -> Iterator[str]:
         yield f"memory += {_bytes(b)};"
     else:
         yield f"alignas({ALIGNMENT}) {kind} {name}[{b.size.constant}];"
-
-
-def _names_used(phase: Phase) -> Iterator[str]:
-    """Buffers that a phase mentions."""
-    text = repr(phase.body)
-    yield from sorted(set(_words(text)))
-
-
-def _words(text: str) -> Iterator[str]:
-    word = ""
-    for ch in text + " ":
-        if ch.isalnum() or ch in "_%":
-            word += ch
-        else:
-            if word:
-                yield word
-            word = ""

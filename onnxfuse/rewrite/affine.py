@@ -21,8 +21,17 @@ from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 
-AFFINE = frozenset({"Add", "Sub", "Mul", "Div", "Neg", "BatchNormalization"})
-CONTRACTIONS = frozenset({"Conv", "Gemm", "MatMul"})
+# What an operator makes of its only variable input and a constant c, as scale and shift; whether c comes first.
+_OF_A_CONSTANT: dict[tuple[str, bool], Callable[[Array], tuple[Array, Array]]] = {
+    ("Add", True): lambda c: (np.ones(()), c),
+    ("Add", False): lambda c: (np.ones(()), c),
+    ("Sub", True): lambda c: (-np.ones(()), c),
+    ("Sub", False): lambda c: (np.ones(()), -c),
+    ("Mul", True): lambda c: (c, np.zeros(())),
+    ("Mul", False): lambda c: (c, np.zeros(())),
+    ("Div", False): lambda c: (1.0 / c, np.zeros(())),
+}
+AFFINE = frozenset({op for op, _ in _OF_A_CONSTANT} | {"Neg", "BatchNormalization"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,9 +50,8 @@ def affine_of(work: Work, node: Node) -> Affine:
         raise Miss(f"{node.op} is not affine")
     if not work.type(node.outputs[0]).dtype.floating:
         raise Miss(f"{node.outputs[0]} does not hold real numbers")
-    one, zero = np.ones(()), np.zeros(())
     if node.op == "Neg":
-        return Affine(node.inputs[0], -one, zero, ())
+        return Affine(node.inputs[0], -np.ones(()), np.zeros(()), ())
     if node.op == "BatchNormalization":
         return _normalization(work, node)
     fixed = [i for i in node.inputs if i in work.constants]
@@ -51,19 +59,11 @@ def affine_of(work: Work, node: Node) -> Affine:
         raise Miss(f"{node.op} has no constant operand")
     first = node.inputs[0] == fixed[0]
     x, c = node.inputs[1 if first else 0], work.array(fixed[0]).astype(np.float64)
-    table: dict[tuple[str, bool], Callable[[], tuple[Array, Array]]] = {
-        ("Add", True): lambda: (one, c),
-        ("Add", False): lambda: (one, c),
-        ("Sub", True): lambda: (-one, c),
-        ("Sub", False): lambda: (one, -c),
-        ("Mul", True): lambda: (c, zero),
-        ("Mul", False): lambda: (c, zero),
-        ("Div", False): lambda: (1.0 / c, zero),
-    }
-    if (node.op, first) not in table:
+    formula = _OF_A_CONSTANT.get((node.op, first))
+    if formula is None:
         raise Miss("a constant over a variable is not affine")
     with np.errstate(all="ignore"):
-        return _checked(Affine(x, *table[node.op, first](), (fixed[0],)))
+        return _checked(Affine(x, *formula(c), (fixed[0],)))
 
 
 def _normalization(work: Work, node: Node) -> Affine:
@@ -135,7 +135,7 @@ def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
 def after(work: Work, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's channels moves into its weight and bias."""
     a = affine_of(work, work.nodes[at])
-    head = work.made_by(a.x, *CONTRACTIONS, "Add", "Sub")
+    head = work.made_by(a.x, *_BEFORE, "Add", "Sub")
     if not work.single_use(a.x):
         raise Miss(f"{a.x} is also used elsewhere")
     draft = Draft(work, at)
@@ -214,8 +214,7 @@ def before(work: Work, at: int, trust: bool) -> Draft:
     if above is None or not work.single_use(node.inputs[0]):
         raise Miss(f"{node.inputs[0]} is an input, or also used elsewhere")
     a, weight, draft = affine_of(work, above), weight_of(work, node), Draft(work, at)
-    build = {"Conv": _conv_before, "Gemm": _gemm_before, "MatMul": _matmul_before}[node.op]
-    return draft.replace(node.outputs[0], build(draft, node, a, weight))
+    return draft.replace(node.outputs[0], _BEFORE[node.op](draft, node, a, weight))
 
 
 def _conv_before(draft: Draft, conv: Node, a: Affine, weight: Constant) -> str:
@@ -267,6 +266,13 @@ def _matmul_before(draft: Draft, matmul: Node, a: Affine, weight: Constant) -> s
     return draft.node("Add", (y, _vector(draft, moved, weight.dtype, matmul, a)))
 
 
+# How a contraction is written whose input is not mapped any more.
+_BEFORE: dict[str, Callable[[Draft, Node, Affine, Constant], str]] = {
+    "Conv": _conv_before,
+    "Gemm": _gemm_before,
+    "MatMul": _matmul_before,
+}
+
 STEPS: tuple[Step, ...] = (
     Step(
         "affine-after",
@@ -281,7 +287,7 @@ STEPS: tuple[Step, ...] = (
         "contraction(x*s + t, w, b) => contraction(x, s*w, b + t@w)",
         "reassociates",
         before,
-        CONTRACTIONS,
+        frozenset(_BEFORE),
         ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "a padded Conv is not shifted"),
     ),
 )

@@ -1,4 +1,4 @@
-"""Operators between codes are written as the runtime's own: Q(op(DQ(a), DQ(b))) is QLinearOp(a, b).
+"""Quantize(op(Dequantize(a), Dequantize(b))) becomes the runtime's own QLinear operator.
 
 The runtime does the same when it loads a model. It then sums integers, adds the bias to them and multiplies by one
 factor; a rounding of a number that it never makes would move codes by a step.

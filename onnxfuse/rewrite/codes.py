@@ -1,4 +1,4 @@
-"""Tensors that are decoded only to be moved and coded again as they were: the codes themselves are moved."""
+"""Quantized tensors that are dequantized only to be moved and quantized again: the quantized values are moved."""
 
 from __future__ import annotations
 

@@ -11,14 +11,15 @@ import numpy as np
 
 from onnxfuse.ir.dtype import I64, DType
 from onnxfuse.ir.graph import Attribute, Constant, Decision, Node, TensorType
+from onnxfuse.ir.scalar import Load, uncast
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import View, define
+from onnxfuse.ops.traits import takes_a_part
 from onnxfuse.rewrite.folding import folded
 from onnxfuse.rewrite.measure import Measure, cost
 from onnxfuse.rewrite.work import SMALL, Array, Definitions, Miss, Origin, Work, integers, moves, type_of
 
 Attributes = Mapping[str, Attribute]
-MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Expand", "Slice", "Identity", "Cast"})
 
 
 class Draft:
@@ -213,16 +214,31 @@ class Draft:
         spent = cost(node, meaning, lambda v: self.types.get(v) or self.work.types.get(v), self.work.opset)
         dynamic = sum(self.constant_of(i) is None for i in node.inputs if i)
         named = sum(map(bool, node.outputs))
-        return Measure(spent, 1, dynamic + named + self._depth(node))
+        return Measure(spent, 1, dynamic + named + self._depth(node, meaning))
 
-    def _depth(self, node: Node | None) -> int:
-        """How many nodes that only move elements stand above each other here."""
+    def _depth(self, node: Node, meaning: Definitions) -> int:
+        """How many nodes that only move or convert elements stand above each other here."""
         own = {o: n for n in self.nodes for o in n.outputs}
         depth = 0
-        while node is not None and node.op in MOVES and node.inputs and depth < 64:
+        while node.inputs and depth < 64 and self._carries(node, meaning):
             depth += 1
-            node = own.get(node.inputs[0]) or self.work.node(node.inputs[0])
+            above = node.inputs[0]
+            if above in own:
+                node = own[above]
+                meaning = self.meanings.get(node.outputs[0], ())
+            elif above in self.work.maker:
+                at = self.work.maker[above]
+                node, meaning = self.work.nodes[at], self._meaning(at)
+            else:
+                break
         return depth
+
+    def _carries(self, node: Node, meaning: Definitions) -> bool:
+        """Whether a node only moves or converts elements; of one without a meaning its operator is asked."""
+        if meaning:
+            return all(isinstance(uncast(d.value), Load) for d in meaning)
+        row = ROWS.find(node, self.work.opset)
+        return row is not None and takes_a_part(row)
 
     # Naming -----------------------------------------------------------------------------------------------------------
 
@@ -316,4 +332,4 @@ def ordinary(op: str, operands: Sequence[Constant], result: Constant) -> None:
         raise Miss("the folded constant underflows")
 
 
-__all__ = ["MOVES", "Draft", "ordinary", "origins"]
+__all__ = ["Draft", "ordinary", "origins"]

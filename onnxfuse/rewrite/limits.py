@@ -1,4 +1,4 @@
-"""Limits that nothing exceeds are not applied, and limits of what is limited already are one Clip or Relu."""
+"""Clips that never bind are dropped, and Clips of clipped values become one Clip or Relu."""
 
 from __future__ import annotations
 

@@ -20,13 +20,13 @@ from onnxfuse.ir.index import Index
 from onnxfuse.ops.resize import stretches
 from onnxfuse.rewrite.affine import after, along, unshared
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.folding import load_of, permutation
 from onnxfuse.rewrite.measure import Measure, elements
-from onnxfuse.rewrite.movement import VIEWS, reshaped, whole_axis
+from onnxfuse.rewrite.movement import reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Array, Miss, Work
 
 CHANNELS = 1  # the axis of a convolution
-_MOVES = VIEWS | {"Transpose"}
 _LINEAR = ("MatMul", "Conv")
 
 
@@ -240,11 +240,11 @@ def _axis(work: Work, node: Node, value: str) -> int:
 def _head(work: Work, value: str, axis: int) -> Head:
     """The linear map that makes the channels which a value has at an axis. Raises Miss."""
     moves: list[tuple[Node, int]] = []
-    node = sole(work, value, *_MOVES, "Add", *_LINEAR)
-    while node.op in _MOVES:
+    while (before := _axis_before(work, value, axis)) is not None:
+        node = work.nodes[work.maker[value]]
         moves.insert(0, (node, axis))
-        axis = _axis_before(work, node, axis)
-        node = sole(work, node.inputs[0], *_MOVES, "Add", *_LINEAR)
+        value, axis = node.inputs[0], before
+    node = sole(work, value, "Add", *_LINEAR)
     bias = ""
     if node.op == "Add":
         x, bias = sorted(node.inputs, key=lambda i: i in work.constants)
@@ -261,18 +261,37 @@ def _head(work: Work, value: str, axis: int) -> Head:
     return Head(node, weight, bias, tuple(moves))
 
 
-def _axis_before(work: Work, move: Node, axis: int) -> int:
-    """Where a move finds what it leaves as a whole axis. Raises Miss."""
-    have, want = work.type(move.inputs[0]).shape, work.type(move.outputs[0]).shape
-    if move.op == "Transpose":
-        return int(work.view(move).attr("perm", range(len(have))[::-1])[axis])
-    return whole_axis(have, want, axis)
+def _axis_before(work: Work, value: str, axis: int) -> int | None:
+    """Where the node that makes a value, and only moves it, finds what it leaves as a whole axis; None for others.
+
+    Raises Miss where others read the value, or the axis is not a whole one.
+    """
+    at = work.maker.get(value)
+    if at is None or not work.moves(at):
+        return None
+    move = sole(work, value, work.nodes[at].op)
+    perm = _permutation(work, at)
+    if perm is not None:
+        return perm[axis]
+    if not work.is_view(at):
+        raise Miss(f"{move.op} neither permutes axes nor keeps the order of elements")
+    return whole_axis(work.type(move.inputs[0]).shape, work.type(value).shape, axis)
+
+
+def _permutation(work: Work, at: int) -> tuple[int, ...] | None:
+    """The order in which a node takes the axes of what it reads; None where it does another thing."""
+    d = work.definitions(at)[-1]
+    load = load_of(d)
+    return None if load is None else permutation(load.index, work.type(load.source).shape, d)
 
 
 def _moved(draft: Draft, move: Node, axis: int, y: str, rows: int) -> str:
     """A move of the same positions with so many channels, which it leaves at an axis."""
     want = list(draft.work.type(move.outputs[0]).shape)
-    if move.op == "Transpose" or want[axis].constant == rows:
+    perm = _permutation(draft.work, draft.work.maker[move.outputs[0]])
+    if perm is not None:
+        return draft.node("Transpose", (y,), {"perm": perm})
+    if want[axis].constant == rows:
         return draft.node(move.op, (y, *move.inputs[1:]), move.attrs)
     want[axis] = Index.of(rows)
     return reshaped(draft, y, tuple(want))

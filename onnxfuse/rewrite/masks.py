@@ -1,4 +1,4 @@
-"""Masks that hold everywhere are not computed, and what only they, or an Expand, made large stays small.
+"""Masks that are true everywhere are dropped, and operands that an operator broadcasts anyway are not expanded.
 
 `And(true, m)` is m broadcast to a larger shape, and so is `Expand(m)`. Nothing needs the larger shape where the readers
 broadcast m anyway: so m takes the place, and the elementwise operators on the way are made again for its shape, up to

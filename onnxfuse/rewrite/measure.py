@@ -1,4 +1,4 @@
-"""What must fall with every rewrite: cost first, then the number of nodes, then the distance from the canonical form.
+"""The termination measure of rewriting: cost, then the number of nodes, then the distance from the canonical form.
 
 Cost adds scalar work, bytes moved and launches in one unit (about a picosecond per vector operation); symbols count as
 `NOMINAL`. It orders rewrites and decides nothing else: the planner has its own model, in time.
@@ -16,14 +16,14 @@ from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.ir.indexing import evaluate
 from onnxfuse.ir.scalar import Apply, Reduce, Scalar, children
 from onnxfuse.ops.rows import ROWS
+from onnxfuse.ops.traits import takes_a_part
 from onnxfuse.rewrite.work import Definitions, Miss
 
 NOMINAL = 64
 LAUNCH = 20_000
 _PRODUCT = 2  # a term of a sum of products
-VIEW_LAUNCH = 2_000
+VIEW_LAUNCH = 2_000  # of what only takes a part of a tensor, or gives it another shape
 UNTYPED = 1 << 40  # a node that reads what nobody knows the shape of: no kernel is made of it
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Split", "Slice", "Dropout"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -43,9 +43,9 @@ class Measure:
 
 def cost(node: Node, definitions: Definitions, types: Callable[[str], TensorType | None], opset: int) -> int:
     """Cost of a node; one that no row defines costs a launch."""
-    if node.op in VIEWS:
-        return VIEW_LAUNCH
     row = ROWS.find(node, opset)
+    if row is not None and takes_a_part(row):
+        return VIEW_LAUNCH
     quiet = {node.inputs[i] for i in row.quiet_inputs if i < len(node.inputs)} if row else set()
     if row and any(types(v) is None for v in {*node.reads} - quiet):
         return UNTYPED
@@ -76,4 +76,4 @@ def _work(x: Scalar) -> int:
     return inner
 
 
-__all__ = ["LAUNCH", "NOMINAL", "VIEWS", "Measure", "Miss", "cost", "elements"]
+__all__ = ["LAUNCH", "NOMINAL", "Measure", "Miss", "cost", "elements"]

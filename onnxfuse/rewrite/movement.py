@@ -11,16 +11,12 @@ from onnxfuse.ir.indexing import flatten, product, substitute
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.cleanup import spelled
-from onnxfuse.rewrite.draft import MOVES, Draft
+from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation, plain
 from onnxfuse.rewrite.proofs.positions import located
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Definitions, Miss, Work
 
-VIEWS = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Flatten"})
-_GATHERS = frozenset({"Gather", "GatherND", "GatherElements"})
-_REPLACED = _GATHERS | {"Transpose"}  # by a Reshape, even where they stand alone
-_OPS = MOVES | _GATHERS | {"Concat", "Tile"}
 _LONGEST = 16  # nodes of one chain that are composed
 
 Shape = tuple[Index, ...]
@@ -76,13 +72,13 @@ def _through(d: Definition, load: Load, index: Shape) -> Shape:
 
 
 def recognised(work: Work, at: int, d: Definition, source: str, index: Shape, *, alone: bool) -> Draft:
-    """The operator that reads `source` at `index`; with `alone`, only where a Transpose or a gather is a Reshape."""
+    """The operator that reads `source` at `index`; with `alone`, only where the node itself is not as simple."""
     draft, have = Draft(work, at), work.type(source).shape
     here = plain(tuple(map(Index.of, d.axes)), d)
     there = plain(index, d)
-    if d.shape == have and there == here and (not alone or work.nodes[at].op in _GATHERS):
+    if d.shape == have and there == here:
         return draft.replace(d.name, source)
-    if not alone or work.nodes[at].op in _REPLACED:
+    if not alone or not work.is_view(at):
         try:
             same_order = product(have) == product(d.shape) and flatten(there, have) == flatten(here, d.shape)
         except ZeroDivisionError:
@@ -162,6 +158,6 @@ def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves, _OPS),
+    Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves),
     Step("squeezed-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeezed_last, when=("n is a number",)),
 )

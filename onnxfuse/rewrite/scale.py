@@ -10,10 +10,10 @@ import numpy as np
 from onnxfuse.ir.graph import Node
 from onnxfuse.rewrite.affine import scaled_weight
 from onnxfuse.rewrite.draft import Draft
+from onnxfuse.rewrite.folding import load_of
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import SMALL, Miss, Work
 
-_MOVES = frozenset({"Reshape", "Transpose", "Squeeze", "Unsqueeze", "Flatten", "Slice", "Identity"})
 _DEEPEST = 24
 
 Path = dict[str, tuple[int, ...]]  # per value on the way, the inputs of its maker that take the factor
@@ -60,7 +60,7 @@ def _reaches(work: Work, v: str, path: Path, depth: int) -> bool:
 
 def _takers(work: Work, node: Node) -> tuple[tuple[int, ...], ...]:
     """Sets of inputs such that scaling all of a set scales the output, preferred first."""
-    if node.op in _MOVES or node.op == "Div":
+    if node.op == "Div" or _moves_first(work, node):
         return ((0,),)
     if node.op in ("MatMul", "Mul"):
         return ((1,), (0,)) if node.inputs[1] in work.constants else ((0,), (1,))
@@ -69,6 +69,13 @@ def _takers(work: Work, node: Node) -> tuple[tuple[int, ...], ...]:
     if node.op in ("Conv", "Gemm"):
         return ((1, 2),) if len(node.inputs) > 2 and node.inputs[2] else ((1,),)
     return ()
+
+
+def _moves_first(work: Work, node: Node) -> bool:
+    """Whether the only output of a node has elements of its first input, none of them under a guard."""
+    at = work.maker[node.outputs[0]]
+    loads = [load_of(d) for d in work.definitions(at)] if work.moves(at) else []
+    return len(loads) == 1 and loads[0] is not None and loads[0].source == node.inputs[0]
 
 
 def _fits(work: Work, node: Node, takers: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Selections before what is computed: an operator that treats each place of an axis alike computes only what is read.
+"""Slices and Gathers pushed towards inputs: an operator that works place by place computes only what is read.
 
 A Slice or Gather behind it moves in front of it, to all operands that run along the axis. So of the last layer of a
 classifier that reads one token, only the keys and values are computed for all of them. Which operators those are
@@ -19,7 +19,7 @@ from onnxfuse.ir.scalar import FromIndex, Load
 from onnxfuse.ops.spec import Definition
 from onnxfuse.rewrite.affine import unshared
 from onnxfuse.rewrite.draft import Draft
-from onnxfuse.rewrite.movement import VIEWS, reshaped, whole_axis
+from onnxfuse.rewrite.movement import reshaped, whole_axis
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import SMALL, Definitions, Miss, Work
 
@@ -92,7 +92,7 @@ def _selected(draft: Draft, value: str, chosen: Selection, axis: int) -> str:
         raise Miss(f"{value} is an input, or also used elsewhere")
     if any(above.outputs[1:]) or above.op in ("Slice", "Gather") or not above.standard:
         raise Miss(f"{above.key} selects itself, makes several values, or is of another domain")
-    return (_view if above.op in VIEWS else _operator)(draft, above, chosen, axis)
+    return (_view if work.is_view(work.maker[value]) else _operator)(draft, above, chosen, axis)
 
 
 def _operator(draft: Draft, above: Node, chosen: Selection, axis: int) -> str:

@@ -1,4 +1,4 @@
-"""Movement that is taken back: parts that are put together as they were, a Transpose undone behind elementwise work."""
+"""Movement that is undone: Split that is joined again, a Transpose inverted behind elementwise work."""
 
 from __future__ import annotations
 

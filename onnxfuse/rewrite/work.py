@@ -19,6 +19,7 @@ from onnxfuse.ir.ranges import Range
 from onnxfuse.ir.scalar import Load
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition, View, define
+from onnxfuse.ops.traits import keeps_order
 
 Array = np.ndarray[Any, Any]
 Definitions = tuple[Definition, ...]
@@ -106,6 +107,14 @@ class Work:
             return moves(self.definitions(at))
         except Miss:
             return False
+
+    def is_view(self, at: int) -> bool:
+        """Whether a node gives all elements of what it reads in their row-major order, under another shape or the same.
+
+        The operator is asked, which knows it of symbolic extents too.
+        """
+        row = ROWS.find(self.nodes[at], self.opset)
+        return row is not None and self.moves(at) and keeps_order(row)
 
     def number(self, value: str) -> float | None:
         """The number that all elements of a constant are; None when they differ, or nobody looked."""

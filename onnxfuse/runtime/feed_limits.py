@@ -28,14 +28,18 @@ from onnxfuse.runtime.graphs import bounded, graphs
 
 _SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
 
+# What follows is of models as they are, operators without a row included, and read without the compiler's rooms;
+# tests/ops/test_traits.py holds it against the rows.
+
 # Operators whose output holds values of these inputs.
-_PASS: dict[str, tuple[int, ...]] = dict.fromkeys(
-    ("Identity", "Cast", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice", "Gather", "Tile",
-     "Split", "Trilu", "Clip", "GatherElements", "GatherND"), (0,)
+PASSED: dict[str, tuple[int, ...]] = dict.fromkeys(
+    ("Identity", "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice",
+     "Gather", "Tile", "Split", "Trilu", "Clip", "GatherElements", "GatherND", "Pad", "Crop", "CenterCropPad",
+     "ReverseSequence", "DepthToSpace", "SpaceToDepth", "Resize", "Upsample", "Dropout"), (0,)
 ) | {"Where": (1, 2), "Concat": tuple(range(64)), "Max": (0, 1), "Min": (0, 1)}  # fmt: skip
 
 # Operators with an index input: its position, and the position of the data it points into.
-_INDEX: dict[str, dict[int, int]] = {
+INDICES: dict[str, dict[int, int]] = {
     "Gather": {1: 0},
     "GatherElements": {1: 0},
     "ScatterElements": {1: 0},
@@ -47,7 +51,7 @@ _INDEX: dict[str, dict[int, int]] = {
 _ALL_AXES = {"GatherND", "ScatterND"}  # an index into any leading axis: the smallest extent is safe
 
 # Operators with inputs that are sizes, positions or counts, where 1 is the value most likely to be taken.
-_SIZE: dict[str, tuple[int, ...]] = {
+SIZES: dict[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
     "Tile": (1,),
@@ -57,6 +61,7 @@ _SIZE: dict[str, tuple[int, ...]] = {
     "Slice": (1, 2, 3, 4),
     "Resize": (3,),
     "Pad": (1,),
+    "CenterCropPad": (1,),
     "OneHot": (1,),
     "Loop": (0,),
 }
@@ -189,12 +194,12 @@ def _use(
     seen, front = {name}, [name]
     while front:
         for node, position in consumers.get(front.pop(), ()):
-            if (data := _INDEX.get(node.op_type, {}).get(position)) is not None:
+            if (data := INDICES.get(node.op_type, {}).get(position)) is not None:
                 limits.append(_limit(node, shapes.get(node.input[data])))
             if node.op_type in _COMPARES:
                 compared |= {numbers[other]: None for other in node.input if other in numbers}
-            sized = sized or position in _SIZE.get(node.op_type, ())
-            reached = [*node.output] if position in _PASS.get(node.op_type, ()) else _inner_names(node, position)
+            sized = sized or position in SIZES.get(node.op_type, ())
+            reached = [*node.output] if position in PASSED.get(node.op_type, ()) else _inner_names(node, position)
             front += [each for each in reached if each and each not in seen]
             seen.update(reached)
     if limits:

@@ -259,11 +259,11 @@ def test_symbols_change_no_type(case: Case) -> None:
     seen = view(case, {e: Index.of(Symbol(f"n{e}")) for e in sizes})
     made = define(ROWS, seen)
     if isinstance(made, Decision) or any(d.demands for d in made):
-        return  # where an extent may be 1, so may the type
+        pytest.skip("where an extent may be 1, so may the type")
     plain, static = view(case), definitions(case)
     if len(static) != len(made):
-        return  # a scan of known length takes fewer or more steps
+        pytest.skip("a scan of known length takes fewer or more steps")
     if any(a.extent != b.extent and ONE in (a.extent, b.extent) for a, b in _axes(static, made)):
-        return  # an extent that happens to be 1 is no axis
+        pytest.skip("an extent that happens to be 1 is no axis")
     want = edge_types(static, {n: t.shape for n, t in plain.types.items() if t is not None})
     assert edge_types(made, {n: t.shape for n, t in seen.types.items() if t is not None}) == want

@@ -173,7 +173,13 @@ def test_a_dry_run_writes_nothing(onnxfuse: Onnxfuse, model: Path, here: Path):
 def test_it_stops_after_a_step_and_prints_what_that_made(onnxfuse: Onnxfuse, model: Path, here: Path, step: str):
     said = onnxfuse("optimize", model, "--stop-after", step, "--print", step)
     assert said.code == 0, said.err
-    wanted = {"lower": "sigmoid(", "render": "#include", "build": "libm.fused.so", "verify": "ok=True"}
+    wanted = {
+        "lower": "sigmoid(",
+        "schedule": "  phase over ",
+        "render": "#include",
+        "build": "libm.fused.so",
+        "verify": "ok=True",
+    }
     assert wanted.get(step, "Sigmoid") in said.out
     assert files(here) == {"m.onnx"}
 

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import onnx
 import pytest
 
 from onnxfuse.config import Options
+from onnxfuse.ir.compose import indices_of
+from onnxfuse.ir.index import Loaded, atoms
+from onnxfuse.ir.scalar import Load
 from onnxfuse.load import load
+from onnxfuse.measure import lifetimes
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.ops.traits import keeps_order
+from onnxfuse.ops.spec import Definition
+from onnxfuse.ops.traits import is_view, keeps_order, small_calls, takes_a_part
 from onnxfuse.rewrite.proofs.conditions import nonnegative
 from onnxfuse.rewrite.work import Miss, Work
+from onnxfuse.runtime.feed_limits import INDICES, PASSED, SIZES
 
 # Of these, the last ones move elements only in calls that do nothing: a Sum of one tensor, a Cast to the type it is of.
 KEEP_ORDER = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"} | {
     "Cast", "CastLike", "Clip", "Max", "Min", "Sum",
 }  # fmt: skip
+VIEWS = {"Reshape", "Squeeze", "Unsqueeze", "Flatten", "Identity", "Dropout"}
+PARTS = VIEWS | {"Slice", "Split", "Crop"}
 IMAGES = {
     "convolution": {"Conv", "ConvTranspose", "ConvInteger", "QLinearConv"},
     "pool": {"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"}
@@ -59,6 +69,51 @@ def holds(w: Work) -> bool:
 
 def test_what_keeps_the_order_of_elements():
     assert {op for op, rows in ROWS.rows.items() if any(map(keeps_order, rows))} == KEEP_ORDER
+
+
+def test_what_gives_another_shape_alone_and_what_takes_a_part():
+    assert {op for op, rows in ROWS.rows.items() if any(map(is_view, rows))} == VIEWS
+    assert {op for op, rows in ROWS.rows.items() if any(map(takes_a_part, rows))} == PARTS
+
+
+def test_what_the_runtime_gives_no_memory_is_a_view():
+    """It copies what a Dropout reads."""
+    assert VIEWS - {"Dropout"} == lifetimes.VIEWS
+
+
+def _first_calls(op: str) -> list[Definition]:
+    """What the first small calls of an operator define; inputs behind the first are of all types there are in them."""
+    return [d for row in ROWS.rows[op] for made, _ in islice(small_calls(row), 8) for d in made]
+
+
+def test_values_of_inputs_are_followed_through_whatever_moves_them():
+    made = {op: _first_calls(op) for op in ROWS.rows}
+    moving = {op for op, found in made.items() if found and all(isinstance(d.value, Load) for d in found)}
+    assert moving <= PASSED.keys()
+    assert {"CastLike", "Clip", "Pad", "Where", "Max", "Min"} == PASSED.keys() - moving
+
+
+def test_inputs_that_are_indices_are_known():
+    """ReverseSequence reads how long its lines are; of EmbedLayerNormalization and Scatter there is no row of ours."""
+    loaded = {op: {a.source for d in _first_calls(op) for a in _looked_up(d)} for op in ROWS.rows}
+    found = {op for op, sources in loaded.items() if sources}
+    assert found - INDICES.keys() == {"ReverseSequence"}
+    assert all(loaded[op] == {f"x{i}" for i in INDICES[op]} for op in found & INDICES.keys())
+
+
+def _looked_up(d: Definition) -> list[Loaded]:
+    return [a for e in indices_of(d.value) for a in atoms(e) if isinstance(a, Loaded)]
+
+
+def test_inputs_that_are_sizes_are_known():
+    """Of inputs that decide about shapes the others are axes, scales and sums that cannot be guessed."""
+    shaping = {op: {i for row in rows for i in row.shape_inputs} for op, rows in ROWS.rows.items()}
+    others = {op for op, inputs in shaping.items() if inputs and op not in SIZES}
+    assert {op for op in others if not op.startswith("Reduce")} == {
+        "Squeeze", "Unsqueeze", "Split", "Trilu", "Upsample", "CumSum", "CumProd", "Col2Im", "ScatterElements",
+        "ScatterND",
+    }  # fmt: skip
+    assert all(set(SIZES[op]) <= inputs for op, inputs in shaping.items() if op in SIZES and inputs)
 
 
 def test_operators_of_images():

@@ -67,6 +67,21 @@ def test_moving_axes_of_one_element_is_a_reshape() -> None:
     check(b, b.node("Neg", y), ["Reshape", "Neg"])
 
 
+def test_an_expand_that_adds_axes_is_a_reshape() -> None:
+    b = Build()
+    check(b, b.node("Neg", b.node("Expand", b.input("x", 4, 6), b.ints(1, 1, 4, 6))), ["Reshape", "Neg"])
+    b = Build()
+    y = b.node("Expand", b.input("x", 4, 6), b.ints(2, 4, 6))
+    assert rewritten(b.graph(b.node("Neg", y)), only("moves"))[1] == {}
+
+
+def test_a_depth_to_space_of_one_pixel_is_a_reshape_and_a_gather_of_all_is_nothing() -> None:
+    b = Build()
+    y = b.node("Transpose", b.node("DepthToSpace", b.input("x", 1, 4, 1, 1), blocksize=2), perm=(0, 1, 3, 2))
+    y = b.node("Gather", y, b.ints(0, 1), axis=2)
+    check(b, b.node("Neg", y), ["Reshape", "Transpose", "Neg"])
+
+
 def test_moving_other_axes_is_not() -> None:
     b = Build()
     y = b.node("Transpose", b.input("x", 4, 2, 6), perm=(1, 0, 2))

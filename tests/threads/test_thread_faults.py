@@ -14,7 +14,9 @@ from onnxfuse.ir.kernel import Accumulate, Buffer, Kernel, Let, Loop, ReduceLoop
 from onnxfuse.ir.launch import CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.ir.verify import verify
+from tests.craft.sources import ROOT
 from tests.kernels.compiled import check, expected, fed
+from tests.kernels.test_planted_faults import FAULTS as OF_TASKS
 from tests.kernels.test_planted_faults import Change, in_phases, last_first, only_first
 from tests.threads.written import COOPERATIVE, WRITTEN, Written
 
@@ -187,3 +189,16 @@ def test_a_phase_of_tasks_has_no_threads() -> None:
     (phase,) = written.kernel.phases
     found = verify(replace(written.kernel, phases=(replace(phase, launch=None),)))
     assert any("not launched as threads" in each for each in found)
+
+
+def test_the_page_says_who_finds_a_fault() -> None:
+    """The table of docs/kernels.md, but for its first line, which tells of two tests."""
+    said = {frozenset(VERIFY): "`verify`", frozenset(INTERPRETER): "interpreter", frozenset(BOTH): "both"}
+    page = (ROOT / "docs" / "kernels.md").read_text(encoding="utf-8").partition("## Planted faults")[2]
+    lines = [line.strip("| ").split(" | ") for line in page.splitlines() if line.startswith("| ")][2:]
+    assert len(lines) == 6
+    for _, of_tasks, by, of_threads, by_either in lines:
+        if of_tasks in OF_TASKS:
+            assert said[frozenset({OF_TASKS[of_tasks][2]})] == by
+        assert said[frozenset(FAULTS[of_threads][2])] == by_either
+    assert sum(line[1] in OF_TASKS for line in lines) == 5

@@ -1,4 +1,4 @@
-"""What a kernel computes, in NumPy and without a compiler: slow, but for the iterations that run at a time.
+"""A reference interpreter of kernels in NumPy, without a compiler; it defines what a kernel computes.
 
 This defines what a kernel means. Tasks run at a time, as many as the kernel can be divided into up to a limit, and so
 do all threads of a launch, the iterations of vector loops, and those of loops none of whose iterations reads what

@@ -1,4 +1,4 @@
-"""The memory that a kernel's buffers are, which knows who stored and who reads each of its elements."""
+"""Buffers that remember who stored and who read each element, to find races and reads of what was never stored."""
 
 from __future__ import annotations
 

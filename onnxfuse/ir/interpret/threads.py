@@ -1,4 +1,4 @@
-"""Who runs at a time: the tasks of a phase, or the threads of its launch, and when they last waited for each other.
+"""Which tasks or threads run at the same time, and when they last met at a barrier.
 
 Every store is stamped with its thread and the time; time goes on at barriers. A store is seen by its own thread, and by
 those threads that have met its thread at a barrier since.

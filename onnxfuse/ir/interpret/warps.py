@@ -1,4 +1,4 @@
-"""What threads of a launch do together, while a kernel is interpreted: barriers, copies, products of fragments."""
+"""Statements that threads execute together, interpreted: barriers, asynchronous copies, products of fragments."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from onnxfuse.ir.index import Atom, Axis, Index, Loaded, in_range, lower, nonnegative, upper
+from onnxfuse.ir.index import Atom, Axis, Index, Loaded, in_range, lower, never_below_zero, nonnegative, upper
 from onnxfuse.ir.indexing import substitute, transform
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Load, Scalar
 from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
@@ -89,8 +89,7 @@ def located(work: Work, index: Place) -> Place:
         if not isinstance(atom, Loaded):
             return None
         found = element(work, atom.source, tuple(transform(i, spelled) for i in atom.at))
-        low = None if found is None else lower(found)
-        return found if low is not None and nonnegative(low) else None  # negative ones count from the end
+        return found if found is not None and never_below_zero(found) else None  # negative ones count from the end
 
     return tuple(transform(i, spelled) for i in index)
 

@@ -26,6 +26,7 @@ from onnxfuse.ir.index import (
     in_range,
     lower,
     modulo,
+    never_below_zero,
     nonnegative,
     symbols_of,
     upper,
@@ -66,8 +67,7 @@ def checked(
 
 def _highest(e: Index) -> Index | None:
     """What an index never goes above, where it never goes below 0 either; None where one of both is not known."""
-    low, high = lower(e), upper(e)
-    return high if low is not None and nonnegative(low) else None
+    return upper(e) if never_below_zero(e) else None
 
 
 def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:

@@ -1,4 +1,4 @@
-"""Forms of a group that compute the same, for windows over images of which lines lie side by side.
+"""Algorithm variants of convolutions and pools: over the image, a padded copy, or one transposed to channels last.
 
 The image is read as it comes, with the taps of a line spelled out, from a copy that has its padding written out, or
 turned channels last inside of the kernel: there windows run along lanes whatever their stride and dilation, for two

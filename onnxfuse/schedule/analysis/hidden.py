@@ -1,4 +1,4 @@
-"""Scores that a mask hides behind a place that moves with the row, as causal attention has it."""
+"""Causal masks in attention: which scores a mask hides, as a bound on the key index that moves with the row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What windows read, as an image of its own: each place is made once, however many windows hold it."""
+"""The image that windows read, materialised: each element is computed once, however many windows overlap it."""
 
 from __future__ import annotations
 

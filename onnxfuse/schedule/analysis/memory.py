@@ -1,4 +1,4 @@
-"""Where values live while a kernel runs, and definitions with their axes made affine."""
+"""Which buffer each value of a kernel is stored in, and definitions with their axes made affine."""
 
 from __future__ import annotations
 

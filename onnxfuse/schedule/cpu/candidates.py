@@ -1,4 +1,4 @@
-"""Ways to compute the same: the one whose predicted time is least is taken, of those that are near to it the first.
+"""Schedule candidates for the same computation: the least predicted time wins, among near ties the first candidate.
 
 Nobody knows on how many threads a kernel will run. What is best on two cores can have too few tasks for many, so that
 times on one, on few and on many count the same: their product is compared.

@@ -1,4 +1,4 @@
-"""Attention whose mask hides all keys behind a place that moves with the row: a tile of rows leaves out what it hides.
+"""Causal attention on CPUs: a tile of rows skips the keys that its mask hides.
 
 Scores are -inf there and their powers 0, so that no row of a tile needs a key that its last row does not see. What is
 hidden is not read then: a NaN among hidden values does not show, as it would times a weight of 0.

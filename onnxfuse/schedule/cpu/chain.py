@@ -1,4 +1,4 @@
-"""Phases of contractions behind each other: a block of rows goes through all of them before the next block does.
+"""Consecutive contractions in one phase: each block of rows goes through all of them before the next block does.
 
 What one makes for the next alone stays in a buffer of the task, where it is read again while it is near. In return each
 task reads all weights, so that there are as few tasks as cores, all of about as many rows.

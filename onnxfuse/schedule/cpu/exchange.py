@@ -1,4 +1,4 @@
-"""Contractions with their sides exchanged: filters are the rows of a tile, places of an image are its columns.
+"""Contractions with operands swapped: filters are the rows of a tile, pixels its columns.
 
 An image whose lines lie side by side is neither turned before nor behind: a panel of places is put together where it is
 multiplied, once for all filters, and what is made of it lies as the image does.

@@ -1,4 +1,4 @@
-"""Convolutions of many small groups: lanes over the channels of several groups, where a tile would have few columns."""
+"""Grouped convolutions with few channels per group: vector lanes over the channels of several groups."""
 
 from __future__ import annotations
 

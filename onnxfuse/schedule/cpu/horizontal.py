@@ -1,4 +1,4 @@
-"""Row reductions of a window of rows finished together: vectors of partial results first, then one pass across all.
+"""Reductions of several rows finished together: vectors of partial results first, then one cross-lane pass for all.
 
 Reducing one vector takes as many shuffles as it has doublings; a window of rows shares them.
 """

@@ -1,4 +1,4 @@
-"""The least time that Winograd's algorithm can be predicted to take, from extents: what is above is not scheduled.
+"""A lower bound of Winograd's predicted time, from extents alone: what exceeds the best candidate is not scheduled.
 
 Counted are register tiles as the predictor counts them, and of all that is transformed the stores.
 """

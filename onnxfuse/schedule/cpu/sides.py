@@ -1,4 +1,4 @@
-"""Which contractions may have their sides exchanged: those with constant filters over lines that lie side by side."""
+"""Which contractions may swap their operands: those of constant filters over contiguous lines of an image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Elementwise work whose sources run along one axis and whose result along another: blocks turned in registers.
+"""Elementwise work that transposes: read along one axis, stored along another, in blocks transposed in registers.
 
 Lanes of a vector would be loaded or stored one by one, each in a line of memory of its own. A copy is turned on its
 way; what is computed of such a source reads a block of it that was turned into a buffer of the task.
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import indices_of, loads, rebuild, walk
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, lower, nonnegative
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, never_below_zero
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast
@@ -179,6 +179,5 @@ class _Blocks:
 
 def _fails(guard: Guard) -> tuple[Guard, ...]:
     """Guards one of which holds where this one does not."""
-    low = lower(guard.index)
-    below = () if low is not None and nonnegative(low) else (Guard(-guard.index - 1, FAR),)
+    below = () if never_below_zero(guard.index) else (Guard(-guard.index - 1, FAR),)
     return (*below, Guard(guard.index - guard.extent, FAR))

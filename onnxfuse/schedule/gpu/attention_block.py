@@ -1,4 +1,4 @@
-"""A block at some rows of an attention, with keys and values in shared memory, tile after tile.
+"""Attention by one block: some query rows, with tiles of keys and values in shared memory, one tile after the other.
 
 Scores of a tile go to shared memory; teams of lanes take the largest of each row and the powers below it; the sums of
 values by these stay in registers. With several tiles of keys the sums so far are scaled when a larger score turns up

@@ -1,4 +1,4 @@
-"""Attention by tensor cores: a warp has 16 rows, and every so-manieth eight keys or columns."""
+"""Attention by tensor cores: a warp owns 16 query rows, and its share of the keys or columns in groups of eight."""
 
 from __future__ import annotations
 

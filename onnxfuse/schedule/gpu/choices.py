@@ -1,4 +1,4 @@
-"""How a phase is divided among threads: ways in the order in which they are tried, the first that fits is taken."""
+"""How a phase is mapped to threads: mappings in the order in which they are tried; the first that fits is taken."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values with their axes split as those who read them do: then rows that are rearranged on the way are still rows.
+"""Axes of producers split as their readers index them, so that rows that a reshape rearranges are still whole rows.
 
 A reader at 7*a + b of a value of 56 elements, b being less than 7, reads by the digits of a number with the base 7.
 Split into the same digits, the value's axis is two of them, and each is an axis of the reader.

@@ -1,4 +1,4 @@
-"""A phase of elements: each thread has some of its own, side by side where they can be loaded and stored at once."""
+"""An elementwise phase: each thread has elements of its own, adjacent where one wide access loads and stores them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A block at a tile of a product: both sides come step by step to shared memory, sums stay in registers.
+"""A block computes one tile of a product: slices of both operands go through shared memory, sums stay in registers.
 
 With several stages the next steps are on their way while one is multiplied (`cp.async`), which a side takes part in
 where it is only copied. In the end sums go to shared memory, and what is made of them is stored in wide accesses.

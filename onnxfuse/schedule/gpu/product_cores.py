@@ -1,4 +1,4 @@
-"""Products by tensor cores: a warp has some 16 rows and some eights of columns, a fragment of sums for each pair."""
+"""Products by tensor cores: a warp owns a grid of 16 x 8 fragments of the result."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products by the arithmetic of threads: each has some rows, and some pieces of four columns."""
+"""Products by scalar multiply-adds: each thread owns some rows by some groups of four columns of the result."""
 
 from __future__ import annotations
 

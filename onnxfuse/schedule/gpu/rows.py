@@ -1,4 +1,4 @@
-"""A phase of rows: reductions and what is made of them stitched together, a thread, a warp or a block at each row.
+"""A phase of row reductions and what is computed from them, stitched together: a thread, a warp or a block per row.
 
 What several steps of a row read is loaded once and kept in registers, as are values between the steps where every
 thread reads what it has made itself. Others go through shared memory, or through that of the run.

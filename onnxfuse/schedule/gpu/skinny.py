@@ -1,4 +1,4 @@
-"""Products of few rows with a matrix, which are as fast as the matrix comes from memory: a block at some columns.
+"""Products of few rows, bound by the bandwidth with which the matrix is read: each block takes some columns.
 
 Threads beside each other have four columns each, threads behind each other every so-manieth step of the depth; what
 they have summed up goes to shared memory, where the parts of each sum are added, and what is made of it is stored.

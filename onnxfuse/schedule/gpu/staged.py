@@ -1,4 +1,4 @@
-"""Parts of matrices brought to shared memory by all threads of a block, in accesses as wide as they lie there.
+"""Parts of matrices copied to shared memory by all threads of a block, in accesses as wide as alignment allows.
 
 What is only copied may come in the background.
 """

@@ -1,4 +1,4 @@
-"""A phase of elements that are read along one axis and stored along another: a tile at a time, through shared memory.
+"""Transposing phases: tiles read along one axis go through shared memory and are stored along the other.
 
 A block reads 32 x 32 elements as they lie, and goes through them in the other order to store what is made of them.
 Lines in shared memory are one element longer, so that neither way meets a bank twice.

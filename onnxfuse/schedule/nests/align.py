@@ -1,4 +1,4 @@
-"""Which jobs may share a phase: their axes matched through what they read of each other, or both of a third."""
+"""Which jobs may share a phase: their axes matched through what they read of each other, or of a common source."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a phase is built in: its shared axes and row window, and the places and local buffers of its values."""
+"""What a phase is built in: its shared axes, its window of rows, and the buffers that its values live in."""
 
 from __future__ import annotations
 

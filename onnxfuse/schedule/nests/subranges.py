@@ -1,4 +1,4 @@
-"""Vector loops cut where guards begin and cease to hold, so that no lane is tested.
+"""Vector loops split into subranges where guards start and stop holding, so that no lane is tested (loop peeling).
 
 Padding is apart from the inside, and what is joined from several tensors is taken piece by piece.
 """

@@ -1,4 +1,4 @@
-"""Expressions as a machine computes them: how lanes are loaded, and functions that one instruction does.
+"""Expressions legalized: how vector lanes are loaded, and combinations that one instruction computes.
 
 What an expression is worth stays the same; only of operands that are NaN it is known which ones may be.
 """

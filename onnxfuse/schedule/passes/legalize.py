@@ -1,4 +1,4 @@
-"""The last pass: what a machine needs to know about a kernel and is not asked by any search is written into it.
+"""The last pass: code-generation decisions that no search asks for (load forms, carried sums, stack or scratch).
 
 The renderer only spells what it finds.
 """

@@ -1,4 +1,4 @@
-"""Rows of memory fetched while the row before them is computed, each tensor where it is read last.
+"""Software prefetches of the next row while one is computed, for each tensor where it is read last.
 
 Passes over one row wait for memory in the first of them only; the later ones, which compute, have it to spare.
 """

@@ -1,4 +1,4 @@
-"""Outputs larger than every cache go past them: a line that is written as a whole is not read from memory before."""
+"""Non-temporal stores for outputs larger than every cache, so that their lines are not read before they are written."""
 
 from __future__ import annotations
 

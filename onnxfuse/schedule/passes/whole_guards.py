@@ -1,4 +1,4 @@
-"""Guards that hold for all elements of a wide access or for none of them, written so: then it is one access still."""
+"""Guards that hold for a whole wide access or for none of it, tested once at its first element."""
 
 from __future__ import annotations
 
