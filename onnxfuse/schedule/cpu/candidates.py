@@ -19,6 +19,7 @@ from onnxfuse.target import Cpu
 
 USUAL = 128  # rows, where nothing is known of them
 SIDE = 32  # of an image, likewise
+MORE = 8  # times as many
 MOST_DOUBLINGS = 20  # of usual numbers, where they make an extent of nothing
 MANY = 8  # times the cores of the machine class
 FEW = 1  # of its machines, the number of that with as many as it has
@@ -53,14 +54,20 @@ class Judge:
     ) -> tuple[Way, tuple[Choice, ...]]:
         """The way that takes least, for as many `rows` as are usual, and what was compared.
 
-        `scratch` lies beside that of the way itself.
+        Where it hangs on a symbol how many there are, more count as much as these. `scratch` lies beside that of the
+        way itself.
         """
         if len(ways) == 1:
             return ways[0], ()
-        values = self._enough({s.name: USUAL for s in self.symbols} | _usual_values(rows))
-        times = [self.seconds(way, scratch, values) for way in ways]
+        usual = {s.name: USUAL for s in self.symbols} | _usual_values(rows)
+        open_ = sorted({s.name for e in rows[-1:] for s in symbols_of(e)})
+        more = [usual | {name: usual[name] * MORE for name in open_}] if open_ else []
+        sizes = [self._enough(values) for values in (usual, *more)]
+        times = [self.seconds(way, scratch, sizes[0]) for way in ways]
         assert all(min(each) < inf for each in times), "an extent has a symbol that is none of the kernel's"
         all_ = [prod(each) for each in times]
+        for values in sizes[1:]:
+            all_ = [a * prod(self.seconds(way, scratch, values)) for a, way in zip(all_, ways, strict=True)]
         order = sorted(range(len(ways)), key=lambda i: all_[i])
         taken = next(i for i in range(len(ways)) if all_[i] <= NEAR * min(all_))
         order = [taken, *(i for i in order if i != taken)]
