@@ -94,14 +94,16 @@ class Counter(Means):
 
     def cycles(self) -> float:
         """Cycles of one thread. The accesses are there afterwards."""
-        for s in self.phase.splits:
-            self.values[s.first], self.values[s.last] = 0, self.number(s.extent)
-        self._tasks()
+        over = {self._split(s): s for s in statements(self.phase.body) if isinstance(s, Loop)}
+        for at, s in enumerate(self.phase.splits):
+            whole = self.number(s.extent)
+            mine = whole if at in over else ceil(whole * self.shares[at] / self.parts[at])  # as blocks of one task
+            self.values[s.first], self.values[s.last] = 0, mine
+        self._tasks(over)
         return self._block(self.phase.body).cycles * prod(self.parts)
 
-    def _tasks(self) -> None:
+    def _tasks(self, over: Mapping[int | None, Loop]) -> None:
         """The tasks of a thread as loops around all others: what is outside of the loop over a split is done anew."""
-        over = {self._split(s): s for s in statements(self.phase.body) if isinstance(s, Loop)}
         for split, parts in enumerate(self.parts):
             if parts > 1 and split in over:
                 loop = over[split]

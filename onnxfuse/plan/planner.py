@@ -16,7 +16,7 @@ from onnxfuse.ops.spec import Table
 from onnxfuse.plan.kinds import Kind
 from onnxfuse.plan.legal import members, set_of
 from onnxfuse.plan.legality import Legality
-from onnxfuse.plan.price import Costing, Seconds, mean_ratio
+from onnxfuse.plan.price import Costing, Seconds, clearly_less, mean_ratio
 from onnxfuse.plan.refusals import about
 from onnxfuse.plan.search.best import composed
 from onnxfuse.plan.search.scope import Cover, Scope
@@ -54,7 +54,7 @@ class Planner:
     def best(self) -> Plan:
         """The plan that is predicted to take least, of all strategies and of what is put together from them.
 
-        That of anchors where there are no prices.
+        That of anchors where there are no prices, and where no other is clearly better; who measures sees ties too.
         """
         anchors, space = self._made("anchors")
         unit = _seconds(anchors, space)
@@ -62,16 +62,26 @@ class Planner:
             return anchors
         plans = [anchors, self._made(BEST)[0]]
         plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
-        made = min(plans, key=lambda p: self._ratio(p, unit))
+        made = min((p for p in plans if self._stands(p, unit)), key=lambda p: self._ratio(p, unit), default=anchors)
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
         told = (replace(c, reason=None) if c.nodes in groups else c for c in plans[1].candidates)
         return replace(made, candidates=tuple(told))
 
     def _ratio(self, made: Plan, unit: Seconds) -> float:
         """How many times as long as `unit` a plan takes; without end where that is not known."""
-        assert self.costing is not None
-        seconds = predicted(made, self.options, self.legality, self.costing)
+        seconds = self._predicted(made)
         return inf if seconds is None else mean_ratio(seconds, unit)
+
+    def _stands(self, made: Plan, unit: Seconds) -> bool:
+        """Whether a plan may take the place of that of anchors, which takes `unit`."""
+        seconds = self._predicted(made)
+        assert self.costing is not None
+        measures = self.costing.memo.samples is not None
+        return seconds is not None and (measures or clearly_less(seconds, unit))
+
+    def _predicted(self, made: Plan) -> Seconds | None:
+        assert self.costing is not None
+        return predicted(made, self.options, self.legality, self.costing)
 
     def _may_win(self, name: str, plans: Sequence[Plan], unit: Seconds) -> bool:
         """Whether a strategy's groups, before anything more has to be left to the runtime for them, beat some plans."""

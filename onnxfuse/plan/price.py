@@ -29,6 +29,8 @@ from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
 
 IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime holds in blocks of channels, unlike kernels
 
+TIE = 0.03  # part of its time that a plan has to save: predictions of equal plans differ by less
+
 Seconds = tuple[float, ...]  # at each point
 Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; None: not known
 
@@ -244,10 +246,10 @@ class Prices:
         return self._tensors[at][name]
 
     def _possible(self, sizes: Sizes) -> bool:
-        """Whether every value has a shape of these sizes."""
+        """Whether every value has a shape of these sizes; one that is empty anyway, as a Resize's region, may be."""
         known = (t for t in self.scope.graph.types.values() if t is not None)
         try:
-            return all(number(e, sizes) >= 1 for t in known for e in t.shape)
+            return all(e.constant is not None or number(e, sizes) >= 1 for t in known for e in t.shape)
         except SymbolUnknown:
             return False
 
@@ -259,6 +261,11 @@ def summed(parts: Iterable[Seconds], points: int) -> Seconds:
         for at, seconds in enumerate(part):
             found[at] += seconds
     return tuple(found)
+
+
+def clearly_less(one: Seconds, other: Seconds) -> bool:
+    """Whether one takes less time than the other in the mean, and nowhere more, by more than predictions are off."""
+    return mean_ratio(one, other) < 1 - TIE and max(a / b for a, b in zip(one, other, strict=True)) <= 1 + TIE
 
 
 def mean_ratio(one: Seconds, other: Seconds) -> float:

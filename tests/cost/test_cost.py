@@ -14,9 +14,13 @@ from onnxfuse.ir.products import CODES, DOT_BF16, SINGLE, WIDENED_BF16, WIDENED_
 from onnxfuse.ir.scalar import Const, Guard, Load
 from onnxfuse.ir.tasks import few_parts_of, parts_of
 from onnxfuse.ir.tile import Packed, Panel, Tile, TileCore
+from onnxfuse.load import load
+from onnxfuse.ops.rows import ROWS
+from onnxfuse.plan import plan
+from onnxfuse.plan.legality import CPU
 from onnxfuse.schedule.passes.legalize import legalize
 from onnxfuse.target import CPUS
-from tests.golden.case import FOLDER, GoldenCase, kernels, planned, read
+from tests.golden.case import FOLDER, GoldenCase, kernels, model_of, planned, read
 
 V4 = CPUS["x86-64-v4"]
 CASES = sorted(FOLDER.glob("*.case"))
@@ -74,6 +78,24 @@ def test_the_last_block_is_short_where_tasks_are_many():
     assert phase.tasks >= 8
     one, two = (predicted(product(128, 256, 1024), cores=cores).parts[COMPUTE] for cores in (1, 2))
     assert two == pytest.approx(one / 2, rel=0.1)
+
+
+@pytest.mark.parametrize("rows", [784, 841, 3136])
+def test_contractions_behind_each_other_are_shared_among_cores(rows: int):
+    """A chain goes through blocks of its own part of the rows: each of two cores counts about half of them."""
+    text = f"""<ir_version: 9, opset_import: ["" : 17]>
+    g (float[{rows}, 144] x) => (float[{rows}, 240] y) {{ a = MatMul(x, w) y = MatMul(a, v) }}"""
+    case = GoldenCase("", {"weights": "w float32[144, 40]; v float32[40, 240]", "options": "min_group=1"}, text, {})
+    weights_come_from_memory = replace(CPU, targets=lambda archs: (replace(V4, l3_bytes=0),))
+    joined = plan(
+        load(model_of(case).SerializeToString(), case.options), ROWS, case.options, legality=weights_come_from_memory
+    )
+    ((_, kernel),) = kernels(joined)
+    assert [phase.few for phase in kernel.phases] == [True]
+    chained = (kernel, frozenset(joined.graph.constants))
+    one, two, four = (predicted(chained, cores=cores).parts[COMPUTE] for cores in (1, 2, 4))
+    assert two == pytest.approx(one / 2, rel=0.2)
+    assert four == pytest.approx(one / 4, rel=0.35)
 
 
 def test_symbols_given_are_as_good_as_static():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.plan import plan
 from onnxfuse.plan.legal import Legal, members, set_of
 from onnxfuse.plan.planner import Planner
-from onnxfuse.plan.price import mean_ratio
+from onnxfuse.plan.price import TIE, PriceMemo, Samples, clearly_less, mean_ratio
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.plan.search.region import regions_of
 from onnxfuse.plan.search.scope import Cover, Scope
@@ -74,7 +75,7 @@ def no_worse_than_any(graph: Graph, least: int) -> None:
     best = seconds(planned(graph, BEST, prices, least=least), prices)
     for name in STRATEGIES:
         ratio = mean_ratio(best, seconds(planned(graph, name, prices, least=least), prices))
-        assert ratio <= 1 + 1e-9, (name, ratio)
+        assert ratio <= 1 / (1 - TIE) + 1e-9, (name, ratio)  # what is nearly as good as anchors does not replace it
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, *(pytest.param(n, marks=pytest.mark.slow) for n in OTHERS)])
@@ -146,6 +147,51 @@ def test_a_set_around_another_node_is_refused() -> None:
     legal = legal_of("(float[8, 8] x) => (float[8, 8] c) { a = Neg(x)\n b = Exp(a)\n c = Add(a, b) }")
     refused = legal.refusal(set_of((0, 2)))
     assert refused is not None and refused.code == "E-CYCLE" and legal.refusal(7) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "less"),
+    [
+        ((0.96, 0.96), True),
+        ((0.98, 0.98), False),  # within what predictions are off
+        ((0.5, 1.02), True),
+        ((0.5, 1.04), False),  # better in the mean, but slower on some machine
+        ((1.0, 1.0), False),
+    ],
+)
+def test_a_plan_is_clearly_better_in_the_mean_and_nowhere_worse(other: tuple[float, ...], less: bool) -> None:
+    assert clearly_less(other, (1.0, 1.0)) == less
+
+
+def test_ties_go_to_anchors_unless_somebody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a quarter less is nothing, the plan is that of anchors; but whoever measures sees the other one."""
+    graph = drawn(0, 7)
+    usual, made, seen = (
+        [g.nodes for g in planned(graph, name, prices).groups]
+        for name, prices in (
+            ("anchors", costing()),
+            (BEST, costing()),
+            (BEST, replace(costing(), memo=PriceMemo(100_000, samples=Samples()))),
+        )
+    )
+    assert made == seen != usual
+    monkeypatch.setattr("onnxfuse.plan.price.TIE", 0.5)
+    assert [g.nodes for g in planned(graph, BEST).groups] == usual
+    sampling = replace(costing(), memo=PriceMemo(100_000, samples=Samples()))
+    assert [g.nodes for g in planned(graph, BEST, sampling).groups] != usual
+
+
+RESIZED = """(float[1, 4, 6, 6] x) => (float[1, 4, 12, 12] y)
+<float[0] region = {}, float[4] by = {1.0, 1.0, 2.0, 2.0}>
+{ a = Relu(x)\n y = Resize(a, region, by) }"""
+
+
+def test_a_value_that_is_empty_by_its_type_hides_no_price() -> None:
+    """A Resize without a region has an empty one beside it; nothing about the sizes of a model follows from that."""
+    space = space_of(parsed(RESIZED))
+    assert any(c.bytes == 0 for c in space.graph.constants.values())
+    assert space.prices is not None
+    assert space.seconds(set_of(space.order[:1])) is not None
 
 
 def test_equal_layers_are_priced_once() -> None:

@@ -14,11 +14,9 @@ from heapq import heapify, heappop, heappush
 
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW
 from onnxfuse.plan.legal import Set, members, set_of
-from onnxfuse.plan.price import Seconds, mean_ratio, summed
+from onnxfuse.plan.price import TIE, Seconds, mean_ratio, summed
 from onnxfuse.plan.search.scope import Cover
 from onnxfuse.plan.search.space import Space
-
-TIE = 0.03  # part of their time that groups have to save together: predictions of equal plans differ by less
 
 
 def priority(space: Space) -> Cover:
