@@ -41,7 +41,7 @@ def test_the_first_run_may_take_longer():
 
 
 def test_runs_beside_other_work_may_fit_alone():
-    """A YOLO-V4 of 0.37 s: 1.3 s beside compilers, where three seconds and fifteen percent of its build are four."""
+    """A YOLO-V4 of 0.37 s: 1.3 s beside other work, where three seconds and fifteen percent of its build are four."""
     crowded, made = Load("original", 0.3, 0, 1.3), Load("with library", 0.1, 0, 0.12)
     assert seconds_needed(crowded, made, crowded=CROWDED) < 4.0 < seconds_needed(crowded, made)
     minutes = Load("original", 0.3, 0, 8.0)
