@@ -16,7 +16,7 @@ from onnxfuse.build.cache import Cache
 from onnxfuse.errors import DeviceError, OnnxFuseError, UsageError
 from onnxfuse.load.dims import is_extent
 from onnxfuse.measure import ratios
-from onnxfuse.measure.gain import Gained, Tried, gained_of, seconds_needed
+from onnxfuse.measure.gain import CROWDED, Gained, Tried, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import original_bytes, remembered
@@ -29,7 +29,6 @@ from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
 
 SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
 LARGE = 2 << 30  # bytes of a model from which on two sessions of it, as users have them, take more than all else did
-CROWDED = 1.3  # by which runs may have been slower when models were compared: other kernels ran beside them
 AMPLE = 3.0  # times the least that a measurement takes, where the user asks for one
 ROUNDS = 2  # after which single kernels are no longer given up, only all of them
 _MOST_SIZES = 6
@@ -177,7 +176,8 @@ def _found(
 def _seconds(context: Context, b: Build, sizes: int) -> float:
     """What a measurement may take: more where the user asks for one.
 
-    Raises DeviceError where it surely takes more time, or memory.
+    Raises DeviceError where it surely takes more time, or memory. Runs were timed beside other work: where they may fit
+    alone, the measurement itself finds out, and ends after two of them.
     """
     left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
     loads = b.verdict.loads if b.verdict is not None else ()
@@ -185,13 +185,12 @@ def _seconds(context: Context, b: Build, sizes: int) -> float:
     after = next((load for load in loads if load.way.startswith(WITH_LIBRARY)), None)
     if before is None or after is None:
         return left
-    needed = seconds_needed(before, after, sizes)
     if context.options.gain:
-        return max(left, AMPLE * needed)
+        return max(left, AMPLE * seconds_needed(before, after, sizes))
     if (size := original_bytes(b)) > LARGE:
         raise DeviceError(f"two models of {size / 1e9:.2g} GB take much memory", hint="--gain takes it")
-    if needed > CROWDED * left:
-        said = f"a run takes {before.run_seconds:.2g} s, too long for {left:.0f} s"
+    if seconds_needed(before, after, sizes, crowded=CROWDED) > left:
+        said = f"a run took {before.run_seconds:.2g} s beside other work, too long for {left:.0f} s"
         raise DeviceError(said, hint="--gain takes the time")
     return left
 
