@@ -61,7 +61,7 @@ def test_a_rule_that_breaks_the_graph_is_left_out_of_it(monkeypatch: pytest.Monk
     graph = engine_graph(proto)
     made, fired = engine.rewrite(graph, Options(), bugs)
     assert (made.nodes, fired) == (graph.nodes, ())
-    assert [b.code for b in bugs] == ["E-INTERNAL"]
+    assert {b.code for b in bugs} == {"E-INTERNAL"}  # of each rule that would have made something
     with pytest.raises(engine.Broken):
         engine.rewrite(graph, Options())
 
