@@ -61,7 +61,9 @@ def test_a_rule_that_breaks_the_graph_is_left_out_of_it(monkeypatch: pytest.Monk
     graph = engine_graph(proto)
     made, fired = engine.rewrite(graph, Options(), bugs)
     assert (made.nodes, fired) == (graph.nodes, ())
-    assert {b.code for b in bugs} == {"E-INTERNAL"}  # of each rule that would have made something
+    assert [(b.code, b.reason) for b in bugs] == [
+        ("E-INTERNAL", f"rewrite: {rule}: KeyError 'no'") for rule in ("identity", "moves")
+    ]
     with pytest.raises(engine.Broken):
         engine.rewrite(graph, Options())
 
