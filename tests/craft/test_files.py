@@ -2,6 +2,7 @@
 
 import ast
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,11 @@ def test_the_files_are_found():
         "onnxfuse/render/tiles/host.h",
     } <= named
     assert "tests/craft/test_files.py" in named
+
+
+def test_every_folder_of_tests_is_collected(pytestconfig: pytest.Config):
+    """What pytest passes by has tests that never fail: its own list of such folders has names of ours."""
+    passed_by = pytestconfig.getini("norecursedirs")
+    folders = {part for path in python_files("tests", "onnxfuse") for part in path.relative_to(ROOT).parts[:-1]}
+    assert "build" in folders
+    assert not [each for each in folders if any(fnmatch(each, pattern) for pattern in passed_by)]
