@@ -230,9 +230,9 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
             return True
         if foreseen_bytes(base, wanted, new) > MORE_BYTES:
             return False
-        if time.process_time() + _expected(runner, wanted, base, new) > until:
-            return False
         try:
+            if not _in_time(runner, wanted, base, new, until):
+                return False
             values = feeds.drawn(wanted, new, recipe, seed=runner.wish.seed, variant=len(base.values))
             result, cost = runner.costed(values)
         except DeviceError:
@@ -253,19 +253,26 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
     return base
 
 
-def _expected(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, new: Sizes) -> float:
-    """Seconds of a run at new sizes; the longest run is timed twice where it alone says that there is no time left."""
+def _in_time(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, new: Sizes, until: float) -> bool:
+    """Whether a run at new sizes is predicted to end by `until`, in seconds of `time.process_time`.
 
-    def expected() -> float:
+    Before it says no, the largest run is timed once more, where that is cheap: other work may have disturbed it. Raises
+    DeviceError when that fails.
+    """
+
+    def predicted_in_time() -> bool:
         known = [(_elements(wanted, s), cost.seconds) for s, cost in zip(base.sizes, base.costs, strict=True)]
-        return predicted(known, _elements(wanted, new))
+        return time.process_time() + predicted(known, _elements(wanted, new)) <= until
 
-    if expected() > MORE_RUNS:
-        at = max(range(len(base.costs)), key=lambda i: _elements(wanted, base.sizes[i]))
-        if base.costs[at].seconds < MORE_RUNS / 10:
-            _, again = runner.costed(base.values[at])
-            base.costs[at] = replace(base.costs[at], seconds=min(base.costs[at].seconds, again.seconds))
-    return expected()
+    if predicted_in_time():
+        return True
+    at = max(range(len(base.sizes)), key=lambda i: _elements(wanted, base.sizes[i]))
+    before = base.costs[at]
+    if before.seconds >= MORE_RUNS / 10 or time.process_time() > until:
+        return False
+    _, again = runner.costed(base.values[at])
+    base.costs[at] = replace(before, seconds=min(before.seconds, again.seconds))
+    return predicted_in_time()
 
 
 def predicted(known: Sequence[tuple[int, float]], elements: int) -> float:

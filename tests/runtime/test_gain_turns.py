@@ -11,7 +11,7 @@ from onnxfuse.measure.gain import CROWDED, seconds_needed
 from onnxfuse.measure.gain_child import FEWEST, LONG, PROFILED, _in_time
 from onnxfuse.runtime.memory import Load
 
-RUN = 10 * LONG  # seconds of a long run, beside which what a busy machine adds to a sleep is little
+RUN = 10 * LONG  # seconds of a long run; delays of a sleep on a busy machine are short beside it
 
 
 @pytest.mark.parametrize(
