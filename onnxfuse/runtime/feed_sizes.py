@@ -45,10 +45,11 @@ def fixed_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str, i
     """
     if not any(isinstance(extent, str) and extent not in known for each in inputs for extent in each.shape):
         return {}
+    model = _copy(bare)
     found: dict[str, int] = {}
     for _ in range(_ROUNDS):
-        marks = _marked(bare, inputs, {**known, **found})
-        more = _solved([pair for each in _demands(bare) for pair in each], marks)
+        marks = _marked(model, inputs, {**known, **found})
+        more = _solved([pair for each in _demands(model) for pair in each], marks)
         more = {symbol: value for symbol, value in more.items() if symbol not in found and symbol not in known}
         if not more:
             break
@@ -89,10 +90,11 @@ def fitting_sizes(bare: ModelProto, inputs: Sequence[Input], known: Mapping[str,
     free = list(dict.fromkeys(e for each in inputs for e in each.shape if isinstance(e, str) and e not in known))
     sizes = {**dict.fromkeys(free, _USUAL), **known}
     found: dict[str, int] = {}
+    model = _copy(bare)
 
     def demands(symbol: str, size: int) -> dict[tuple[int, int], Pair]:
-        _marked(bare, inputs, {**sizes, **found, symbol: size})
-        return {(at, k): pair for at, each in enumerate(_demands(bare)) for k, pair in enumerate(each)}
+        _marked(model, inputs, {**sizes, **found, symbol: size})
+        return {(at, k): pair for at, each in enumerate(_demands(model)) for k, pair in enumerate(each)}
 
     def reached(symbol: str, at: tuple[int, int], side: int, size: int) -> int:
         extent = demands(symbol, size).get(at, (0, 0))[side]
@@ -125,6 +127,13 @@ def _demands(bare: ModelProto) -> list[list[Pair]]:
     wholes = {name: numpy_helper.to_array(t).ravel().tolist() for name, t in _wholes(done)}
     flattened = [list(_flattened(node, shapes, wholes)) for node in nodes if node.op_type == "Reshape"]
     return [*(list(_pairs(node, shapes)) for node in nodes), *flattened]
+
+
+def _copy(bare: ModelProto) -> ModelProto:
+    """A skeleton to write sizes into: others still read the symbols of the one that was given."""
+    model = ModelProto()
+    model.CopyFrom(bare)
+    return model
 
 
 def _marked(bare: ModelProto, inputs: Sequence[Input], sizes: Mapping[str, int]) -> dict[str, str]:

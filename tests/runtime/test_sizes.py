@@ -208,6 +208,22 @@ def test_a_size_that_is_the_sum_of_two_others(tmp_path: Path):
     assert {(1, 1, 2), (2, 2, 4)} <= sizes and len(sizes) > 3
 
 
+def test_a_second_search_finds_what_the_first_one_found(tmp_path: Path):
+    """A model that does not run without optimizations is tried again with them: its symbols are still there."""
+    nodes = [helper.make_node("Reshape", ["x", "rows"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+    inputs = {"x": (FLOAT, ["n", 4, "width"])}
+    path = saved(tmp_path, nodes, inputs, ["y"], w=weights(28, 2), rows=np.array([0, -1]))
+    skeleton = feed_limits.skeleton(path)
+    wish, as_loaded = trial.Wish(skeleton, None, 0, {}), skeleton.SerializeToString(deterministic=True)
+    first, second = (
+        trial.input_sets(engine.open_session(str(path), engine.options(optimize=optimize)), wish).sizes
+        for optimize in (False, True)
+    )
+    assert skeleton.SerializeToString(deterministic=True) == as_loaded
+    assert first == second
+    assert {each["width"] for each in first} == {7} and {1, 2} < {each["n"] for each in first}
+
+
 # ---- how large other sizes may be ----
 
 
