@@ -35,6 +35,12 @@ def saved(
     return path
 
 
+@pytest.fixture
+def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time enough for every set, so that other work of the machine or of this process decides nothing."""
+    monkeypatch.setattr(trial, "MORE_RUNS", 600.0)
+
+
 def tried(path: Path) -> trial.Sets:
     session = engine.open_session(str(path), engine.options(optimize=False))
     return trial.input_sets(session, trial.Wish(feed_limits.skeleton(path), None, 0, {}))
@@ -117,6 +123,7 @@ def test_each_way_that_a_value_decides(tmp_path: Path):
     assert any((y < 0).any() for (y,) in found.results)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_sizes_of_one_and_two_and_larger_ones(tmp_path: Path):
     nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
     path = saved(tmp_path, nodes, {"x": (FLOAT, ["batch", "seq", 8])}, ["y"], w=weights(8, 4))
@@ -126,6 +133,7 @@ def test_sizes_of_one_and_two_and_larger_ones(tmp_path: Path):
     assert any(seq >= 1024 for _, seq in sizes)
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("attends", [False, True])
 def test_what_would_take_too_much_memory_is_not_run(tmp_path: Path, attends: bool, monkeypatch: pytest.MonkeyPatch):
     """Scores of attention grow with the square of a length: at 16000 they are 244 times those at 1024."""
@@ -134,7 +142,6 @@ def test_what_would_take_too_much_memory_is_not_run(tmp_path: Path, attends: boo
     nodes = [helper.make_node("Transpose", ["x"], ["xt"], perm=[0, 2, 1]), *scores]
     nodes = nodes if attends else [helper.make_node("Softmax", ["x"], ["y"])]
     monkeypatch.setattr(trial, "MORE_BYTES", 1 << 28)
-    monkeypatch.setattr(trial, "MORE_RUNS", 60.0)
     found = tried(saved(tmp_path, nodes, {"x": (FLOAT, [2, "n", 4])}, ["y"]))
     lengths = [each["n"] for each in found.sizes]
     assert 1024 in lengths
@@ -191,6 +198,7 @@ def test_a_width_that_is_flattened_behind_windows(tmp_path: Path, flat: list[int
     assert all(each["x"].shape[1] in (23, 24) for each in tried(path).values)
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_size_that_is_the_sum_of_two_others(tmp_path: Path):
     """A mask covers a cache and what is new; the product takes no other size, so no size can be left at one."""
     nodes = [
@@ -208,6 +216,7 @@ def test_a_size_that_is_the_sum_of_two_others(tmp_path: Path):
     assert {(1, 1, 2), (2, 2, 4)} <= sizes and len(sizes) > 3
 
 
+@pytest.mark.usefixtures("unhurried")
 def test_a_second_search_finds_what_the_first_one_found(tmp_path: Path):
     """A model that does not run without optimizations is tried again with them: its symbols are still there."""
     nodes = [helper.make_node("Reshape", ["x", "rows"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
@@ -236,33 +245,27 @@ def test_a_run_is_predicted_from_others():
     assert trial.predicted([(10, 0.0), (11, 0.0)], 1000) == 0.0
 
 
-def test_a_run_that_was_slow_once_is_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Each size is first run beside 0.1 s of other work; one that would refuse larger sizes is run again."""
-    seen: set[tuple[int, ...]] = set()
-    plain = trial._Runner.run
-
-    def disturbed(self: trial._Runner, values: trial.Values):
-        shapes = tuple(extent for value in values.values() for extent in value.shape)
-        until = time.process_time() + (0.1 if shapes not in seen else 0.0)
-        seen.add(shapes)
-        while time.process_time() < until:
-            pass
-        return plain(self, values)
-
-    monkeypatch.setattr(trial._Runner, "run", disturbed)
-    monkeypatch.setattr(trial, "MORE_RUNS", 4.0)
-    nodes = [helper.make_node("Relu", ["x"], ["y"])]
-    path = saved(tmp_path, nodes, {"x": (FLOAT, ["n", 4])}, ["y"])
-    assert max(sizes["n"] for sizes in tried(path).sizes) == 16000
+@pytest.mark.usefixtures("unhurried")
+@pytest.mark.parametrize(("seconds", "again"), [(50.0, True), (70.0, False)])
+def test_a_run_that_was_slow_once_is_timed_again(seconds: float, again: bool, tmp_path: Path):
+    """Its time refuses larger sizes: where a second run is cheap enough, that one decides."""
+    path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, ["n", 4])}, ["y"])
+    skeleton = feed_limits.skeleton(path)
+    session = engine.open_session(str(path), engine.options(optimize=False))
+    runner = trial._Runner(session, ["y"], 1, trial.Wish(skeleton, None, 0, {}), {})
+    base = trial.Sets()
+    for n, took in ((8, 1.0), (1024, seconds)):
+        values = {"x": weights(n, 4)}
+        base.add(values, runner.run(values), {"n": n}, trial.Cost(took))
+    until = time.process_time() + trial.MORE_RUNS
+    assert trial._in_time(runner, feeds.inputs_of(skeleton), base, {"n": 16000}, until) == again
+    assert (base.costs[1].seconds < seconds) == again
 
 
+@pytest.mark.usefixtures("unhurried")
 @pytest.mark.parametrize("square", [False, True])
-def test_long_inputs_where_they_are_cheap(square: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A length of 16,000 for what grows with it; not for what grows with its square, here to 8 GB.
-
-    There is time enough for either, so that no busy machine decides.
-    """
-    monkeypatch.setattr(trial, "MORE_RUNS", 600.0)
+def test_long_inputs_where_they_are_cheap(square: bool, tmp_path: Path):
+    """A length of 16,000 for what grows with it; not for what grows with its square, here to 8 GB."""
     scores = "t = Transpose <perm = [1, 0]> (x)  q = MatMul (p, t)  s = Softmax (q)"
     model = onnx.parser.parse_model(
         f"""<ir_version: 8, opset_import: ["": 17]> g (float[n, 1] x) => (float[8, n] y) <float[8, 1, 1] w>
