@@ -1,14 +1,19 @@
 """How often `--fail-if-slower` is right: a model against itself and against slower copies, on idle and on busy cores.
 
-`python -m benchmarks.gate --runs 50` prints a table. A copy is slower by equal layers: the network is a chain of equal
-ones, and a copy has 5 or 10 % more of them, so that it is that much more of the same work, whatever the machine does.
-Cores are kept busy by one process each that counts for ever.
+`python -m benchmarks.gate --runs 50 --rows benchmarks/gate.csv` prints each run as it ends, adds it to the file, then
+a table of all that is in the file. Runs that it holds already are not made again: it can be done in pieces. A copy is
+slower by equal layers: the network is a chain of equal ones, and a copy has 5 or 10 % more of them, so that it is that
+much more of the same work, whatever the machine does. Cores are kept busy by one process each that counts for ever.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import itertools
+import math
 import os
+import statistics
 import sys
 import threading
 import time
@@ -16,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import astuple, dataclass, fields
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +31,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.measure import ratios
 from onnxfuse.measure.profile import profile_models
+from onnxfuse.measure.ratios import Ratio
 from onnxfuse.runtime import process
 from onnxfuse.runtime.folders import work_folder
 
@@ -59,24 +66,90 @@ def busy(cores: int) -> Iterator[None]:
             stop.set()
 
 
-def verdicts(pair: Sequence[Path], runs: int, limit: float, threads: int, duration: float) -> Counter[str]:
-    """What is said of the second model, as often as it is asked; what fails counts under its own name."""
-    found: Counter[str] = Counter()
-    for _ in range(runs):
-        try:
-            seen = profile_models(pair, threads=threads, duration=duration, limit=limit).slower
-        except OnnxFuseError as problem:
-            found[type(problem).__name__] += 1
-            continue
-        assert seen is not None
-        found[ratios.verdict(seen, limit)] += 1
-    return found
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run: what was asked, what was said. `load` is the load average before it, not without its own busy cores."""
+
+    busy: int
+    slower: int  # per cent
+    size: str
+    threads: int
+    limit: float
+    verdict: str  # or what it failed with
+    value: float
+    low: float
+    high: float
+    pairs: int
+    disturbed: float
+    seconds: float
+    load: float
+
+    @property
+    def question(self) -> tuple[int, int, str, int, float]:
+        """What rows have in common that are counted together."""
+        return self.busy, self.slower, self.size, self.threads, self.limit
+
+
+COLUMNS = tuple(each.name for each in fields(Row))
+
+
+def read(path: Path) -> list[Row]:
+    """The rows of a file; none where it is not there."""
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as stream:
+        kinds = {each.name: {"int": int, "float": float, "str": str}[str(each.type)] for each in fields(Row)}
+        return [Row(**{name: kinds[name](text) for name, text in row.items()}) for row in csv.DictReader(stream)]
+
+
+def add(path: Path, row: Row) -> None:
+    """Write one more row; the names of the columns stand above the first."""
+    new = not path.exists()
+    with path.open("a", newline="", encoding="utf-8") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        if new:
+            writer.writerow(COLUMNS)
+        writer.writerow(astuple(row))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """How often each verdict was given, by question, and how often the interval held what is true."""
+    words = (ratios.SLOWER, ratios.NOT_SLOWER, ratios.INCONCLUSIVE)
+    lines = [
+        "| busy cores | slower by | runs | slower | not slower | inconclusive | failed | truth held | seconds, median |"
+    ]
+    lines += ["| ---: " * 9 + "|"]
+    for question in dict.fromkeys(row.question for row in rows):
+        of = [row for row in rows if row.question == question]
+        counts = Counter(row.verdict for row in of)
+        said = [counts.pop(word, 0) for word in words]
+        held = sum(row.low <= 1.0 + row.slower / 100 <= row.high for row in of)
+        seconds = f"{statistics.median(row.seconds for row in of):.0f}"
+        cells = [question[0], f"{question[1]} %", len(of), *said, counts.total(), held, seconds]
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    return "\n".join(lines) + "\n"
+
+
+def asked(pair: Sequence[Path], question: tuple[int, int, str, int, float], duration: float) -> Row:
+    """What is said of the second model."""
+    limit, load, begin = question[-1], os.getloadavg()[0], time.monotonic()
+    nothing = Ratio(math.nan, math.nan, math.nan, 0)
+    try:
+        found = profile_models(pair, threads=question[3], duration=duration, limit=limit).slower or nothing
+        said = ratios.verdict(found, limit)
+    except OnnxFuseError as problem:
+        found, said = nothing, type(problem).__name__
+    measured = (round(each, 4) for each in (found.value, found.low, found.high))
+    seconds = round(time.monotonic() - begin, 1)
+    return Row(*question, said, *measured, found.pairs, round(found.disturbed, 2), seconds, round(load, 1))
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Print how often each verdict was given."""
+    """Make the runs that are missing, and print how often each verdict was given."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gate", description=__doc__)
+    parser.add_argument("--rows", type=Path, required=True, metavar="FILE.csv")
     parser.add_argument("--runs", type=int, default=50)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="after which no other run is begun")
     parser.add_argument("--limit", type=float, default=0.03)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--duration", type=float, default=3.0)
@@ -84,21 +157,19 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--slower", type=int, nargs="+", default=[0, 5, 10], metavar="PERCENT")
     parser.add_argument("--size", type=int, nargs=2, default=[256, 64], metavar=("WIDTH", "ROWS"))
     given = parser.parse_args(arguments)
-    sys.stdout.write("busy cores  slower by  slower  not slower  inconclusive  failed  seconds a run  load\n")
+    until = time.monotonic() + given.seconds
     with work_folder() as folder:
         first = chain(Path(folder, "first.onnx"), LAYERS, *given.size)
-        for cores in given.busy:
-            for percent in given.slower:
-                layers = LAYERS + LAYERS * percent // 100
-                second = chain(Path(folder, f"more{percent}.onnx"), layers, *given.size)
-                begin = time.monotonic()
-                with busy(cores):
-                    said = verdicts((first, second), given.runs, given.limit, given.threads, given.duration)
-                counts = [said.pop(word, 0) for word in (ratios.SLOWER, ratios.NOT_SLOWER, ratios.INCONCLUSIVE)]
-                seconds = (time.monotonic() - begin) / given.runs
-                line = f"{cores:10}  {percent:7} %  {counts[0]:6}  {counts[1]:10}  {counts[2]:12}"
-                sys.stdout.write(f"{line}  {said.total():6}  {seconds:13.1f}  {os.getloadavg()[0]:.1f}\n")
-                sys.stdout.flush()
+        for cores, percent in itertools.product(given.busy, given.slower):
+            second = chain(Path(folder, f"more{percent}.onnx"), LAYERS + LAYERS * percent // 100, *given.size)
+            question = cores, percent, "x".join(map(str, given.size)), given.threads, given.limit
+            with busy(cores):
+                while time.monotonic() < until and sum(r.question == question for r in read(given.rows)) < given.runs:
+                    row = asked((first, second), question, given.duration)
+                    add(given.rows, row)
+                    sys.stdout.write(" ".join(map(str, astuple(row))) + "\n")
+                    sys.stdout.flush()
+    sys.stdout.write(table(read(given.rows)))
     return 0
 
 

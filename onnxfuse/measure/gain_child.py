@@ -27,10 +27,10 @@ from onnxfuse.runtime import engine, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 
+LONG = turns.LONG_MS * 1e-3
 PROFILED = 3  # runs of each model at each size, node by node
 SURE = 0.005  # half the width of an interval that is narrow enough
 MOST = 400  # rounds of a race
-LONG = 0.03  # seconds: what caches hold of a run before is nothing to such a run
 ROUNDS_OF_A_TRIAL = 8  # without which kernels are not run as bodies
 MOST_TRIED = 6
 NOTABLE = 0.005  # the share of a model's time that kernels seem to lose, below which nobody looks
@@ -41,9 +41,10 @@ Nodes = list[tuple[str, float]]  # of one run, in the order in which they ran: n
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session, a call for each set of inputs, and the seconds that opening it took."""
+    """A session, the threads that work for it, and the seconds that opening it took."""
 
     session: ort.InferenceSession
+    workers: tuple[int, ...]
     seconds: float
 
     def calls(self, feeds: Sequence[engine.Feeds]) -> list[Call]:
@@ -64,7 +65,7 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     suspects, shares = seem_slow(own, others, request["kernels"], _kernel_ops(request["made"]))
     until = begin + request["seconds"]
     half = (time.monotonic() + until) / 2 if suspects else until
-    times = _raced([before.calls(feeds), after.calls(feeds)], half)
+    times = _raced([before, after], feeds, half)
     tried = _tried(request, after, feeds, suspects, shares, until)
     return asdict(_gained(times, feeds, tried, suspects, request["threads"]))
 
@@ -78,8 +79,8 @@ def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", dis
         options.enable_profiling = True
         options.profile_file_prefix = os.path.join(folder, which)
     begin = time.monotonic()
-    session = engine.open_session(request[which], options)
-    return Opened(session, time.monotonic() - begin)
+    session, workers = turns.workers_of(lambda: engine.open_session(request[which], options))
+    return Opened(session, workers, time.monotonic() - begin)
 
 
 def _in_time(calls: Sequence[Call], until: float) -> int:
@@ -186,17 +187,21 @@ def _kernel_ops(model: str) -> dict[str, str]:
 # in turns -------------------------------------------------------------------------------------------------------------
 
 
-def _raced(sides: Sequence[Sequence[Call]], until: float, rounds: int = MOST) -> list[list[list[float]]]:
+def _raced(
+    sides: Sequence[Opened], feeds: Sequence[engine.Feeds], until: float, rounds: int = MOST
+) -> list[list[list[float]]]:
     """Least times of turns by side and size: until there is no more time, or the last side is known well enough."""
-    counts = [_runs(ms) for ms in ([_once(call) for call in calls] for calls in zip(*sides, strict=True))]
-    times: list[list[list[float]]] = [[[] for _ in side] for side in sides]
-    for number in range(rounds):
-        if number >= FEWEST and (time.monotonic() > until or (number % 8 == 0 and _sure(times))):
-            break
-        for size, count in enumerate(counts):
-            order = range(len(sides)) if number % 2 == 0 else reversed(range(len(sides)))
-            for side in order:
-                times[side][size].append(_least(sides[side][size], count))
+    calls = [each.calls(feeds) for each in sides]
+    counts = [turns.runs_of_a_turn(max(map(_once, of_size))) for of_size in zip(*calls, strict=True)]
+    times: list[list[list[float]]] = [[[] for _ in feeds] for _ in sides]
+    with turns.Places() as places:
+        for number in range(rounds):
+            if number >= FEWEST and (time.monotonic() > until or (number % 8 == 0 and _sure(times))):
+                break
+            for size, count in enumerate(counts):
+                for side in turns.shuffled(len(sides), number):
+                    places.take(sides[side].workers, number)
+                    times[side][size].append(min(turns.times(calls[side][size], count)))
     return times
 
 
@@ -204,15 +209,6 @@ def _once(call: Call) -> float:
     begin = time.perf_counter()
     call()
     return (time.perf_counter() - begin) * 1e3
-
-
-def _runs(ms: Sequence[float]) -> int:
-    """Runs of a turn; 0 where a run is so long that none has to bring the caches back first."""
-    return 0 if max(ms) > LONG * 1e3 else turns.runs_of_a_turn(max(ms))
-
-
-def _least(call: Call, count: int) -> float:
-    return min(turns.times(call, count)) if count else _once(call)
 
 
 def _sure(times: Sequence[Sequence[Sequence[float]]]) -> bool:
@@ -245,7 +241,7 @@ def _tried(
         opened.append(_opened(request, "made", disabled=each))
     if not opened:
         return []
-    times = [_mean(side) for side in _raced([after.calls(feeds), *(each.calls(feeds) for each in opened)], until)]
+    times = [_mean(side) for side in _raced([after, *opened], feeds, until)]
     return [
         Tried(names, ratios.ratio(times[0], other), sum(shares.get(op, 0.0) for op in names), min(times[0]), min(other))
         for names, other in zip(sets, times[1:], strict=False)

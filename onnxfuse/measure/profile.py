@@ -185,7 +185,7 @@ def profile_models(
     baseline: Ratio | None = None,
     own: bool = False,
 ) -> Profile:
-    """Measure the models in turns (A B B A ...), each for `duration` seconds or, if given, for `repeats` runs.
+    """Measure the models in turns (B A, A B, ...), each for `duration` seconds or, if given, for `repeats` runs.
 
     With a `limit` they go on, up to four times as long, until it is clear whether the last model is slower by more than
     that share than the first, or than the level of a `baseline`.

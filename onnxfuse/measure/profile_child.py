@@ -98,14 +98,14 @@ def serve_turns(
     values = _read(inputs)
     with Watch() as watch:
         options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
-        session = engine.open_session(model, options)
+        session, workers = turns.workers_of(lambda: engine.open_session(model, options))
         watch.opened()
         load_ms = (time.perf_counter() - begin) * 1e3
         call = engine.prepared(session, values)
         call()
     note = _aside(feed_limits.skeleton(Path(model)), options) if libraries else ""
     said = {"load_ms": load_ms, "peak_bytes": watch.peak, "runtime": ort.__version__, "note": note}
-    turns.serve(address, call, said, own=own)
+    turns.serve(address, call, said, workers, own=own)
     return {}
 
 

@@ -59,6 +59,39 @@ def test_the_interval_holds_what_is_true(busy: float):
     assert np.mean(held) > 0.92, "95 % are promised; 200 draws are within 3 % of that"
 
 
+def spells(rng: np.random.Generator, count: int, turns: float) -> np.ndarray:
+    """1.8 for some turns, then 1 for some: both of one side last so many turns on average."""
+    changes = rng.random(count) < 1.0 / turns
+    return np.where((np.cumsum(changes) + rng.integers(2)) % 2 == 0, 1.0, 1.8)
+
+
+@pytest.mark.parametrize("lasting", [2.0, 8.0, 20.0])
+def test_turns_that_hang_together_are_fewer_than_they_seem(lasting: float):
+    """Each side has spells of its own, as when its threads share a core for a while."""
+    held, left_open = [], []
+    for seed in range(RUNS):
+        rng = np.random.default_rng(seed)
+        first, second = (np.array(turns(rng, ms, 800, 0.2)) * spells(rng, 800, lasting) for ms in (1.1, 1.0))
+        found = ratio(list(first), list(second))
+        held.append(found.low <= 1.1 <= found.high)
+        left_open.append(verdict(found, 0.03) == INCONCLUSIVE)
+    assert np.mean(held) > 0.9, "95 % are promised"
+    assert np.mean(left_open) < {2.0: 0.05, 8.0: 0.3, 20.0: 0.9}[lasting], "yet it says something"
+
+
+@pytest.mark.parametrize("rare", [0.02, 0.08])
+def test_a_least_time_that_is_rare_is_not_taken_for_usual(rare: float):
+    """Turns are of three kinds, the best one seldom met, as where two threads hardly ever have both cores."""
+    held = []
+    for seed in range(RUNS):
+        rng = np.random.default_rng(seed)
+        kinds = (rng.choice([1.0, 1.5, 1.85], 800, p=[rare, 0.3, 0.7 - rare]) for _ in range(2))
+        first, second = (np.array(turns(rng, ms, 800, 0.2)) * k for ms, k in zip((1.1, 1.0), kinds, strict=True))
+        found = ratio(list(first), list(second))
+        held.append(found.low <= 1.1 <= found.high)
+    assert np.mean(held) > 0.92
+
+
 def test_looking_again_is_paid_for():
     rng = np.random.default_rng(1)
     first, second = turns(rng, 1.0, 80, 0.0), turns(rng, 1.0, 80, 0.0)
