@@ -205,7 +205,7 @@ def _only_inside_reduction(user: Definition, d: Definition) -> bool:
 
 
 def _going_on(d: Definition) -> tuple[Axis, ...]:
-    """The axes along which a result goes on from place to place while its elements are read once: of scans, scatters."""
+    """The axes along which a scan or a scatter goes on from place to place, while its elements are read once."""
     scan, scatter = scan_of(d), scatter_of(d)
     if scan is not None:
         return (scan.axis,)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from onnxfuse.ir.compose import free_axes
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms, axes_of
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Apply, Const, FromIndex, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, FromIndex, Reduce, Scalar
 from onnxfuse.ops.spec import Definition
 
 
@@ -40,11 +40,12 @@ def scatter_of(d: Definition) -> Scatter | None:
     if start is not None and MONOIDS[x.combine].merge((start,), (x,)) != (d.value,):
         return None
     test, element, _ = body.args
-    places = tuple(_places(test, d.axes))
+    found = tuple(_places(test, d.axes))
+    places = tuple((a, e) for a, e in found if a is not None)
     compared = {a for a, _ in places}
     looked_up = any(isinstance(atom, Loaded) for _, e in places for atom in atoms(e))
     mentioned = free_axes(element).union(*(axes_of(e) for _, e in places))
-    if not looked_up or None in compared or len(compared) != len(places) or compared & mentioned:
+    if not looked_up or len(compared) != len(found) or compared & mentioned:
         return None
     return Scatter(d.axes, x.combine, idle if start is None else start, x.ranges, places, element)
 

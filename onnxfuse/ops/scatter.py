@@ -16,7 +16,7 @@ import numpy as np
 
 from onnxfuse.ir.compose import inside
 from onnxfuse.ir.dtype import BOOL, I64
-from onnxfuse.ir.index import ZERO, Axis, Index, Loaded, Table, entry
+from onnxfuse.ir.index import Axis, Index, Loaded, Table, entry
 from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
@@ -31,7 +31,7 @@ Array = np.ndarray[Any, Any]
 
 def _replaces(view: View) -> bool:
     """Whether an update takes the place of what is there."""
-    return view.attr("reduction", "none") == "none"
+    return bool(view.attr("reduction", "none") == "none")
 
 
 def _tabled(view: View, extents: Sequence[Index], size: Index) -> Array | None:
@@ -62,9 +62,7 @@ def scatter_elements(view: View) -> tuple[Definition, ...]:
     if places is not None:
         return _elements_by_table(view, along, places)
     axes = view.axes(have)
-    ranges = {
-        i: Axis(f"{view.out()}:r{i}", shape[i]) for i in range(len(have)) if i == along or shape[i] != have[i]
-    }
+    ranges = {i: Axis(f"{view.out()}:r{i}", shape[i]) for i in range(len(have)) if i == along or shape[i] != have[i]}
     at = tuple(Index.of(ranges.get(i, a)) for i, a in enumerate(axes))
     there = loaded(view, 1, at, have[along])
     spots = tuple((axes[i], there if i == along else Index.of(r)) for i, r in ranges.items())
@@ -93,8 +91,8 @@ def scatter_nd(view: View) -> tuple[Definition, ...]:
     """ScatterND; where nothing is combined, the last of several updates of a slice stays."""
     have, shape = view.shape(0), view.shape(1)
     width = shape[-1].constant
-    if width is None:
-        raise view.unsized("the length of the places is a symbol", shape[-1:])
+    if not width:
+        raise view.unsized(f"places of {shape[-1]!r} numbers", shape[-1:])
     axes = view.axes(have)
     places = _tabled(view, have[:width], product(have[:width]))
     if places is not None:
@@ -132,7 +130,7 @@ class _Updates:
     def lands(self) -> Scalar:
         """Whether an update lands at the element."""
         tests = (apply("equal", FromIndex(at, I64), FromIndex(Index.of(a), I64)) for a, at in self.places)
-        return reduce(lambda one, two: apply("and", one, two), tests, const(True, BOOL))
+        return reduce(lambda one, two: apply("and", one, two), tests)
 
     def all(self, combine: str, value: Scalar) -> Scalar:
         """A value of each update that lands at the element, combined."""

@@ -24,7 +24,8 @@ from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, in
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-LANDING = 4000  # picoseconds of an element: its place is looked up and loaded, and nothing is known of where it lies
+Goals = tuple[Goal, Goal]
+LANDING = 2000  # picoseconds of an element: its place is looked up and loaded, and nothing is known of where it lies
 
 
 def scatter_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
@@ -32,37 +33,46 @@ def scatter_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
     (job,) = t.jobs
     s = job.scatter
     assert s is not None
-    before, landing = _goals(job.nest.name, s, places)
-    compared = [a for a, _ in s.places if a.extent != ONE]
-    others = [a for a in s.axes if a.extent != ONE and a not in compared]
-    axes, values = split_axes(tuple(others), [*indices_to_fuse(before), *indices_to_fuse(landing)])
-    before, landing = before.substituted(values), landing.substituted(values)
-    ordered = tuple(order_of(axes, before.offset))
-    axes, values = fused_axes(ordered, [*indices_to_fuse(before), *indices_to_fuse(landing)])
-    before, landing = before.substituted(values), landing.substituted(values)
-    inner = next((a for a in axes if coefficient(before.offset, a) == ONE), None)
+    goals = _goals(job.nest.name, s, places)
+    compared = tuple(a for a, _ in s.places if a.extent != ONE)
+    others = tuple(a for a in s.axes if a.extent != ONE and a not in compared)
+    axes, values = split_axes(others, _indices(goals))
+    goals = _substituted(goals, values)
+    axes, values = fused_axes(tuple(order_of(axes, goals[0].offset)), _indices(goals))
+    goals = _substituted(goals, values)
+    inner = next((a for a in axes if coefficient(goals[0].offset, a) == ONE), None)
     rows = [a for a in axes if a != inner]
     m = Axis("m", product([a.extent for a in rows]))
-    digits = dict(zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True))
-    before, landing = before.substituted(digits), landing.substituted(digits)
-    first, last = Axis("r0", m.extent), Axis("r1", m.extent + 1)
-    splits = (Split(first, last, m.extent),) if rows else ()
-    start, steps = free_loops(before, tuple(compared)), [Level(r) for r in s.ranges]
-    if inner is not None:
-        begin, end = Axis("c0", inner.extent), Axis("c1", inner.extent + 1)
-        splits = (*splits, Split(begin, end, inner.extent, target.lanes))
-        along = Level(inner, "vector", Index.of(begin), Index.of(end))
-        start = [*map(Level, compared), along]
-        steps.append(Level(inner, "serial" if _looked_up_along(landing.offset, inner) else "vector", along.begin, along.end))
+    digits = zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True)
+    before, landing = _substituted(goals, dict(digits))
+    steps = [Level(r) for r in s.ranges]
+    splits: tuple[Split, ...] = ()
+    if inner is None:
+        start = free_loops(before, compared)
+    else:
+        splits = (Split(Axis("c0", inner.extent), Axis("c1", inner.extent + 1), inner.extent, target.lanes),)
+        begin, end = Index.of(splits[0].first), Index.of(splits[0].last)
+        start = [*map(Level, compared), Level(inner, "vector", begin, end)]
+        steps.append(Level(inner, "serial" if _looked_up_along(landing.offset, inner) else "vector", begin, end))
     body: tuple[Stmt, ...] = (*written([before], start, "s"), *written([landing], steps))
     if rows:
+        first, last = Axis("r0", m.extent), Axis("r1", m.extent + 1)
         body = (Loop(m, Index.of(first), Index.of(last), "serial", body),)
-    count = product([a.extent for a in (*others, *s.ranges)])
-    work = work_of(t) + count * int(60 + 15 * cost(s.element)) + product([r.extent for r in s.ranges]) * LANDING
-    return Phase(splits, work, (), body)
+        splits = (Split(first, last, m.extent), *splits)
+    count = product([r.extent for r in s.ranges])
+    work = count * LANDING + count * product([a.extent for a in others]) * int(60 + 15 * cost(s.element))
+    return Phase(splits, work_of(t) + work, (), body)
 
 
-def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> tuple[Goal, Goal]:
+def _indices(goals: Goals) -> list[Index]:
+    return [e for goal in goals for e in indices_to_fuse(goal)]
+
+
+def _substituted(goals: Goals, values: Mapping[Axis, Index]) -> Goals:
+    return goals[0].substituted(values), goals[1].substituted(values)
+
+
+def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> Goals:
     """What an element of the result is before, and what it is with one more that lands on it."""
     there = dict(s.places)
     units = {a: ZERO for a in s.axes if a.extent == ONE and a not in there}

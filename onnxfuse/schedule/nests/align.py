@@ -187,7 +187,7 @@ def chained(jobs: Sequence[Job]) -> bool:
 
 
 def _alone(job: Job) -> bool:
-    """Whether a job is done by itself: a product with weights, windows, whose neighbours share inputs, scan, scatter."""
+    """Whether a job is done by itself: product with weights, windows, whose neighbours share inputs, scan, scatter."""
     if job.tiled is not None:
         return job.apart or not job.tiled.batch
     return job.apart or job.scan is not None or job.scatter is not None or _windows(job)
