@@ -195,6 +195,7 @@ _SHORT, _FEW = 8, 4  # rows of a product that has few; channels of an image that
 _BLOCK = 16  # filters of images that are computed at a time, however many there are
 _EACH = 45.0  # operations that loading and storing an element takes as long as, where each channel has its own filter
 _SHALLOW = 32  # products of a result, below which putting them together takes as long as they do
+_ELEMENT, _IN_SLICE = 0.5, 0.02  # parts of a slice's time that a scattered element takes, by itself and in a slice
 _EACH_RUN = 13.0  # elements that begin and end of a run of them that is added to the one before takes as long as
 
 _OPERATORS = {
@@ -213,7 +214,7 @@ _OPERATORS = {
     "shuffle": "DepthToSpace SpaceToDepth Col2Im",
     "copy": "Concat Slice Split Expand Tile QLinearConcat Trilu CenterCropPad Crop",
     "pad": "Pad",
-    "scatter": "ScatterElements ScatterND OneHot",
+    "scatter": "OneHot",
     "gather inner": "GatherElements GatherND ReverseSequence",
 }
 _KIND_OF = {op: kind for kind, ops in _OPERATORS.items() for op in ops.split()}
@@ -299,6 +300,15 @@ def _gathered(call: Call) -> Work:
     return Work("gather inner" if last else "gather", float(out.elements))
 
 
+def _scattered(call: Call) -> Work:
+    """An update each: of ScatterElements an element, of ScatterND a slice, whose elements go at once."""
+    places, updates = call.inputs[1:3]
+    assert places is not None and updates is not None
+    if call.op == "ScatterElements":
+        return Work("scatter", _ELEMENT * updates.elements)
+    return Work("scatter", places.elements / max(prod(places.shape[-1:]), 1) + _IN_SLICE * updates.elements)
+
+
 def _arithmetic(call: Call) -> Work:
     """One operation for each element; the runtime's own loops over large integers are slower."""
     out = call.outputs[0]
@@ -375,6 +385,7 @@ _SPECIAL: dict[str, Callable[[Call], Work]] = dict(
         *_each(_reduction, "ReduceSum ReduceMean ReduceMax ReduceMin ReduceProd ReduceL1 ReduceL2 ReduceSumSquare"),
         *_each(_reduction, "ReduceLogSum ReduceLogSumExp QLinearGlobalAveragePool"),
         *_each(_gathered, "Gather"),
+        *_each(_scattered, "ScatterElements ScatterND"),
         *_each(_arithmetic, "Add Sub Mul Neg Abs Max Min Sum Mean Clip"),
     )
 )

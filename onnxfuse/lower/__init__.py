@@ -23,6 +23,7 @@ from onnxfuse.ir.scalar import Apply, FromIndex, Load, Reduce, Scalar, cast
 from onnxfuse.lower.extents import with_shapes
 from onnxfuse.lower.lowered import Lowered
 from onnxfuse.lower.scans import scan_of
+from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition, Table, define, view_of
 from onnxfuse.plan.alive import data
 
@@ -136,9 +137,10 @@ def _carried(
     """Values that a reduction's result is carried through: all elementwise, one to one, up to the last on every path.
 
     The result holds the names that vanish; the definition that ends the region is the one that reads them. The next
-    result of a scan is made of the one before as it is, so that nothing is done to it on the way.
+    result of a scan is made of the one before as it is, and that of a scatter of itself, so that nothing is done to
+    them on the way.
     """
-    if scan_of(start) is not None:
+    if _going_on(start):
         return set()
     outside = set(outputs)
     region = {start.name: start}
@@ -198,9 +200,16 @@ def _only_inside_reduction(user: Definition, d: Definition) -> bool:
     """Whether a reducing reader reads each element of d exactly once."""
     found = {n.index for n in loads(user.value) if n.source == d.name}
     ranges = tuple(r for n in walk(user.value) if isinstance(n, Reduce) for r in n.ranges)
-    scan = scan_of(user)
-    axes = tuple(a for a in user.axes if scan is None or a != scan.axis)
+    axes = tuple(a for a in user.axes if a not in _going_on(user))
     return len(found) == 1 and bijective(next(iter(found)), d.shape, (*axes, *ranges))
+
+
+def _going_on(d: Definition) -> tuple[Axis, ...]:
+    """The axes along which a scan or a scatter goes on from place to place, while its elements are read once."""
+    scan, scatter = scan_of(d), scatter_of(d)
+    if scan is not None:
+        return (scan.axis,)
+    return tuple(a for a, _ in scatter.places) if scatter is not None else ()
 
 
 def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) -> Scalar:

@@ -1,39 +1,43 @@
-"""Rows of scatters, inverted to gathers: for each element of the result a table says which update lands there."""
+"""Rows of scatters, seen from the result: each element is what it was, combined with the updates that land there.
+
+Where places are constants a table says which update that is. Others are compared with the place of the element, for
+every update; `lower/scatters.py` finds that form, so that a kernel goes through the updates but once.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from onnxfuse.ir.compose import inside
-from onnxfuse.ir.index import Index, Table, entry
-from onnxfuse.ir.indexing import flatten, unflatten
-from onnxfuse.ir.scalar import Guard
+from onnxfuse.ir.dtype import BOOL, I64
+from onnxfuse.ir.index import Axis, Index, Loaded, Table, entry
+from onnxfuse.ir.indexing import flatten, product, substitute, unflatten
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
+from onnxfuse.ops.lookup import loaded
 from onnxfuse.ops.spec import Definition, Row, View
-from onnxfuse.ops.stages import here
+from onnxfuse.ops.stages import At, here
 
 MOST = 1 << 18  # places that a table may have
+COMBINES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 Array = np.ndarray[Any, Any]
 
 
-def _places(view: View) -> Array:
-    """The places, which must be constants; an update that is combined with what is there has no row."""
-    found = view.array(1)
-    if view.attr("reduction", "none") != "none":
-        raise view.refuse("E-NO-KERNEL", f"reduction {view.attr('reduction', '')}")
-    if found is None:
-        raise view.computed(1)
-    return found
+def _replaces(view: View) -> bool:
+    """Whether an update takes the place of what is there."""
+    return bool(view.attr("reduction", "none") == "none")
 
 
-def _static(view: View, extents: tuple[Index, ...]) -> tuple[int, ...]:
-    """Extents as numbers."""
-    sizes = [e.constant for e in extents]
-    if any(n is None for n in sizes):
-        raise view.unsized(f"extents {extents!r}, into which a table of places points, are symbols", extents)
-    return tuple(n or 0 for n in sizes)
+def _tabled(view: View, extents: Sequence[Index], size: Index) -> Array | None:
+    """The places, where they are constants and point into so many elements of a table that is not too large."""
+    static = all(e.constant is not None for e in extents) and 0 < (size.constant or 0) <= MOST
+    return view.array(1) if static and _replaces(view) else None
 
 
 def _wrapped(view: View, places: Array, extents: Any) -> Array:
@@ -44,18 +48,30 @@ def _wrapped(view: View, places: Array, extents: Any) -> Array:
     return made
 
 
-def _lands(view: View, table: Array, at: tuple[Index, ...]) -> Index:
+def _lands(table: Array, at: At) -> Index:
     """The number of the update that lands at a place; -1 where none does."""
-    if not 0 < table.size <= MOST:
-        raise view.refuse("E-RESOURCE", f"a table of {table.size} places; 1 to {MOST} are looked up")
     return entry(Table(tuple(table.reshape(-1).tolist())), flatten(at, tuple(map(Index.of, table.shape))))
 
 
 def scatter_elements(view: View) -> tuple[Definition, ...]:
-    """ScatterElements with constant places: the last of several updates of an element stays."""
-    have, places = view.shape(0), _places(view)
+    """ScatterElements; where nothing is combined, the last of several updates of an element stays."""
+    have, shape = view.shape(0), view.shape(1)
+    view.lengths("the shape of the places", shape, len(have))
     along = view.axis(view.attr("axis", 0), len(have))
-    (extent,) = _static(view, (have[along],))
+    places = _tabled(view, have[along : along + 1], product((*shape[:along], have[along], *shape[along + 1 :])))
+    if places is not None:
+        return _elements_by_table(view, along, places)
+    axes = view.axes(have)
+    ranges = {i: Axis(f"{view.out()}:r{i}", shape[i]) for i in range(len(have)) if i == along or shape[i] != have[i]}
+    at = tuple(Index.of(ranges.get(i, a)) for i, a in enumerate(axes))
+    there = loaded(view, 1, at, have[along])
+    spots = tuple((axes[i], there if i == along else Index.of(r)) for i, r in ranges.items())
+    return _combined(view, axes, _Updates(tuple(ranges.values()), spots, at, axes))
+
+
+def _elements_by_table(view: View, along: int, places: Array) -> tuple[Definition, ...]:
+    have = view.shape(0)
+    extent = have[along].constant or 0
     at = _wrapped(view, places, extent)
     table = np.full((*at.shape[:along], extent, *at.shape[along + 1 :]), -1, np.int64)
     order = np.arange(at.shape[along]).reshape([-1 if i == along else 1 for i in range(at.ndim)])
@@ -64,7 +80,7 @@ def scatter_elements(view: View) -> tuple[Definition, ...]:
     box = tuple(
         Guard(Index.of(a), Index.of(n)) for i, (a, n) in enumerate(zip(axes, at.shape, strict=True)) if i != along
     )
-    update = _lands(view, table, here(axes))
+    update = _lands(table, here(axes))
     index = tuple(update if i == along else Index.of(a) for i, a in enumerate(axes))
     guards = (*(g for g in box if g.index.terms), Guard(update, Index.of(at.shape[along])))
     value = inside(guards, view.load(2, index), view.load(0, here(axes)))
@@ -72,21 +88,82 @@ def scatter_elements(view: View) -> tuple[Definition, ...]:
 
 
 def scatter_nd(view: View) -> tuple[Definition, ...]:
-    """ScatterND with constant places: the last of several updates of a slice stays."""
-    have, places = view.shape(0), _places(view)
-    width, outer = places.shape[-1], places.shape[:-1]
-    extents = _static(view, have[:width])
+    """ScatterND; where nothing is combined, the last of several updates of a slice stays."""
+    have, shape = view.shape(0), view.shape(1)
+    width = shape[-1].constant
+    if not width:
+        raise view.unsized(f"places of {shape[-1]!r} numbers", shape[-1:])
+    axes = view.axes(have)
+    places = _tabled(view, have[:width], product(have[:width]))
+    if places is not None:
+        return _slices_by_table(view, axes, width, places)
+    ranges = tuple(Axis(f"{view.out()}:r{i}", n) for i, n in enumerate(shape[:-1]))
+    outer, name = here(ranges), view.node.inputs[1]
+    spots = tuple((a, Index.of(Loaded(name, (*outer, Index.of(k)), a.extent))) for k, a in enumerate(axes[:width]))
+    return _combined(view, axes, _Updates(ranges, spots, (*outer, *here(axes[width:])), axes[:width]))
+
+
+def _slices_by_table(view: View, axes: tuple[Axis, ...], width: int, places: Array) -> tuple[Definition, ...]:
+    outer, extents = places.shape[:-1], tuple(a.extent.constant or 0 for a in axes[:width])
     at = _wrapped(view, places, np.array(extents, np.int64)).reshape(-1, width)
     table = np.full(extents, -1, np.int64)
     table[tuple(at.T)] = np.arange(len(at))
-    axes = view.axes(have)
-    update = _lands(view, table, here(axes[:width]))
+    update = _lands(table, here(axes[:width]))
     index = (*unflatten(update, tuple(map(Index.of, outer))), *here(axes[width:]))
     guards = (Guard(update, Index.of(prod(outer))),)
     return (Definition(view.out(), axes, inside(guards, view.load(2, index), view.load(0, here(axes)))),)
 
 
+@dataclass(frozen=True, slots=True)
+class _Updates:
+    """Updates over ranges: the place of each on some axes of the result, its index, and the axes that tell them apart.
+
+    Along axes that have no place an update lands at the element that it is read at.
+    """
+
+    ranges: tuple[Axis, ...]
+    places: tuple[tuple[Axis, Index], ...]
+    index: At
+    apart: tuple[Axis, ...]
+
+    @property
+    def lands(self) -> Scalar:
+        """Whether an update lands at the element."""
+        tests = (apply("equal", FromIndex(at, I64), FromIndex(Index.of(a), I64)) for a, at in self.places)
+        return reduce(lambda one, two: apply("and", one, two), tests)
+
+    def all(self, combine: str, value: Scalar) -> Scalar:
+        """A value of each update that lands at the element, combined."""
+        (idle,) = MONOIDS[combine].init(value.dtype)
+        body = apply("select", self.lands, value, idle)
+        return Reduce(combine, self.ranges, (body,), value.dtype) if self.ranges else body
+
+
+def _combined(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[Definition, ...]:
+    """Each element with all the updates that land there."""
+    if _replaces(view):
+        return _replaced(view, axes, updates)
+    combine, dtype = COMBINES[view.attr("reduction", "none")], view.dtype(0)
+    if dtype == BOOL or (combine in ("sum", "prod") and dtype != dtype.accumulator):
+        raise view.refuse("E-DTYPE", f"elements of type {dtype} are not combined")
+    landed = updates.all(combine, view.load(2, updates.index))
+    return (Definition(view.out(), axes, MONOIDS[combine].merge((view.load(0, here(axes)),), (landed,))[0]),)
+
+
+def _replaced(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[Definition, ...]:
+    """Each element with the last update that lands there in its place: updates are counted from 1, none is 0."""
+    counts = tuple(r.extent for r in updates.ranges)
+    name, count = f"{view.out()}%last", product(counts)
+    number = updates.all("max", FromIndex(flatten(here(updates.ranges), counts) + 1, I64))
+    found = Definition(name, updates.apart, apply("max", const(0, I64), number))
+    last = Index.of(Loaded(name, here(updates.apart), count + 1)) - 1
+    digits = dict(zip(updates.ranges, unflatten(last, counts), strict=True))
+    update = view.load(2, tuple(substitute(e, digits) for e in updates.index))
+    value = inside((Guard(last, count),), update, view.load(0, here(axes)))
+    return found, Definition(view.out(), axes, value)
+
+
 ROWS: tuple[Row, ...] = (
-    Row("ScatterElements", scatter_elements, shape_inputs=(1,)),
-    Row("ScatterND", scatter_nd, shape_inputs=(1,)),
+    Row("ScatterElements", scatter_elements),
+    Row("ScatterND", scatter_nd),
 )

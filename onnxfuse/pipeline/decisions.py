@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
-from onnxfuse.ir.graph import Decision
+from onnxfuse.ir.extents import expanded
+from onnxfuse.ir.graph import Decision, Graph, Node
+from onnxfuse.ir.index import symbols_of
+from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.state import Build
 
 _HOLDS = "it holds graphs, which are fused on their own"
@@ -12,10 +16,44 @@ _HOLDS = "it holds graphs, which are fused on their own"
 
 def decisions(b: Build) -> tuple[Decision, ...]:
     """Every refusal once, those of kernels first: what they leave over is planned again, and may be too little."""
-    planned = [d for each in b.everywhere() if each.plan is not None for d in each.plan.decisions]
-    later = [d for each in b.everywhere() for d in each.refused]
+    planned: list[Decision] = []
+    later: list[Decision] = []
+    for each in b.everywhere():
+        graph = each.plan.graph if each.plan is not None else each.graph
+        makers = {o: n for n in graph.nodes for o in n.outputs if o} if graph is not None else {}
+        told = {d: _of_foreign(d, graph, makers) if graph is not None else d for d in (*_planned(each), *each.refused)}
+        planned += [told[d] for d in _planned(each)]
+        later += [told[d] for d in each.refused]
     holders = {(each.node,) for each in b.everywhere()}
     return tuple(dict.fromkeys(_of_holder(d) if d.nodes in holders else d for d in (*later, *planned)))
+
+
+def _planned(b: Build) -> tuple[Decision, ...]:
+    return b.plan.decisions if b.plan is not None else ()
+
+
+def _of_foreign(d: Decision, graph: Graph, makers: Mapping[str, Node]) -> Decision:
+    """What unlocks where a shape is hidden by an operator of a domain that nobody knows: no input's shape tells it."""
+    if "--input-shape" not in d.unlock:
+        return d
+    seen: set[str] = set()
+    waiting = [v for n in graph.nodes if n.name in d.nodes for v in n.inputs]
+    while waiting:
+        value = waiting.pop()
+        maker = makers.get(value)
+        if value in seen or maker is None or not _open(graph, value):
+            continue
+        seen.add(value)
+        if not maker.standard and maker.body is None and ROWS.find(maker, graph.opset) is None:
+            return replace(d, unlock=f"state the shape of {value}, which {maker.key} makes, in value_info of the model")
+        waiting.extend(maker.inputs)
+    return d
+
+
+def _open(graph: Graph, value: str) -> bool:
+    """Whether a value has no shape, or extents of which nothing is known but a name that the loader gave them."""
+    t = graph.types.get(value)
+    return t is None or any(s.name.startswith("?") for e in t.shape for s in symbols_of(expanded(e)))
 
 
 def _of_holder(d: Decision) -> Decision:

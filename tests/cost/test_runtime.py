@@ -85,7 +85,7 @@ NODES = {
     "pad": lambda n: same("Pad", n),
     "gather": lambda n: same("Gather", n, axis=0),
     "gather inner": lambda n: same("Gather", n, axis=1),
-    "scatter": lambda n: same("ScatterND", n),
+    "scatter": lambda n: same("OneHot", n),
 }
 
 

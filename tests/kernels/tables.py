@@ -24,6 +24,7 @@ from tests.kernels.cases import (
     operator,
     row,
     scan,
+    scatter,
     window,
     winograd,
 )
@@ -83,6 +84,7 @@ TABLES = {
     "operator": Table(operator.CASES, in_turn=True),
     "row": Table(row.CASES),
     "scan": Table(scan.CASES),
+    "scatter": Table(scatter.CASES),
     "window": Table(window.CASES),
     "winograd": Table(winograd.CASES),
 }

@@ -278,25 +278,6 @@ def gathers() -> list[Case]:
     return out
 
 
-def scatters() -> list[Case]:
-    """Places are constants; where two updates meet, both are the same."""
-    x, at = data(3, 4), np.array([[0, 2, 1, -1], [2, 0, 0, 1]])
-    same = np.array([[0, 1], [2, 1], [0, 1]])
-    put = {"known": (), "constants": (1,)}
-    return [
-        Case("ScatterElements", (x, at, data(2, 4)), {"axis": 0}, 11, **put),
-        Case("ScatterElements", (x, same, np.ones((3, 2), np.float32)), {"axis": 1}, 13, **put),
-        Case("ScatterElements", (x, np.array([[3], [-4], [1]], np.int32), data(3, 1)), {"axis": -1}, 16, **put),
-        Case("ScatterElements", (data(7), ints(6, -7, 3), data(3)), {}, 18, **put),
-        Case("ScatterElements", (x, at[:1, :2], data(1, 2)), {"axis": 0}, 18, **put),
-        Case("ScatterElements", (data(1, 4), ints(0, 0, 0)[None], data(1, 3)), {"axis": 0}, 18, **put),
-        Case("ScatterND", (data(1, 4), np.array([[0]]), data(1, 4)), {}, 18, **put),
-        Case("ScatterND", (data(5, 3), np.array([[4], [0], [-2]]), data(3, 3)), {}, 11, **put),
-        Case("ScatterND", (x, np.array([[[0, 1], [2, -1]], [[1, 1], [1, 0]]]), data(2, 2)), {}, 16, **put),
-        Case("ScatterND", (data(2, 3, 2, dtype="int64"), np.array([[1, 2]]), data(1, 2, dtype="int64")), {}, 18, **put),
-    ]
-
-
 def sequences() -> list[Case]:
     out = []
     x = data(4, 5, 3)
@@ -380,7 +361,6 @@ CASES: tuple[Case, ...] = (
     *pads(),
     *gathers(),
     *triangles(),
-    *scatters(),
     *sequences(),
     *hot(),
     *made(),

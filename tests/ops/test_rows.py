@@ -19,6 +19,7 @@ from tests.ops import (
     cases_quantized,
     cases_reduction,
     cases_resize,
+    cases_scatter,
 )
 from tests.ops.case import Case, check, model, onnx_says, ours, ours_symbolic, runtime_says
 
@@ -33,6 +34,7 @@ CASES: tuple[Case, ...] = (
     *cases_quantized.CASES,
     *cases_contraction.CASES,
     *cases_resize.CASES,
+    *cases_scatter.CASES,
 )
 # With symbols for all sizes: how many cases of each operator may be refused, by code. Fewer are better.
 MAY_NEED_SIZES = {
@@ -42,14 +44,13 @@ MAY_NEED_SIZES = {
     ("E-SHAPE-UNKNOWN", "Conv"): 20,
     ("E-SHAPE-UNKNOWN", "GroupNormalization"): 10,
     ("E-SHAPE-UNKNOWN", "Reshape"): 9,
+    ("E-SHAPE-UNKNOWN", "ScatterND"): 9,
     ("E-SHAPE-UNKNOWN", "CenterCropPad"): 6,
     ("E-SHAPE-UNKNOWN", "Split"): 6,
-    ("E-SHAPE-UNKNOWN", "ScatterElements"): 5,
     ("E-SHAPE-UNKNOWN", "Squeeze"): 4,
     ("E-SHAPE-UNKNOWN", "Upsample"): 4,
     ("E-SHAPE-UNKNOWN", "com.microsoft::FusedConv"): 4,
     ("E-SHAPE-UNKNOWN", "GatherND"): 3,
-    ("E-SHAPE-UNKNOWN", "ScatterND"): 3,
     ("E-SHAPE-UNKNOWN", "QLinearConv"): 2,
     ("E-SHAPE-UNKNOWN", "ConvInteger"): 1,
     ("E-BROADCAST", "DequantizeLinear"): 1,

@@ -37,6 +37,8 @@ g (float[N, 3, H, W] x) => (float[N, 3, P, Q] y) <float[4] s = {1.0, 1.0, 2.0, 2
 { a = Relu(x)\n b = Resize<mode = "cubic", antialias = 1>(a, , s)\n y = Neg(b) }"""
 
 
+FOREIGN = """<ir_version: 8, opset_import: ["": 17, "com.example": 1]>
+g (float[N, 5] x) => (float[N, M] y) { d = com.example.Twist(x)\n e = Exp(d)\n y = Mul(e, e) }"""
 SIZES_BEHIND = SIZES.replace("Relu(x)", "MaxPool<kernel_shape = [2, 2], strides = [2, 2]>(x)")
 
 
@@ -86,6 +88,20 @@ def test_an_unlock_unlocks(text: str, given: dict[str, Any], flags: dict[str, An
     after = optimize(data, "unused.onnx", dry_run=True, **flags)
     fused = {name for g in after.groups for name in g.nodes}
     assert all(fused.issuperset(r.nodes) for r in locked), (locked, fused)
+
+
+def test_a_shape_behind_another_domain_is_not_asked_of_the_inputs() -> None:
+    """No input's shape tells what only an unknown operator knows; its value's type in the model does."""
+    proto = model(FOREIGN)
+    before = optimize(proto.SerializeToString(), "unused.onnx", dry_run=True)
+    locked = [r for r in before.refusals if r.unlock]
+    assert {r.nodes[0] for r in locked} == {"Exp_0", "Mul_0"} and before.kernels == 0
+    assert {r.unlock for r in locked} == {
+        "state the shape of d, which com.example::Twist makes, in value_info of the model"
+    }
+    proto.graph.value_info.append(helper.make_tensor_value_info("d", 1, ["N", 5]))
+    after = optimize(proto.SerializeToString(), "unused.onnx", dry_run=True)
+    assert {name for g in after.groups for name in g.nodes} == {"Exp_0", "Mul_0"}
 
 
 def layers(count: int) -> bytes:

@@ -20,6 +20,7 @@ from onnxfuse.ir.products import SINGLE, Product, products_for, products_of_code
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar, cast, const
 from onnxfuse.lower import has_reduction
 from onnxfuse.lower.scans import scan_of
+from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.contract import Contracted, code_layout, panel_layout, recognise, worth_tiles
@@ -64,13 +65,16 @@ def prepare(
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
-        scan = scan_of(d)
-        if scan is None:
-            nest = nest_of(d, done.places, heads, blocks)
-        else:
+        scan, scatter = scan_of(d), scatter_of(d)
+        if scan is not None:
             nest = nest_of(replace(d, value=scan.element), done.places, uncut=(scan.axis,))
+        elif scatter is not None:
+            nest = nest_of(replace(d, value=scatter.start), done.places, uncut=d.axes)
+        else:
+            nest = nest_of(d, done.places, heads, blocks)
         nest = replace(nest, output=d.name in outputs)
-        found = None if blocks or scan is not None else recognise(Definition(d.name, nest.axes, nest.value), constants)
+        other = blocks or scan is not None or scatter is not None
+        found = None if other else recognise(Definition(d.name, nest.axes, nest.value), constants)
         if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
@@ -85,7 +89,7 @@ def prepare(
             del done.jobs[operands:]  # made ready for nothing
             nest = replace(nest, value=without_scales(nest.value))
             _absorb(nest, done, constants)
-        done.jobs.append(Job(nest, tiled, scan=scan, apart=d.name in c.apart))
+        done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
     return done

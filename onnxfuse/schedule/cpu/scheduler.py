@@ -28,6 +28,7 @@ from onnxfuse.schedule.cpu.gemm import gemm_ways
 from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
+from onnxfuse.schedule.cpu.scatters import scatter_phase
 from onnxfuse.schedule.nests.align import Together, chained, partition
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
@@ -184,6 +185,9 @@ def _nests(
         elif part.jobs[0].scan is not None:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(scan_phase(part, prepared.places, target))
+        elif part.jobs[0].scatter is not None:
+            _give_scratch(part, parts[at + 1 :], prepared, scratch)
+            phases.append(scatter_phase(part, prepared.places, target))
         elif chained(part.jobs):
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(chain_phase(part, prepared.places, kept, target))

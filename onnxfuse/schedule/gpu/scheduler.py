@@ -16,6 +16,7 @@ from onnxfuse.ir.layout import Layout
 from onnxfuse.lower import Lowered
 from onnxfuse.lower.extents import Sized, sized
 from onnxfuse.lower.scans import scan_of
+from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.attention import Attention, attention_of
 from onnxfuse.schedule.analysis.binds import binds_of
@@ -90,6 +91,8 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
     """The kernel of a group, once for equal groups."""
     if any(scan_of(d) is not None for d in c.definitions):
         return Decision("E-NO-KERNEL", (), "results that are each made of the one before have no kernel for GPUs yet")
+    if any(scatter_of(d) is not None for d in c.definitions):
+        return Decision("E-NO-KERNEL", (), "elements that land at looked-up places have no kernel for GPUs yet")
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)

@@ -187,8 +187,10 @@ def chained(jobs: Sequence[Job]) -> bool:
 
 
 def _alone(job: Job) -> bool:
-    """Whether a job is done by itself: a product with weights, windows, whose neighbours share inputs, or a scan."""
-    return job.apart or (not job.tiled.batch if job.tiled is not None else job.scan is not None or _windows(job))
+    """Whether a job is done by itself: product with weights, windows, whose neighbours share inputs, scan, scatter."""
+    if job.tiled is not None:
+        return job.apart or not job.tiled.batch
+    return job.apart or job.scan is not None or job.scatter is not None or _windows(job)
 
 
 def _windows(job: Job) -> bool:

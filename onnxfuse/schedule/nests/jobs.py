@@ -9,6 +9,7 @@ from onnxfuse.ir.compose import indices_of, loads, substitute_axes
 from onnxfuse.ir.index import Axis, Index, Loaded, atoms
 from onnxfuse.ir.scalar import Load
 from onnxfuse.lower.scans import Scan
+from onnxfuse.lower.scatters import Scatter
 from onnxfuse.schedule.analysis.memory import Nest, renamed
 from onnxfuse.schedule.nests.tiled import Tiled
 
@@ -25,13 +26,15 @@ class Job:
     operand: bool = False
     right_side: bool = False
     scan: Scan | None = None  # what its elements are combined to, along one of its axes
+    scatter: Scatter | None = None  # what lands on its elements, which the nest gives as they are before
     apart: bool = False  # whether it is to have a phase of its own
 
     @property
     def reads(self) -> tuple[Load, ...]:
         """Every load of the job."""
         if self.tiled is None:
-            return tuple(loads(self.nest.value))
+            landing = loads(self.scatter.element) if self.scatter is not None else ()
+            return (*loads(self.nest.value), *landing)
         zeros = tuple(load for zero in self.tiled.zeros or () for load in loads(zero))
         return (*self.tiled.lefts, self.tiled.right, *zeros, *loads(self.tiled.finish))
 
@@ -40,7 +43,9 @@ class Job:
         """Values whose elements are indices of what the job reads."""
         t = self.tiled
         parts = (self.nest.value,) if t is None else (*t.lefts, t.right, t.finish)
-        indices = (e for x in parts for e in indices_of(x))
+        indices = [e for x in parts for e in indices_of(x)]
+        if self.scatter is not None:
+            indices += [*indices_of(self.scatter.element), *(e for _, e in self.scatter.places)]
         return frozenset(a.source for e in indices for a in atoms(e) if isinstance(a, Loaded))
 
     def rename(self, names: Mapping[Axis, Axis]) -> Job:

@@ -1,0 +1,93 @@
+"""Scatters: the result as it is before, then a loop over all that lands on it, in order.
+
+Tasks have elements of the result of their own: along the axes that no place is looked up for. Each goes through all
+that lands, so that nothing is combined by two of them, and every element in the order of the runtime.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from onnxfuse.ir.affine import split_axes
+from onnxfuse.ir.compose import cost, substitute_axes
+from onnxfuse.ir.dtype import I64
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, axes_of
+from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
+from onnxfuse.ir.kernel import Loop, Phase, Split, Stmt
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import FromIndex, Load
+from onnxfuse.lower.scatters import Scatter
+from onnxfuse.schedule.analysis.memory import Place, flat
+from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.frame import work_of
+from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse, order_of
+from onnxfuse.schedule.nests.writer import written
+from onnxfuse.target import Cpu
+
+Goals = tuple[Goal, Goal]
+LANDING = 2000  # picoseconds of an element: its place is looked up and loaded, and nothing is known of where it lies
+
+
+def scatter_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
+    """The phase of a scatter: rows of the result, and vectors of what lies side by side in them, go to tasks."""
+    (job,) = t.jobs
+    s = job.scatter
+    assert s is not None
+    goals = _goals(job.nest.name, s, places)
+    compared = tuple(a for a, _ in s.places if a.extent != ONE)
+    others = tuple(a for a in s.axes if a.extent != ONE and a not in compared)
+    axes, values = split_axes(others, _indices(goals))
+    goals = _substituted(goals, values)
+    axes, values = fused_axes(tuple(order_of(axes, goals[0].offset)), _indices(goals))
+    goals = _substituted(goals, values)
+    inner = next((a for a in axes if coefficient(goals[0].offset, a) == ONE), None)
+    rows = [a for a in axes if a != inner]
+    m = Axis("m", product([a.extent for a in rows]))
+    digits = zip(rows, unflatten(Index.of(m), tuple(a.extent for a in rows)), strict=True)
+    before, landing = _substituted(goals, dict(digits))
+    steps = [Level(r) for r in s.ranges]
+    splits: tuple[Split, ...] = ()
+    if inner is None:
+        start = free_loops(before, compared)
+    else:
+        splits = (Split(Axis("c0", inner.extent), Axis("c1", inner.extent + 1), inner.extent, target.lanes),)
+        begin, end = Index.of(splits[0].first), Index.of(splits[0].last)
+        start = [*map(Level, compared), Level(inner, "vector", begin, end)]
+        steps.append(Level(inner, "serial" if _looked_up_along(landing.offset, inner) else "vector", begin, end))
+    body: tuple[Stmt, ...] = (*written([before], start, "s"), *written([landing], steps))
+    if rows:
+        first, last = Axis("r0", m.extent), Axis("r1", m.extent + 1)
+        body = (Loop(m, Index.of(first), Index.of(last), "serial", body),)
+        splits = (Split(first, last, m.extent), *splits)
+    count = product([r.extent for r in s.ranges])
+    work = count * LANDING + count * product([a.extent for a in others]) * int(60 + 15 * cost(s.element))
+    return Phase(splits, work_of(t) + work, (), body)
+
+
+def _indices(goals: Goals) -> list[Index]:
+    return [e for goal in goals for e in indices_to_fuse(goal)]
+
+
+def _substituted(goals: Goals, values: Mapping[Axis, Index]) -> Goals:
+    return goals[0].substituted(values), goals[1].substituted(values)
+
+
+def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> Goals:
+    """What an element of the result is before, and what it is with one more that lands on it."""
+    there = dict(s.places)
+    units = {a: ZERO for a in s.axes if a.extent == ONE and a not in there}
+    place = places[name]
+    here = place.offset(tuple(units.get(a, Index.of(a)) for a in s.axes))
+    before = Goal(place.buffer, here, flat(substitute_axes(s.start, units), places))
+    at = place.offset(tuple(units.get(a, substitute(there.get(a, Index.of(a)), units)) for a in s.axes))
+    offset = flat(FromIndex(at, I64), places)
+    assert isinstance(offset, FromIndex)
+    held = Load(place.buffer, (offset.index,), s.element.dtype)
+    (value,) = MONOIDS[s.combine].merge((held,), (flat(substitute_axes(s.element, units), places),))
+    return before, Goal(place.buffer, offset.index, value)
+
+
+def _looked_up_along(offset: Index, axis: Axis) -> bool:
+    """Whether places are looked up for each step along an axis."""
+    found = (a for a in atoms(offset) if isinstance(a, Loaded))
+    return any(axis in axes_of(e) for a in found for e in a.at)
