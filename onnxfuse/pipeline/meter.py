@@ -1,7 +1,8 @@
 """What a build costs while it runs: seconds per step and the largest memory of the process with its children.
 
 Where a budget is used up the step that runs is ended, whatever it is at: the thread that looks at the memory raises
-`Over` in the thread of the build, at its next line of Python.
+`Over` in the thread of the build, at its next line of Python. Where that line is in a destructor or a callback of the
+garbage collector Python drops it, and says so to `sys.unraisablehook`: it is then raised again at once.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -20,7 +22,7 @@ from onnxfuse.runtime.memory import held_by_tree
 
 _EVERY = 0.05  # seconds between looks at the memory
 _GRACE = 0.2  # seconds that those who wait themselves have to say what they waited for
-_AGAIN = 0.7  # seconds that a step has to end itself; Python drops what is raised in a destructor or a weak reference
+_AGAIN = 0.7  # seconds that a step has to end itself before it is told again
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
@@ -44,15 +46,19 @@ class Meter:
         self._builder: int | None = None  # the thread of the step that runs
         self._raised = -_AGAIN  # when `Over` was last raised there
         self._end = threading.Event()
+        self._unraisable = sys.unraisablehook
         self._watch = threading.Thread(target=self._sample, daemon=True, name="onnxfuse-meter")
 
     def __enter__(self) -> Meter:
+        self._unraisable, sys.unraisablehook = sys.unraisablehook, self._dropped
         self._watch.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._end.set()
         self._watch.join()
+        if sys.unraisablehook == self._dropped:  # else another build has begun meanwhile, and ends later
+            sys.unraisablehook = self._unraisable
         if kind is Over:  # it was raised on the way out of a step
             self._raise("the last step")
 
@@ -94,6 +100,13 @@ class Meter:
     def _raise(self, step: str) -> NoReturn:
         self.check(step)
         raise BudgetError(f"{step}: a budget was exceeded", hint="raise --time-budget or --memory-budget")
+
+    def _dropped(self, found: sys.UnraisableHookArgs) -> None:
+        """Called by Python with an exception that it drops: `Over` is to be raised again, others are the former's."""
+        if found.exc_type is Over:
+            self._raised = -_AGAIN
+        else:
+            self._unraisable(found)
 
     def _sample(self) -> None:
         while not self._end.wait(_EVERY):
