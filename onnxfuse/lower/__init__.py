@@ -200,15 +200,17 @@ def _only_inside_reduction(user: Definition, d: Definition) -> bool:
     """Whether a reducing reader reads each element of d exactly once."""
     found = {n.index for n in loads(user.value) if n.source == d.name}
     ranges = tuple(r for n in walk(user.value) if isinstance(n, Reduce) for r in n.ranges)
-    axes = tuple(a for a in user.axes if a not in _going_on(user))
+    going_on = _going_on(user)
+    axes = tuple(a for a in user.axes if a not in going_on)
     return len(found) == 1 and bijective(next(iter(found)), d.shape, (*axes, *ranges))
 
 
 def _going_on(d: Definition) -> tuple[Axis, ...]:
     """The axes along which a scan or a scatter goes on from place to place, while its elements are read once."""
-    scan, scatter = scan_of(d), scatter_of(d)
+    scan = scan_of(d)
     if scan is not None:
         return (scan.axis,)
+    scatter = scatter_of(d)
     return tuple(a for a, _ in scatter.places) if scatter is not None else ()
 
 
