@@ -31,13 +31,16 @@ COMPILED = [
     for n, c in enumerate(EVERY)
     for t in DEVICES
 ]
-CPU_ONLY = ("CumSum", "CumProd", "ScatterElements", "ScatterND")
+CPU_ONLY = {
+    "results that are each made of the one before have no kernel for GPUs yet": {"CumSum", "CumProd"},
+    "elements that land at looked-up places have no kernel for GPUs yet": {"ScatterElements", "ScatterND"},
+}
 
 
 def kernel_of(case: Case) -> Kernel:
     made = scheduled(case)
     if isinstance(made, Decision):
-        assert any(n.op in CPU_ONLY for n in case.graph.nodes), made
+        assert CPU_ONLY[made.reason] & {n.op for n in case.graph.nodes}, made
         pytest.skip(made.reason)
     return made
 
