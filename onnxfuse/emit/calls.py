@@ -36,7 +36,7 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True)
 class Emission:
-    """State shared by all graphs of a model during emission: results, and names of values (`taken`) and nodes in use."""
+    """State shared by all graphs of a model during emission: results, and the names in use of values and nodes."""
 
     domain: str
     taken: set[str]
