@@ -1,4 +1,4 @@
-"""The last step but one: a `Plan` with its kernels becomes a model that runs with the library and without it."""
+"""Turns a `Plan` with its kernels into an ONNX model that runs with the kernel library and without it."""
 
 from __future__ import annotations
 

@@ -20,17 +20,17 @@ from onnxfuse.ir.layout import Layout, PadHigh
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import view_of
 
-# What ONNX Runtime computes on bfloat16 on every CPU; everything else is computed in float32 and rounded. float16 needs
-# no such care: the runtime itself inserts the casts that its kernels lack.
+# Operators with bfloat16 kernels in ONNX Runtime on every CPU; all others are computed in float32 between casts.
+# float16 needs none: the runtime itself inserts casts where its kernels are missing.
 _ANY_HALF = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Shape", "Squeeze", "Transpose", "Unsqueeze"})
 
 
 @dataclass(frozen=True, slots=True)
 class Body:
-    """A function's content.
+    """The contents of a function.
 
-    Inputs in0, in1, ... and outputs out0, out1, ... are the kernel's, in its order and layouts; inner values are t0,
-    t1, ...; `ops` are the operators of the group itself, `dtypes` those of inputs and outputs.
+    Inputs in0, in1, ... and outputs out0, out1, ... are the kernel's, in its order and layouts; other values are t0,
+    t1, ...; `ops` are the operators of the group itself, `dtypes` the element types of inputs and outputs.
     """
 
     inputs: tuple[str, ...]
@@ -42,7 +42,7 @@ class Body:
 
     @property
     def text(self) -> str:
-        """All of it, one node per line: equal texts are equal functions."""
+        """The body as text, one node per line: equal texts are equal functions."""
         head = f"opset {self.opset} ({', '.join(map(repr, self.dtypes))}) -> {len(self.outputs)}"
         return "\n".join([head, *map(node_text, self.nodes)])
 
@@ -69,7 +69,7 @@ def body(group: Group, kernel: Kernel, graph: Graph) -> Body | Decision:
 
 
 class _Writer:
-    """One body while it is written: `names` maps the values of the graph to those of the body."""
+    """Builds one body: `names` maps values of the graph to those of the body."""
 
     def __init__(self, group: Group, kernel: Kernel, graph: Graph) -> None:
         self.group, self.kernel, self.graph = group, kernel, graph
@@ -107,7 +107,7 @@ class _Writer:
         return {name: tuple(e.constant or 0 for e in shape) for name, shape in shapes.items()}
 
     def _direct_outputs(self) -> dict[str, str]:
-        """Values that are outputs just as the node makes them."""
+        """Values that are outputs without a change of layout or type, by the name of the output."""
         direct: dict[str, str] = {}
         for i, p in enumerate(self.kernel.outputs):
             if not p.layout.steps and p.dtype == self._type(p.value).dtype:
@@ -152,7 +152,7 @@ class _Writer:
             self._add(node, inputs, attrs)
 
     def _add(self, node: Node, inputs: list[str], attrs: Mapping[str, Attribute]) -> None:
-        """The node itself; on bfloat16 between casts where the runtime has no kernel."""
+        """Add a node; between casts where the runtime has no bfloat16 kernel for it."""
         half = node.key not in _ANY_HALF and any(self._is_bf16(i) for i in node.inputs)
         if half:
             inputs = [
@@ -179,7 +179,7 @@ class _Writer:
     # Values -----------------------------------------------------------------------------------------------------------
 
     def _read(self, value: str, *, shaping: bool) -> str:
-        """The body's name of a value; what the kernel does not take is constant or follows from the inputs' shapes."""
+        """The body's name of a value; one that is no input of the kernel is a constant or computed from shapes."""
         if value in self.names:
             return self.names[value]
         constant = self.graph.constants.get(value)
@@ -195,12 +195,12 @@ class _Writer:
         raise refused(f"{value} is no input of the kernel and neither constant nor an extent")
 
     def _logical(self, p: Param) -> tuple[Index, ...]:
-        """The shape of a parameter in the graph's own symbols; the kernel may have renamed them."""
+        """The shape of a parameter over the symbols of the graph; the kernel may have renamed them."""
         known = self.graph.types.get(p.value)
         return known.shape if known is not None else p.shape
 
     def _undone(self, name: str) -> str:
-        """An input of the body as the logical tensor of the graph's own type."""
+        """An input of the body converted from its layout and storage type to the graph's tensor."""
         p = self.inputs[name]
         x = name
         wanted = self._type(p.value).dtype if p.value in self.graph.types else self.graph.constants[p.value].dtype
@@ -217,7 +217,7 @@ class _Writer:
         return self.spell.vector(self.graph.known[value], dtype, scalar=rank == 0)
 
     def _plain(self, value: str) -> bool:
-        """Whether a shape input can be copied: it is made inside, or constant."""
+        """Whether a shape input can be used as it is: computed inside the body, or constant."""
         known = self.graph.known.get(value)
         return (
             value in self.names
@@ -230,7 +230,7 @@ class _Writer:
         return self.spell.reshape_target(self._type(node.inputs[0]).shape, self._type(node.outputs[0]).shape)
 
     def _output(self, name: str, p: Param) -> None:
-        """The last steps to an output: its layout and element type."""
+        """The conversion of an output to its layout and element type."""
         made = self._read(p.value, shaping=False)
         dtype = self._type(p.value).dtype
         half = BF16 in (dtype, p.dtype) and _cuts_or_pads(p.layout)
@@ -244,12 +244,12 @@ class _Writer:
 
 
 def _cuts_or_pads(layout: Layout) -> bool:
-    """Whether a layout needs operators that bfloat16 lacks."""
+    """Whether a layout needs Slice or Pad, which have no bfloat16 kernels."""
     return any(isinstance(step, PadHigh) for step in layout.steps)
 
 
 def _without_copies(nodes: list[Node], outputs: tuple[str, ...]) -> tuple[Node, ...]:
-    """The nodes, where an output that is a mere copy of an inner value takes that value's place."""
+    """The nodes without Identity nodes that copy a value to an output: the value is renamed instead."""
     made = {o for n in nodes for o in n.outputs}
     new: dict[str, str] = {}
     for n in nodes:

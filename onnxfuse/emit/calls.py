@@ -1,4 +1,4 @@
-"""The nodes of a graph as messages, each group of them as one node; the bodies that its nodes hold likewise."""
+"""Fills a GraphProto with the nodes of a graph, each fused group as one node, and likewise the subgraphs of nodes."""
 
 from __future__ import annotations
 
@@ -20,65 +20,74 @@ from onnxfuse.load.names import rename
 from onnxfuse.load.source import Source
 from onnxfuse.runtime.graphs import graphs
 
-_CALL = "\0fused"  # domain of the stand-ins for groups while nodes are put in order
+_CALL = "\0fused"  # domain of the placeholders of groups while nodes are sorted
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """A body as it was emitted, before names that clash with outer ones were changed; those that hold it come first."""
+class Subgraph:
+    """A planned and emitted graph; `protos` are the graphs around it, outermost (the main graph) first, then itself.
+
+    They are as they were before names that clash with outer ones were changed.
+    """
 
     planned: Planned
     protos: tuple[onnx.GraphProto, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
-    """What the graphs of a model share while it is emitted. `taken` are names of values, `node_names` of nodes."""
+class Emission:
+    """State shared by all graphs of a model during emission: results, and the names in use of values and nodes."""
 
     domain: str
     taken: set[str]
     node_names: set[str] = field(default_factory=set)
     used: list[Fused] = field(default_factory=list)
-    names: dict[str, str] = field(default_factory=dict)  # of calls, by the name of a group's first node
-    held: list[Held] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)  # names of fused nodes, by that of the group's first node
+    subgraphs: list[Subgraph] = field(default_factory=list)
 
 
-def room_of(main: Planned, domain: str) -> Room:
-    """Where the names of the model and of everything that was planned are taken."""
-    room = Room(domain, set())
+def emission_of(main: Planned, domain: str) -> Emission:
+    """The initial state: all names of the model and of its planned graphs are in use."""
+    emission = Emission(domain, set())
     for inner in graphs(main.source.proto.graph):
-        room.taken.update(defined(inner))
-    for planned in _everywhere(main):
-        room.taken.update(planned.plan.graph.types, planned.plan.graph.constants)
+        emission.taken.update(defined(inner))
+    for planned in _all_planned(main):
+        emission.taken.update(planned.plan.graph.types, planned.plan.graph.constants)
         inside = {n.outputs for f in planned.fused for n in f.group.nodes}
-        room.node_names.update(n.name for n in planned.plan.graph.nodes if n.outputs not in inside)
-    return room
+        emission.node_names.update(n.name for n in planned.plan.graph.nodes if n.outputs not in inside)
+    return emission
 
 
-def _everywhere(planned: Planned) -> Iterator[Planned]:
+def _all_planned(planned: Planned) -> Iterator[Planned]:
     yield planned
     for inner in planned.inner:
-        yield from _everywhere(inner)
+        yield from _all_planned(inner)
 
 
-def fill(proto: onnx.GraphProto, planned: Planned, weights: Weights, room: Room, around: tuple[Held, ...] = ()) -> None:
-    """Put the nodes of a graph, the constants that they read and the types of its values into its message."""
+def fill(
+    proto: onnx.GraphProto,
+    planned: Planned,
+    weights: Weights,
+    emission: Emission,
+    around: tuple[Subgraph, ...] = (),
+) -> None:
+    """Fill `proto` with the nodes of a planned graph, the constants that they read and the types of its values."""
     graph, source = planned.plan.graph, planned.source
     check_layouts(planned.plan, planned.fused)
     calls = {f.group.name: f for f in planned.fused}
     assert len(calls) == len(planned.fused), "emit: two groups have one name"
-    bodies = _bodies(planned, weights, room, (*around, Held(planned, (proto,))))
+    bodies = _bodies(planned, weights, emission, (*around, Subgraph(planned, (proto,))))
     nodes = _live(graph, _ordered(_captured_anew(graph, bodies), planned.fused))
     used = [calls[n.name] for n in nodes if n.domain == _CALL]
     for node in nodes:
         if node.domain == _CALL:
-            proto.node.append(_call(calls[node.name], graph, weights, room))
+            proto.node.append(_call(calls[node.name], graph, weights, emission))
         else:
             proto.node.append(_kept(node, graph, source, bodies.get(node.name, {}), nested=bool(around)))
             weights.plain(node.reads, graph)
     weights.plain(graph.outputs, graph)
     weights.store(proto)
-    room.used.extend(used)
+    emission.used.extend(used)
     _add_types(proto, used, planned)
 
 
@@ -86,7 +95,7 @@ def fill(proto: onnx.GraphProto, planned: Planned, weights: Weights, room: Room,
 
 
 def _ordered(graph: Graph, fused: Sequence[Fused]) -> tuple[Node, ...]:
-    """The graph's nodes in topological order, each group as one stand-in where its last node was."""
+    """The graph's nodes in topological order, each group replaced by one placeholder."""
     owner = {n.outputs: f for f in fused for n in f.group.nodes}
     assert len(owner) == sum(len(f.group.nodes) for f in fused), "emit: a node is in two groups"
     last = {owner[n.outputs].group.name: n for n in graph.nodes if n.outputs in owner}
@@ -102,7 +111,7 @@ def _ordered(graph: Graph, fused: Sequence[Fused]) -> tuple[Node, ...]:
 
 
 def _live(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Without nodes that nothing reads any more (shape arithmetic, mostly); operators of others may have effects."""
+    """The nodes without dead ones, mostly shape arithmetic; custom operators are kept, since they may have effects."""
     wanted = set(graph.outputs)
     kept: list[Node] = []
     for node in reversed(nodes):
@@ -115,7 +124,7 @@ def _live(graph: Graph, nodes: tuple[Node, ...]) -> tuple[Node, ...]:
 def _kept(
     node: Node, graph: Graph, source: Source, bodies: Mapping[str, onnx.GraphProto], *, nested: bool
 ) -> onnx.NodeProto:
-    """A node that stays with the runtime; in a body, a node of the model has the name that it had there."""
+    """A node that stays with the runtime; `nested`: it is in a subgraph, where nodes keep the names of the model."""
     raw = node.raw if node.raw is not None else source.nodes.get(node.name)
     made = node_proto(node, graph.opset, raw)
     if nested and raw is not None:
@@ -127,27 +136,29 @@ def _kept(
     return made
 
 
-def _call(f: Fused, graph: Graph, weights: Weights, room: Room) -> onnx.NodeProto:
-    """The node of a group; its constants are stored in the layout that the kernel wants."""
-    inputs = [weights.packed(p, graph, room.taken) if p.value in graph.constants else p.value for p in f.kernel.inputs]
+def _call(f: Fused, graph: Graph, weights: Weights, emission: Emission) -> onnx.NodeProto:
+    """The fused node of a group; its constants are stored in the layouts of the kernel's inputs."""
+    inputs = [
+        weights.packed(p, graph, emission.taken) if p.value in graph.constants else p.value for p in f.kernel.inputs
+    ]
     origin = f.group.origin or (f.group.name,)
-    name = unique(f"{origin[0]}/{readable(f.body)}", room.node_names)
-    room.names[f.group.nodes[0].name] = name
-    node = onnx.NodeProto(op_type=f.op, domain=room.domain, name=name, input=inputs)
+    name = unique(f"{origin[0]}/{readable(f.body)}", emission.node_names)
+    emission.names[f.group.nodes[0].name] = name
+    node = onnx.NodeProto(op_type=f.op, domain=emission.domain, name=name, input=inputs)
     node.output.extend(p.value for p in f.kernel.outputs)
     set_metadata(node, origin=json.dumps(origin))
     return node
 
 
 def _stored(planned: Planned, value: str) -> Shape:
-    """The shape of a value in storage over the symbols of the model: those of kernels are each kernel's own."""
+    """The storage shape of a value over the symbols of the model, since each kernel may have renamed its own."""
     have = planned.plan.graph.types[value]
     assert have is not None, f"emit: a kernel makes {value} of an unknown shape"
     return planned.plan.layout(value).shape(have.shape)
 
 
 def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) -> None:
-    """Types of what kernels make, in storage, and those that the model had for what is still there."""
+    """The value_info of kernel outputs (storage shapes), and of values of the loaded model that still exist."""
     graph, source = planned.plan.graph, planned.source
     ends = {*graph.inputs, *graph.outputs}
     ours = {p.value: p for f in used for p in f.kernel.outputs}
@@ -165,7 +176,7 @@ def _add_types(proto: onnx.GraphProto, used: Iterable[Fused], planned: Planned) 
 
 
 def fix_extents(info: onnx.ValueInfoProto, graph: Graph, source: Source) -> None:
-    """Extents to which the user gave a value say so: the kernels hold for no other."""
+    """Make dimensions that the user fixed static in a value_info: the kernels are valid for no other size."""
     have = graph.types.get(info.name)
     if not source.dims or have is None or not info.type.HasField("tensor_type"):
         return
@@ -178,32 +189,32 @@ def fix_extents(info: onnx.ValueInfoProto, graph: Graph, source: Source) -> None
 
 
 def _bodies(
-    planned: Planned, weights: Weights, room: Room, around: tuple[Held, ...]
+    planned: Planned, weights: Weights, emission: Emission, around: tuple[Subgraph, ...]
 ) -> dict[str, dict[str, onnx.GraphProto]]:
-    """By node and attribute, the bodies in which something changes."""
+    """The subgraphs that change, by node and attribute."""
     made: dict[str, dict[str, onnx.GraphProto]] = {}
     for inner in planned.inner:
         if inner.changes:
-            made.setdefault(inner.node, {})[inner.attribute] = _body(inner, weights, room, around)
+            made.setdefault(inner.node, {})[inner.attribute] = _body(inner, weights, emission, around)
     return made
 
 
-def _body(planned: Planned, weights: Weights, room: Room, around: tuple[Held, ...]) -> onnx.GraphProto:
-    """A body whose names are none of those around it: what it stores itself may have an outer name."""
+def _body(planned: Planned, weights: Weights, emission: Emission, around: tuple[Subgraph, ...]) -> onnx.GraphProto:
+    """An emitted subgraph without name clashes with enclosing graphs, which its own initializers may have."""
     proto = onnx.GraphProto()
     proto.CopyFrom(planned.source.graph)
     without(proto, "node", "initializer", "sparse_initializer", "value_info")
-    fill(proto, planned, weights.inner(planned.source.captured), room, around)
-    room.held.append(Held(planned, (*(h.protos[-1] for h in around), proto)))
+    fill(proto, planned, weights.inner(planned.source.captured), emission, around)
+    emission.subgraphs.append(Subgraph(planned, (*(h.protos[-1] for h in around), proto)))
     outer = {name for h in around for name in (*h.planned.plan.graph.types, *h.planned.plan.graph.constants)}
     made = onnx.GraphProto()
     made.CopyFrom(proto)
-    rename(made, {name: unique(name, room.taken) for name in sorted(defined(proto) & outer)})
+    rename(made, {name: unique(name, emission.taken) for name in sorted(defined(proto) & outer)})
     return made
 
 
 def _captured_anew(graph: Graph, bodies: Mapping[str, Mapping[str, onnx.GraphProto]]) -> Graph:
-    """The graph whose nodes capture what their new bodies read."""
+    """The graph with the captures of nodes updated to what their new subgraphs read."""
     nodes = []
     for node in graph.nodes:
         if node.name in bodies:

@@ -1,4 +1,4 @@
-"""What an emitted model promises, asserted: layouts that fit, order, single assignment, functions that fit."""
+"""Asserts invariants of an emitted model: consistent layouts, order, single assignment, calls that fit functions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from onnxfuse.ir.layout import PLAIN, Layout
 from onnxfuse.load.inline import defined, free_names
 from onnxfuse.runtime.graphs import graphs, subgraphs
 
-DOMAIN = "onnxfuse."  # of fused nodes begins so
+DOMAIN = "onnxfuse."  # prefix of the domains of fused nodes
 
 
 def check_layouts(plan: Plan, fused: Iterable[Fused]) -> None:
-    """A value is read as it was made, and is plain wherever the runtime or the model's boundary touches it."""
+    """Values are read in the layout they are produced in, which is plain for the runtime's nodes and graph outputs."""
     graph = plan.graph
     made: dict[str, tuple[Layout, DType]] = {p.value: (p.layout, p.dtype) for f in fused for p in f.kernel.outputs}
     inside = {n.outputs for f in fused for n in f.group.nodes}
@@ -35,7 +35,7 @@ def check_layouts(plan: Plan, fused: Iterable[Fused]) -> None:
 
 
 def check(proto: onnx.ModelProto) -> None:
-    """Assert what a reader relies on: order, single assignment, functions that fit their calls. Cheap on any model."""
+    """Assert topological order, single assignment and calls that fit their functions, in linear time."""
     functions = {(f.domain, f.name): f for f in proto.functions}
     assert len(functions) == len(proto.functions), "emit: a function is defined twice"
     imported = {o.domain for o in proto.opset_import}
@@ -56,7 +56,7 @@ def check(proto: onnx.ModelProto) -> None:
 
 
 def _check_order(graph: onnx.GraphProto, *, main: bool) -> None:
-    """Each value of a graph is made once, and before it is read; only a body reads others."""
+    """Each value of a graph is assigned once, before it is read; only subgraphs read outer values."""
     own = defined(graph)
     seen = {v.name for v in graph.input} | {t.name for t in graph.initializer} | {""}
     seen |= {t.values.name for t in graph.sparse_initializer}

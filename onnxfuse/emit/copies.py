@@ -1,6 +1,6 @@
-"""Models that are made to be timed: so many copies of one kernel, or of one node, each with weights of its own.
+"""Microbenchmark models: several copies of one kernel, or of one node, each with weights of its own.
 
-All copies read the same other inputs, as a kernel reads what another one has just made.
+All copies share their other inputs, which are thus in cache as after a producing kernel.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def of_kernel(
     copies: int,
     path: Path,
 ) -> None:
-    """Write a model of a kernel; `storage` are the shapes in memory of what it reads and makes."""
+    """Write a model of a kernel; `storage` are the storage shapes of its inputs and outputs."""
     inputs, weights = [], []
     params = (*kernel.inputs, *kernel.outputs)
     infos = [helper.make_tensor_value_info(p.name, p.dtype.onnx, s) for p, s in zip(params, storage, strict=True)]
@@ -45,7 +45,7 @@ def of_kernel(
 
 
 def of_node(node: Node, graph: Graph, shapes: Mapping[str, tuple[int, ...]], copies: int, path: Path) -> None:
-    """Write a model of a node that stays with the runtime, at these shapes of what it reads and makes."""
+    """Write a model of a node that stays with the runtime, for these shapes of its inputs and outputs."""
     source: Source = graph.source
     raw = node.raw if node.raw is not None else source.nodes.get(node.name)
     types = {v: t for v in shapes if (t := graph.types[v]) is not None}
@@ -72,7 +72,7 @@ def _write(
     opsets: Mapping[str, int],
     path: Path,
 ) -> None:
-    """The model in which these nodes stand so many times, one copy after the other."""
+    """Write a model with so many copies of these nodes, one after the other."""
     own = {t.name for t in weights} | {o.name for o in outputs}
     graph = onnx.GraphProto(name="copies", input=inputs)
     for copy in range(copies):

@@ -1,4 +1,4 @@
-"""Whether a node may stand in a model of some opset: operator, attributes, element types, by the ONNX schemas."""
+"""Whether a node is valid in an opset: operator, attributes and element types, by the ONNX schemas."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SPELLED = {"float32": "float", "float64": "double"}
 
 @cache
 def schema_of(op: str, opset: int) -> Any:
-    """The schema that an operator of the default domain has in an opset, None where it has none."""
+    """The schema of an operator of the default domain in an opset, None where it is not part of it."""
     try:
         found = onnx.defs.get_schema(op, opset, "")
     except onnx.defs.SchemaError:
@@ -25,7 +25,7 @@ def schema_of(op: str, opset: int) -> Any:
 
 
 def legal(node: Node, graph: Graph) -> Decision | None:
-    """Why a node of the default domain may not stand in the graph's opset, None where it may."""
+    """Why a node of the default domain is not valid in the graph's opset (E-OPSET), None where it is."""
     about = node.origin or (node.name,)
     schema = schema_of(node.op, graph.opset)
     if schema is None:
@@ -53,7 +53,7 @@ def legal(node: Node, graph: Graph) -> Decision | None:
 
 
 def _formals(node: Node, schema: Any) -> Iterator[tuple[str, Any]]:
-    """Each value of a node with the parameter it is passed for; a variadic parameter takes all that follow."""
+    """Pairs of a node's operands and formal parameters; a variadic parameter takes all that follow."""
     for values, formals in ((node.inputs, schema.inputs), (node.outputs, schema.outputs)):
         for i, value in enumerate(values):
             if value and formals:

@@ -1,4 +1,4 @@
-"""The rewritten model: fused groups as nodes of a domain of their own, each with a function body that always runs."""
+"""The rewritten model: fused groups as nodes of a domain of their own, each with a function body as fallback."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import onnx
 
-from onnxfuse.emit.alone import alone
-from onnxfuse.emit.calls import fill, fix_extents, room_of
+from onnxfuse.emit.calls import emission_of, fill, fix_extents
 from onnxfuse.emit.checks import check
 from onnxfuse.emit.planned import Fused, Planned
 from onnxfuse.emit.proto import node_proto, set_metadata, tensors_in, without
+from onnxfuse.emit.standalone import standalone
 from onnxfuse.emit.weights import Weight, Weights
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.group import Plan
@@ -26,20 +26,20 @@ _IR_WITH_FUNCTIONS = 8
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """What the model says about its kernels; `path` and `manifest` are relative to the model."""
+    """The kernel library as the model's metadata describes it; `path` and `manifest` are relative to the model."""
 
     domain: str
     path: str
     sha256: str
     manifest: str
-    targets: tuple[str, ...]  # that there are kernels for, best first; what they need besides follows a +
+    targets: tuple[str, ...]  # machine classes with kernels, best first; required extensions follow a +
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Emitted:
-    """A model to be written: `proto` with stubs for payloads, which `blob` gives by their key.
+    """A model to be written: `proto` with stubs in place of payloads, which `blob` gives by key.
 
-    `weights` are those that may lie outside the file; `exact` are the model's bytes when it is an unchanged copy.
+    `weights` may be stored outside the model file; `exact` are the model's bytes when it is an unchanged copy.
     """
 
     proto: onnx.ModelProto
@@ -47,30 +47,30 @@ class Emitted:
     blob: Callable[[str], Buffer]
     was_external: bool
     exact: memoryview | None = None
-    names: Mapping[str, str] = field(default_factory=dict)  # of the calls, by their groups' first nodes
-    bodies: tuple[Emitted, ...] = ()  # that have groups, each as a model of its own
+    names: Mapping[str, str] = field(default_factory=dict)  # names of fused nodes, by that of the group's first node
+    bodies: tuple[Emitted, ...] = ()  # subgraphs with kernels, each as a model of its own
 
     @property
     def weight_bytes(self) -> int:
-        """Bytes of all weights."""
+        """The size of all weights in bytes."""
         return sum(w.bytes for w in self.weights)
 
 
 def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Planned, ...] = ()) -> Emitted:
-    """The model in which every group of `fused` is one node; groups of the plan that are not there stay as they are.
+    """The model in which every group of `fused` is one node; other groups of the plan stay unfused.
 
-    `inner` are the planned bodies of its nodes.
+    `inner` are the planned subgraphs of its nodes.
     """
     main = Planned(plan, fused, inner)
     source = main.source
     proto = _frame(source, plan.graph)
     weights = Weights(source, shared=bool(inner))
-    room = room_of(main, library.domain)
-    fill(proto.graph, main, weights, room)
+    emission = emission_of(main, library.domain)
+    fill(proto.graph, main, weights, emission)
     for function in proto.functions:
         weights.take(function)
-    _add_functions(proto, room.used, library.domain)
-    if room.used:
+    _add_functions(proto, emission.used, library.domain)
+    if emission.used:
         proto.ir_version = max(proto.ir_version, _IR_WITH_FUNCTIONS)
         proto.opset_import.add(domain=library.domain, version=1)
         if "" not in source.opsets:  # what is used of it means the same in this opset
@@ -79,13 +79,13 @@ def emit(plan: Plan, fused: Sequence[Fused], library: Library, inner: tuple[Plan
         set_metadata(proto, **about, targets=" ".join(library.targets))
     _import_domains(proto)
     check(proto)
-    bodies = tuple(_of(made, weights) for held in room.held if (made := alone(proto, held)) is not None)
+    bodies = tuple(_of(made, weights) for each in emission.subgraphs if (made := standalone(proto, each)) is not None)
     rename(proto.graph, source.spelled)
-    return Emitted(proto, weights.large, weights.blob, bool(source.external), names=room.names, bodies=bodies)
+    return Emitted(proto, weights.large, weights.blob, bool(source.external), names=emission.names, bodies=bodies)
 
 
 def _import_domains(proto: onnx.ModelProto) -> None:
-    """Import every domain of the runtime's that rewrites brought."""
+    """Import every domain of the runtime's own operators that rewrites introduced."""
     nodes = [n for part in (*graphs(proto.graph), *proto.functions) for n in part.node]
     known = {o.domain for o in proto.opset_import} | {"", "ai.onnx"} | {f.domain for f in proto.functions}
     for domain in sorted({n.domain for n in nodes} - known):
@@ -93,13 +93,13 @@ def _import_domains(proto: onnx.ModelProto) -> None:
 
 
 def _of(body: onnx.ModelProto, weights: Weights) -> Emitted:
-    """A body alone, with those weights that it reads."""
+    """A standalone model of a subgraph, with the weights that it reads."""
     stubs = {key_of(tensor) for tensor in (*body.graph.initializer, *tensors_in(body.graph))}
     return Emitted(body, tuple(w for w in weights.large if w.key in stubs), weights.blob, was_external=False)
 
 
 def copied(source: Source) -> Emitted:
-    """The loaded model as it was, for when nothing is to be done to it."""
+    """The loaded model unchanged, where there is nothing to optimize."""
     proto = onnx.ModelProto.FromString(slim(source.data))
     weights = Weights(source)
     for part in (proto.graph, *proto.functions):
@@ -108,7 +108,7 @@ def copied(source: Source) -> Emitted:
 
 
 def _add_functions(proto: onnx.ModelProto, used: Iterable[Fused], domain: str) -> None:
-    """One function per operator; groups that share it are all named in its metadata."""
+    """One function per fused operator; its metadata names all groups that share it."""
     versions = {o.domain: o.version for o in proto.opset_import}
     users: dict[str, list[Fused]] = {}
     for f in used:
@@ -127,7 +127,7 @@ def _add_functions(proto: onnx.ModelProto, used: Iterable[Fused], domain: str) -
 
 
 def _frame(source: Source, graph: Graph) -> onnx.ModelProto:
-    """The loaded model without nodes, types and initializers, but those that are inputs too."""
+    """The loaded model without nodes, types and initializers, except initializers that are inputs too."""
     proto = onnx.ModelProto()
     proto.CopyFrom(source.proto)
     without(proto.graph, "node", "initializer", "sparse_initializer", "value_info", "input")

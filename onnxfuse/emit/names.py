@@ -1,4 +1,4 @@
-"""Names of fused operators: readable, short, and different whenever kernel, body or element types differ."""
+"""Names of fused operators: readable, short, and unique for each kernel, body and signature."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from onnxfuse.ir.dtype import BF16, F32
 
 LENGTH = 40  # characters before the digest
 _DIGITS = 8
-# Operators that say little about a kernel: left out of its name where others are there.
+# Operators that say little about a kernel: omitted from its name unless there are no others.
 _PLUMBING = frozenset(
     {"Cast", "Dropout", "Expand", "Flatten", "Identity", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze"}
 )
 
 
 def identity(kernel_text: str, body: Body) -> str:
-    """The operator type of a kernel with this text and body: equal ones, and only those, get the same name."""
+    """The operator type of a kernel with this text and body, a content address: equal kernels share one."""
     digest = hashlib.sha256(f"{kernel_text}\0{body.text}".encode()).hexdigest()[:_DIGITS]
     return f"{readable(body)}_{digest}"
 
@@ -42,7 +42,7 @@ def _fitting(words: list[str], room: int) -> str:
 
 
 def unique(wanted: str, taken: set[str]) -> str:
-    """`wanted`, numbered when it is taken; it is taken from then on."""
+    """`wanted`, with a number where it is in use; the result is added to `taken`."""
     name, number = wanted, 2
     while name in taken:
         name, number = f"{wanted}_{number}", number + 1
@@ -51,6 +51,6 @@ def unique(wanted: str, taken: set[str]) -> str:
 
 
 def domain(texts: Iterable[str]) -> str:
-    """The domain of a build: a digest of everything that its kernels come from."""
+    """The domain of a build, with a digest of all its sources and compiler settings."""
     digest = hashlib.sha256("\0".join(texts).encode()).hexdigest()
     return f"onnxfuse.{digest[:12]}"

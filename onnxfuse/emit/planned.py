@@ -1,4 +1,4 @@
-"""What emit is given: graphs with their plans, and the groups in them that became kernels."""
+"""The input of emit: graphs with their plans, and the groups that became kernels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfuse.load.source import Source
 
 @dataclass(frozen=True, slots=True)
 class Fused:
-    """A group that became a kernel: what it computes, how it is called, and what `identity` named it."""
+    """A group that became a kernel, its function body, and its operator type (see `names.identity`)."""
 
     group: Group
     kernel: Kernel
@@ -23,7 +23,7 @@ class Fused:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A graph with the groups in it that became kernels: the main graph, or the body `attribute` of the node `node`."""
+    """A graph with its groups that became kernels: the main graph, or the subgraph `attribute` of the node `node`."""
 
     plan: Plan
     fused: Sequence[Fused]
@@ -33,11 +33,11 @@ class Planned:
 
     @property
     def changes(self) -> bool:
-        """Whether a kernel is in it or in its bodies."""
+        """Whether it or one of its subgraphs has a kernel."""
         return bool(self.fused) or any(i.changes for i in self.inner)
 
     @property
     def source(self) -> Source:
-        """What its graph was loaded from."""
+        """The loaded model or subgraph."""
         source: Source = self.plan.graph.source
         return source

@@ -1,4 +1,4 @@
-"""Nodes, constants and types of the graph as ONNX messages, exact where the model already had them."""
+"""Nodes, constants and types of the graph as ONNX protobuf messages, unchanged where the loaded model had them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _KIND = onnx.AttributeProto
 
 
 def node_proto(node: Node, opset: int, raw: onnx.NodeProto | None = None) -> onnx.NodeProto:
-    """A node. What is as it was in `raw`, the model's own spelling of this node, is copied from there."""
+    """A NodeProto. What did not change since `raw`, the node of the loaded model, is copied from there."""
     out = onnx.NodeProto(op_type=node.op)
     if node.domain:
         out.domain = node.domain
@@ -51,14 +51,14 @@ def _unchanged(old: onnx.AttributeProto, value: Attribute) -> bool:
 
 
 def _declared(node: Node, name: str, opset: int) -> int:
-    """The attribute type that the operator's schema names, 0 where there is none."""
+    """The type of an attribute by the operator's schema, 0 where there is none."""
     schema = schema_of(node.op, opset) if node.standard else None
     known = schema.attributes.get(name) if schema is not None else None
     return int(known.type) if known is not None else 0
 
 
 def attribute_proto(name: str, value: Attribute, kind: int = 0) -> onnx.AttributeProto:
-    """An attribute of the type `kind`; 0: as its value suggests."""
+    """An attribute of the type `kind`; 0: derived from its value."""
     if isinstance(value, Constant):
         return _KIND(name=name, type=_KIND.TENSOR, t=tensor_proto(value))
     if kind == _KIND.FLOAT and isinstance(value, int):
@@ -83,7 +83,7 @@ def tensor_proto(constant: Constant, name: str = "") -> onnx.TensorProto:
 
 
 def value_info(name: str, dtype: DType, shape: Shape) -> onnx.ValueInfoProto:
-    """A value's type; extents that are no integers by their text, which for a symbol is the model's own name."""
+    """The type of a value; symbolic extents become dim_params of their text, for a symbol the model's own name."""
     dims = [e.constant if e.constant is not None else repr(e) for e in shape]
     return onnx.helper.make_tensor_value_info(name, dtype.onnx, dims)
 
@@ -107,7 +107,7 @@ def tensors_in(graph: onnx.GraphProto | onnx.FunctionProto) -> Iterator[onnx.Ten
 
 
 def set_metadata(message: Any, **values: str) -> None:
-    """Metadata under `onnxfuse.KEY`, in place of what was there."""
+    """Set metadata entries `onnxfuse.KEY`, replacing existing ones."""
     for key, value in values.items():
         named = next((p for p in message.metadata_props if p.key == f"onnxfuse.{key}"), None)
         entry = named if named is not None else message.metadata_props.add(key=f"onnxfuse.{key}")

@@ -1,4 +1,4 @@
-"""Spells layouts, extents and constants as standard operators of one opset, from nothing but a body's own inputs."""
+"""Builds function bodies: layouts, extents and constants as standard operators of one opset, over the body's inputs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from onnxfuse.ir.layout import Layout, PadHigh, Permute, Reshape, Shape
 
 
 def refused(reason: str, *nodes: str, unlock: str = "") -> Refused:
-    """That a body cannot be spelled, to be raised."""
+    """An exception, to be raised, for a body that has no form in the opset (E-OPSET)."""
     return Refused(Decision("E-OPSET", nodes, reason, unlock))
 
 
 class Spelling:
-    """The nodes of a body while it grows. Values are named t0, t1, ...; extents are int64 vectors of one element.
+    """Builder of a body's nodes. Values are named t0, t1, ...; extents are int64 vectors of one element.
 
-    `inputs` are the body's inputs with their shapes in storage: where symbols are read from.
+    `inputs` are the body's inputs with their storage shapes, which symbols are read from.
     """
 
     def __init__(self, opset: int, inputs: Mapping[str, Shape]) -> None:
@@ -34,12 +34,12 @@ class Spelling:
         self._symbols = solved(self._dims)
 
     def name(self) -> str:
-        """A value name that was not used before."""
+        """A fresh value name."""
         self._count += 1
         return f"t{self._count - 1}"
 
     def add(self, op: str, *inputs: str, **attrs: Attribute) -> str:
-        """A node of one output, made once for equal operands."""
+        """A node of one output; equal nodes are shared (common subexpressions)."""
         key = (op, inputs, tuple(sorted((k, repr(v)) for k, v in attrs.items())))
         if key not in self._made:
             self._made[key] = self.name()
@@ -50,7 +50,7 @@ class Spelling:
         """A constant of at most LIMIT bytes."""
         if constant.bytes > LIMIT:
             raise refused(f"a constant of {constant.bytes} bytes is too large for a function body")
-        array = np.asarray(constant.load(), order="C")  # a scalar stays one
+        array = np.asarray(constant.load(), order="C")  # ascontiguousarray would make a scalar a vector
         key = ("Constant", constant.dtype, array.shape, array.tobytes())
         if key not in self._made:
             self._made[key] = self._spelled(array, constant.dtype)
@@ -72,7 +72,7 @@ class Spelling:
     # Extents ----------------------------------------------------------------------------------------------------------
 
     def extent(self, e: Index) -> str:
-        """The value of e as a vector of one element; refused when the inputs do not determine it."""
+        """The value of e as a vector of one element. Raises Refused where the inputs' shapes do not determine it."""
         if e.constant is not None:
             return self.ints((e.constant,))
         if e in self._dims:
@@ -119,14 +119,14 @@ class Spelling:
 
     def _floor_div(self, num: Index, den: Index) -> str:
         above, below = self.extent(num), self.extent(den)
-        if not nonnegative(num):  # Div rounds to zero, extents are rounded down
+        if not nonnegative(num):  # Div truncates, `//` rounds down
             if self.opset < 10:
                 raise refused(f"({num!r}) // ({den!r}) needs Mod", unlock="an opset of 10 or newer")
             above = self.add("Sub", above, self.add("Mod", above, below))
         return self.add("Div", above, below)
 
     def vector(self, entries: Shape, dtype: DType = I64, *, scalar: bool = False) -> str:
-        """Integers as a tensor: one Constant when all are plain, else a Concat of pieces; `scalar`: without an axis."""
+        """Integers as a tensor: a Constant where all are static, else a Concat of pieces; `scalar`: of rank 0."""
         plain = [e.constant for e in entries]
         if all(v is not None for v in plain):
             array = np.asarray(plain, dtype.numpy)
@@ -151,7 +151,7 @@ class Spelling:
     # Movement ---------------------------------------------------------------------------------------------------------
 
     def reshape(self, x: str, have: Shape, want: Shape) -> str:
-        """x of shape `have` under the shape `want`; correct for extents of zero too where the opset can say it (14)."""
+        """x reshaped from `have` to `want`; correct for extents of zero too from opset 14 (allowzero) on."""
         if have == want:
             return x
         shape, attrs = self.reshape_target(have, want)
@@ -162,7 +162,7 @@ class Spelling:
         copied = tuple(
             Index.of(0) if e.constant in (None, 0) and have[i : i + 1] == (e,) else e for i, e in enumerate(want)
         )
-        # 0 now means "copy"; one unknown may be inferred, unless the product it is divided by could be zero.
+        # 0 means "copy the input's extent"; -1 infers one extent, unless the product of the others may be zero.
         open_ = [i for i, e in enumerate(copied) if e.constant is None]
         zero_stays = all(e != 0 or have[i : i + 1] == (e,) for i, e in enumerate(want))
         if zero_stays and not open_:
@@ -176,7 +176,7 @@ class Spelling:
         return self.vector(copied), {}
 
     def undo(self, x: str, layout: Layout, logical: Shape) -> str:
-        """x in storage order as the logical tensor."""
+        """The logical tensor of x, which is in storage order."""
         have = layout.shape(logical)
         for step, after in layout.undone(logical):
             if isinstance(step, Permute):
@@ -223,7 +223,7 @@ Dims = dict[Index, tuple[str, int]]
 
 
 def _read_from(inputs: Mapping[str, Shape]) -> Dims:
-    """Which axis of which input has an extent; the first one counts."""
+    """The first (input, axis) that has each extent."""
     dims: Dims = {}
     for source, shape in inputs.items():
         for axis, e in enumerate(shape):
@@ -233,7 +233,7 @@ def _read_from(inputs: Mapping[str, Shape]) -> Dims:
 
 
 def stored(array: np.ndarray[Any, Any], dtype: DType) -> np.ndarray[Any, Any]:
-    """An array in the element type's own bits (bfloat16, which NumPy lacks, as uint16), contiguous."""
+    """A contiguous array of the element type's bits; bfloat16, which NumPy lacks, as uint16."""
     array = np.asarray(array, order="C")
     if dtype.name != "bfloat16":
         return array.astype(dtype.numpy, copy=False)

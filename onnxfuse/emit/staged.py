@@ -1,4 +1,4 @@
-"""Outputs committed together or not at all: written beside their targets, renamed once all are complete."""
+"""Atomic output of several files: written to temporary files beside the targets, renamed once all are complete."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def refuse_existing(paths: Iterable[Path], *, overwrite: bool) -> None:
 
 
 class Staged:
-    """The outputs of a run on their way. As a context it removes what was not committed.
+    """A transaction over the output files of a run. As a context manager it removes what was not committed.
 
-    Until `commit` nothing that existed is touched. `commit` renames in the order of staging, so stage what others name
-    before what names it; when a rename fails, the ones before are taken back.
+    No existing file is touched before `commit`, which renames in the order of staging: stage a file before those that
+    refer to it. Where a rename fails, the previous ones are rolled back.
     """
 
     def __init__(self, *, overwrite: bool = False) -> None:
@@ -51,12 +51,12 @@ class Staged:
         return temporary
 
     def commit(self) -> None:
-        """Put every output in its place; OutputError, and everything as before, when that fails."""
+        """Rename every output to its target. Where that fails, rolls back and raises OutputError."""
         refuse_existing(self._temporary, overwrite=self.overwrite)
         old: dict[Path, Path | None] = {}
         try:
             for target, temporary in self._temporary.items():
-                old[target] = _kept(target) if len(self._temporary) > 1 else None
+                old[target] = _backup(target) if len(self._temporary) > 1 else None
                 os.replace(temporary, target)
         except BaseException as problem:
             _restore(old, self._temporary)
@@ -70,7 +70,7 @@ class Staged:
                 _remove(kept)
 
     def abort(self) -> None:
-        """Remove what was staged; nothing that existed was touched."""
+        """Remove the staged files."""
         for temporary in self._temporary.values():
             _remove(temporary)
         self._temporary.clear()
@@ -84,32 +84,32 @@ class Staged:
         self.abort()
 
 
-def _names(target: Path, what: str) -> Iterator[Path]:
+def _temporary_names(target: Path, what: str) -> Iterator[Path]:
     for i in count():
         yield target.with_name(f".{target.name[:200]}.{os.getpid()}.{i}.{what}")
 
 
 def _beside(target: Path, what: str) -> Path:
-    """A new empty file in the target's folder, with the mode that the user's umask gives."""
-    for path in _names(target, what):
+    """A new empty file in the target's folder, with the mode of the user's umask."""
+    for path in _temporary_names(target, what):
         with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
             return path
-    raise AssertionError("write: the names of temporary files have an end")
+    raise AssertionError("write: unreachable")
 
 
-def _kept(target: Path) -> Path | None:
-    """A second name for a file that is about to be replaced, its only one where the file system has no links."""
+def _backup(target: Path) -> Path | None:
+    """A backup of a file that is about to be replaced: a hard link, or the renamed file without support for links."""
     if not target.exists():
         return None
-    for path in _names(target, "old"):
+    for path in _temporary_names(target, "old"):
         if not path.exists():
             try:
                 os.link(target, path)
             except OSError:
                 os.rename(target, path)
             return path
-    raise AssertionError("write: the names of temporary files have an end")
+    raise AssertionError("write: unreachable")
 
 
 def _restore(old: dict[Path, Path | None], temporary: dict[Path, Path]) -> None:

@@ -1,4 +1,4 @@
-"""The initializers of the rewritten model: packed once per layout, made only while they are written."""
+"""The initializers of the rewritten model: packed once per layout, lazily while they are written."""
 
 from __future__ import annotations
 
@@ -22,55 +22,55 @@ from onnxfuse.load.tensors import Payloads
 from onnxfuse.runtime.wire import THRESHOLD, Buffer, key_of, make_stub
 
 _KEY = "weight:"
-# What is stored: a value as it is, or a constant (or the digest of its payload) as it was packed.
+# Identifies a stored tensor: a value in plain layout, or a constant (or the digest of its payload) in a packed layout.
 _Key = tuple[str | Constant, Layout, DType | None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Weight:
-    """A payload that may lie outside the model file; `payload` makes or maps its bytes anew with each call."""
+    """A payload that may be stored outside the model file; each call of `payload` packs or maps its bytes again."""
 
-    key: str  # of its stub
+    key: str  # identifies its stub
     bytes: int
     payload: Callable[[], Buffer]
 
 
 class Weights:
-    """Collects what a graph's nodes read, in the order of reading, and stores it in the graph.
+    """Collects the constants that a graph's nodes read, in the order of first use, and stores them in the graph.
 
-    The weights of a body (`inner`) hold what lies in it; what is packed lies in the main graph, once for all bodies.
-    `shared`: weights that rewrites made are compared with those that are there, since two bodies may make the same.
+    The weights of a subgraph (`inner`) are its own initializers; packed ones are stored in the main graph, once for all
+    subgraphs. `shared`: constants made by rewrites are deduplicated by digest, since two subgraphs may make the same.
     """
 
     def __init__(self, source: Source, *, shared: bool = False, main: Weights | None = None) -> None:
         self.source = source
-        self.moved = False  # whether something lay in another file
+        self.moved = False  # whether some tensor was in an external data file
         self._main = main or self
         self._shared = shared
-        self._captured: Mapping[str, Constant] = {}  # what lies further outside
+        self._captured: Mapping[str, Constant] = {}  # constants of enclosing graphs
         self._payloads = Payloads(source.data, source.path)
         self._large: dict[str, Weight] = {} if main is None else main._large
         self._tensors: dict[_Key, onnx.TensorProto | onnx.SparseTensorProto] = {}
 
     def inner(self, captured: Mapping[str, Constant]) -> Weights:
-        """The weights of a body, which reads `captured` from outside."""
+        """The weights of a subgraph with these captured constants."""
         made = Weights(self.source, main=self._main)
         made._captured = captured
         return made
 
     @property
     def large(self) -> tuple[Weight, ...]:
-        """The weights that are stubs in the model."""
+        """The weights that have stubs in the model."""
         return tuple(self._large.values())
 
     def blob(self, key: str) -> Buffer:
-        """The payload of a stub of the model, be it ours or the loader's."""
+        """The payload of a stub, which emit or the loader made."""
         return self._large[key].payload() if key in self._large else self.source.blob(key)
 
     # Reading ----------------------------------------------------------------------------------------------------------
 
     def plain(self, values: Iterable[str], graph: Graph) -> None:
-        """Constants among `values` are read as they are."""
+        """Store the constants among `values` in plain layout."""
         for value in values:
             constant = graph.constants.get(value)
             outside = constant is None or self._captured.get(value) is constant
@@ -111,7 +111,7 @@ class Weights:
     # Storing ----------------------------------------------------------------------------------------------------------
 
     def _copy(self, raw: onnx.TensorProto, name: str, constant: Constant | None = None) -> onnx.TensorProto:
-        """A tensor of the loaded model under a name; what lay in another file becomes a weight of ours."""
+        """A copy of a loaded tensor with a new name; external data becomes a `Weight`."""
         tensor = onnx.TensorProto()
         tensor.CopyFrom(raw)
         tensor.name = name
@@ -134,7 +134,7 @@ class Weights:
         return tensor
 
     def store(self, graph: onnx.GraphProto) -> None:
-        """Put everything that is read into the graph, after the initializers that are already there."""
+        """Append all collected constants to the graph's initializers."""
         self.take(graph)
         for tensor in self._tensors.values():
             if isinstance(tensor, onnx.SparseTensorProto):
@@ -143,7 +143,7 @@ class Weights:
                 graph.initializer.append(tensor)
 
     def take(self, graph: onnx.GraphProto | onnx.FunctionProto) -> None:
-        """Make the tensors that a graph of the loaded model holds independent of the files it came from."""
+        """Detach all tensors of a loaded graph from external data files."""
         for tensor in graph.initializer if isinstance(graph, onnx.GraphProto) else ():
             tensor.CopyFrom(self._copy(tensor, tensor.name))
         for tensor in tensors_in(graph):
@@ -152,5 +152,5 @@ class Weights:
 
 
 def _maker(constant: Constant, layout: Layout, dtype: DType) -> Callable[[], Buffer]:
-    """Packs a constant when it is called."""
+    """A function that packs a constant."""
     return lambda: stored(layout.pack(constant.load()), dtype).reshape(-1).view(np.uint8).data

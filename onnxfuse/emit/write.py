@@ -1,4 +1,4 @@
-"""Writes a model: weights inside the file or in aligned external data beside it, one tensor at a time."""
+"""Writes a model with its weights inside the file, or in aligned external data beside it, one tensor at a time."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from onnxfuse.errors import OutputError
 from onnxfuse.load.tensors import forget_pages
 from onnxfuse.runtime.wire import Buffer, expand, key_of
 
-LARGE = 100_000_000  # bytes of weights from which on they lie beside the model
-_MOST = (1 << 31) - 1  # bytes of a message that protobuf reads
-_PAGE, _PAGED = 4096, 64 << 10  # tensors of this size begin on a page of their own
+LARGE = 100_000_000  # bytes of weights from which on they are external data
+_MOST = (1 << 31) - 1  # maximum bytes of a protobuf message
+_PAGE, _PAGED = 4096, 64 << 10  # tensors from _PAGED bytes on are aligned to pages
 _ALIGNED = 64
-_WINDOW = 256 << 20  # bytes that are written between two times at which the pages of the model's files are let go
+_WINDOW = 256 << 20  # bytes written between two calls that release mapped pages of the model's files
 
 
 def data_path(model: Path) -> Path:
-    """Where the weights of a model go when they lie beside it: NAME.data."""
+    """The external data file of a model: NAME.data."""
     name = model.name.removesuffix(".onnx")
     return model.with_name(f"{name}.data")
 
 
 def outside(emitted: Emitted, *, asked: bool = False) -> bool:
-    """Whether the weights go beside the model: when they are large, were outside before, or that is asked for."""
+    """Whether weights become external data: they are large, were external before, or `asked` for."""
     large = emitted.weight_bytes >= LARGE and emitted.exact is None
     return bool(emitted.weights) and (asked or large or emitted.was_external)
 
 
 def write(emitted: Emitted, path: Path, staged: Staged, *, external: bool = False) -> tuple[Path, ...]:
-    """Write a model, and its data if `external` is asked for or due, into staged files; the outputs' paths, data first.
+    """Write a model, and its external data if `external` or needed, to staged files; returns their paths, data first.
 
     Raises OutputError when the disk is full or the model is too large for one file.
     """
@@ -50,7 +50,7 @@ def write(emitted: Emitted, path: Path, staged: Staged, *, external: bool = Fals
 
 
 def write_stream(emitted: Emitted, stream: BinaryIO) -> None:
-    """Write a model with its weights inside to a stream. Raises OutputError when it is too large for that."""
+    """Write a model with its weights inside to a stream. Raises OutputError above protobuf's 2 GiB."""
     for chunk in _chunks(emitted):
         stream.write(chunk)
         del chunk  # before the next one is made
@@ -58,7 +58,7 @@ def write_stream(emitted: Emitted, stream: BinaryIO) -> None:
 
 
 def _chunks(emitted: Emitted) -> Iterator[Buffer]:
-    """The bytes of the model in one piece."""
+    """The bytes of the model with its weights inside, in chunks."""
     if emitted.exact is not None:
         return iter([emitted.exact])
     frame = emitted.proto.SerializeToString(deterministic=True)
@@ -82,7 +82,7 @@ def _write_file(temporary: Path, path: Path, chunks: Iterator[Buffer]) -> None:
 
 
 def _write_data(emitted: Emitted, temporary: Path, path: Path) -> onnx.ModelProto:
-    """Write all weights to a file; the model in which their stubs say where they are."""
+    """Write all weights to a file; the model with external data locations in place of their stubs."""
     proto = onnx.ModelProto()
     proto.CopyFrom(emitted.proto)
     stubs = {key_of(t): t for t in _tensors(proto)}

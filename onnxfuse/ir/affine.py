@@ -1,4 +1,4 @@
-"""Loops made affine: axes split where `//` and `%` cut them, bijections recognised, guards decided."""
+"""Makes loop nests affine: splits axes at the divisors of `//` and `%`, recognises bijections, decides guards."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def cuts(indices: Iterable[Index]) -> dict[Axis, set[Index]]:
 
 
 def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] | None:
-    """The axis as a mixed-radix number whose digits end at the divisors, which must form a chain of multiples."""
+    """The axis as a mixed-radix number with digits at the divisors, each of which must divide the next."""
     chain = sorted(divisors, key=lambda k: (sum(len(m) for m, _ in k.terms), sum(c for _, c in k.terms), repr(k)))
     chain = [ONE, *[k for k in chain if k != ONE]]
     sizes: list[Index] = []
@@ -59,7 +59,7 @@ def digits(axis: Axis, divisors: set[Index]) -> tuple[tuple[Axis, ...], Index] |
 def split_axes(
     axes: tuple[Axis, ...], indices: Iterable[Index], whole: Container[Axis] = ()
 ) -> tuple[tuple[Axis, ...], dict[Axis, Index]]:
-    """The axes with those cut by the indices split into digits, and the value of each split axis; some stay `whole`."""
+    """The axes, split into digits where indices divide them, and the value of each split axis; some stay `whole`."""
     where = cuts(indices)
     out: list[Axis] = []
     values: dict[Axis, Index] = {}
@@ -74,7 +74,7 @@ def split_axes(
 
 
 def bijective(index: tuple[Index, ...], shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> bool:
-    """Whether the index is proven to run through all of shape exactly once as the axes do (by mixed radix)."""
+    """Whether the index map from axes to shape is proven bijective (by mixed-radix digits)."""
     axes, values = split_axes(axes, index)
     flat = flatten(tuple(substitute(i, values) for i in index), shape)
     left = [a for a in axes if a.extent != ONE]
@@ -90,7 +90,7 @@ def bijective(index: tuple[Index, ...], shape: tuple[Index, ...], axes: tuple[Ax
 
 
 def holds(guard: Guard) -> bool | None:
-    """Whether a guard is proven to hold or to fail everywhere; None when it depends."""
+    """Whether a guard is proven to hold (True) or to fail (False) for all iterations; None if neither."""
     if in_range(guard.index, guard.extent):
         return True
     high, low = upper(guard.index), lower(guard.index)
@@ -102,9 +102,9 @@ def holds(guard: Guard) -> bool | None:
 
 
 def simplify(x: Scalar) -> Scalar:
-    """x with guards and comparisons of indices that always or never hold decided, and what hangs on them chosen.
+    """x with proven guards and comparisons of indices folded, and the selections that depend on them.
 
-    Comparisons of indices are of one number and 0 then.
+    Remaining comparisons of indices are normalized to comparisons with 0.
     """
 
     def go(node: Scalar) -> Scalar | None:
@@ -133,7 +133,7 @@ def simplify(x: Scalar) -> Scalar:
 
 
 def turned(x: Load) -> Load | None:
-    """Two pieces of one tensor that follow each other round the end of an axis (a roll), as one load modulo the extent.
+    """A roll (two pieces of a tensor joined around the end of an axis) as one load modulo the extent.
 
     The first piece is read at i + b where 0 <= i < a, the second one at i - a where 0 <= i - a < b: together that is
     (i + b) % (a + b).
@@ -154,7 +154,7 @@ def turned(x: Load) -> Load | None:
 
 
 def _chosen(test: Scalar, yes: Scalar, no: Scalar) -> Scalar | None:
-    """A selection that is decided, or whose test is simpler now; None where nothing is."""
+    """A selection that is decided or has a simpler test; None where neither is so."""
     condition = simplify(test)
     if isinstance(condition, Const):
         return simplify(yes if condition.value else no)
@@ -162,7 +162,7 @@ def _chosen(test: Scalar, yes: Scalar, no: Scalar) -> Scalar | None:
 
 
 def _of_numbers(x: Apply) -> Scalar | None:
-    """A function of numbers, or of a choice between two and other numbers, evaluated; None for others."""
+    """A function of constants, or of a select between constants, folded; None for others."""
     choices = [a for a in x.args if not isinstance(a, Const)]
     if not choices:
         return folded(x)
@@ -178,7 +178,7 @@ def _between_numbers(x: Scalar) -> bool:
 
 
 def _most(x: Reduce) -> Scalar | None:
-    """The largest of -inf and another number that is chosen at one end of each range at least; None for others."""
+    """A maximum over -inf and one other constant that occurs at an end of each range, folded; None for others."""
     if any(isinstance(n, Load) for n in walk(x.body[0])) or not all(nonnegative(r.extent - 1) for r in x.ranges):
         return None
     body = simplify(x.body[0])
@@ -195,7 +195,7 @@ def _most(x: Reduce) -> Scalar | None:
 
 
 def _decided(x: Apply) -> Scalar | None:
-    """A conjunction, or a comparison of indices, that is proven to hold or to fail; None for others."""
+    """A conjunction or a comparison of indices that is proven true or false, folded; None for others."""
     if x.fn == "and":
         left, right = map(simplify, x.args)
         for one, other in ((left, right), (right, left)):
@@ -229,7 +229,7 @@ _SIGNS = {
 
 
 def _index_of(x: Scalar) -> Index | None:
-    """An integer that is known as an index; None for others."""
+    """An integer scalar as an index expression; None for others."""
     if x.dtype not in (I64, I32):
         return None
     if isinstance(x, Const):
@@ -246,7 +246,7 @@ def _index_of(x: Scalar) -> Index | None:
 
 
 def _beyond(x: Load | FromIndex) -> Scalar:
-    """What x is where a guard fails."""
+    """The value of x where a guard fails."""
     if isinstance(x, FromIndex):
         return number(0, x.dtype)
     assert x.otherwise is not None

@@ -1,7 +1,7 @@
-"""Products of integer codes: sums of (code - zero point) * scale on both sides, recognised from their definitions.
+"""Recognition of quantized contractions: sums of products of (quantized value - zero point) * scale on both sides.
 
-The codes are multiplied and summed as integers, which is exact; the scales, which do not depend on what is summed over,
-multiply the sum, as ONNX Runtime has it.
+Quantized values ("codes" in names) are multiplied and summed as integers, which is exact; the scales, which do not
+depend on the summed axes, are factored out of the sum, as ONNX Runtime does.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from onnxfuse.ir.indexing import product
 from onnxfuse.ir.scalar import Apply, Const, Guard, Load, Reduce, Scalar, apply, cast, const
 
 CODES = (U8, I8)
-MOST = 1 << 16  # terms of a sum, such that 32 bits hold it
-FEW = 1 << 8  # such that float32 holds it
+MOST = 1 << 16  # terms of a sum of products that cannot overflow 32 bits
+FEW = 1 << 8  # terms of a sum of products that is exact in float32
 
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One factor: codes, the code of zero and what the difference is multiplied by.
+    """One factor of a quantized product: values, zero point, and the scales that multiply their difference.
 
-    Where a guard of the codes fails, they are the code of zero.
+    Where a guard of the values fails, they equal the zero point.
     """
 
     codes: Load
@@ -35,7 +35,7 @@ class Side:
 
 
 def sides_of(total: Reduce) -> tuple[Side, Side] | None:
-    """The two sides of a sum of products of codes; None where it is something else."""
+    """The two sides of a quantized contraction; None for other sums."""
     found, ranges = contraction_of((), total), frozenset(total.ranges)
     if found is None or total.dtype not in (F32, I32):
         return None
@@ -44,13 +44,13 @@ def sides_of(total: Reduce) -> tuple[Side, Side] | None:
 
 
 def scaled(total: Scalar, left: Side, right: Side) -> Scalar:
-    """What a sum of products of differences stands for: it times the product of the scales, which no row changes."""
+    """A sum of integer products, dequantized: times the product of the scales, which is rounded first."""
     scales = (*left.scales, *right.scales)
     return apply("mul", total, reduce(partial(apply, "mul"), scales)) if scales else total
 
 
 def is_flat(zero: Scalar, columns: tuple[Axis, ...]) -> bool:
-    """Whether the zero points of the columns are one number, or codes that lie one behind the other."""
+    """Whether the zero points of columns are one number, or contiguous in memory."""
     if isinstance(zero, Const):
         return True
     axes = {a for a in columns if a.extent != ONE}
@@ -61,14 +61,14 @@ def is_flat(zero: Scalar, columns: tuple[Axis, ...]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """An integer code: whole steps, between the limits less the zero point, and the zero point, in float32."""
+    """A quantized value in float32: the rounded and clamped quotient by the scale, and the zero point."""
 
     steps: Scalar
     zero: Scalar
 
 
 def _code(x: Scalar) -> _Code | None:
-    """x as a code, where it is one that has a zero point."""
+    """x as a quantized value with a zero point, None for others."""
     if not isinstance(x, Apply) or x.fn != "cast" or x.dtype.kind not in "iu":
         return None
     (moved,) = x.args
@@ -82,9 +82,9 @@ def _code(x: Scalar) -> _Code | None:
 
 
 def recoded(x: Scalar) -> Scalar:
-    """x where codes that are made and read at once stay steps: they are not narrowed and widened again.
+    """x with a quantization that is followed by a dequantization kept in float32, without narrowing to integers.
 
-    Where their zero point would be taken off, it is not added either.
+    Where the zero point is subtracted again, it is not added either.
     """
 
     def go(node: Scalar) -> Scalar | None:
@@ -104,9 +104,9 @@ def recoded(x: Scalar) -> Scalar:
 
 
 def without_scales(x: Scalar) -> Scalar:
-    """x with scales that all terms of a sum of products of codes have as factors of the sum.
+    """x with the scales of quantized contractions factored out of their sums.
 
-    Differences of codes, their products and short sums of them are whole numbers that float32 holds.
+    Differences of quantized values, their products and short sums of them are exact in float32.
     """
 
     def go(node: Scalar) -> Scalar | None:
@@ -163,7 +163,7 @@ def _is_code(zero: Const, codes: Load) -> bool:
 
 
 def _guarded_side(x: Apply, ranges: frozenset[Axis]) -> Side | None:
-    """A side that is zero where its codes' guards fail."""
+    """A side that is zero where the guards of its values fail."""
     test, value, otherwise = x.args
     side = _side(value, ranges)
     if side is None or otherwise not in (const(0), const(0, I32)) or not side.codes.guards:
@@ -177,7 +177,7 @@ def _guarded_side(x: Apply, ranges: frozenset[Axis]) -> Side | None:
 
 
 def _without(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
-    """x with its loads free of these guards, which came to them from the codes beside them."""
+    """x with these guards removed from its loads, which took them over from the values' loads."""
 
     def go(node: Scalar) -> Scalar | None:
         if isinstance(node, Load) and node.guards[: len(guards)] == guards:

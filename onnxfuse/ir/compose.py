@@ -1,4 +1,4 @@
-"""Scalars walked and composed: a producer is inlined into its reader by substituting maps, guards kept."""
+"""Traversal and composition of scalars: a producer is inlined into its consumer by substituting index maps."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def walk(x: Scalar) -> Iterator[Scalar]:
 
 
 def size(x: Scalar) -> int:
-    """How many scalars x has, written out: what is shared counts wherever it stands."""
+    """The number of nodes of x as a tree: shared nodes count once for each occurrence."""
     sizes: dict[Scalar, int] = {}
     for node in walk(x):
         sizes[node] = 1 + sum(sizes[c] for c in children(node))
@@ -41,7 +41,7 @@ def size(x: Scalar) -> int:
 
 
 def index_size(x: Scalar) -> int:
-    """How many atoms the longest index in x has, written out."""
+    """The number of atoms of the longest index in x, as a tree."""
     known: dict[Index, int] = {}
     return max((_index_size(i, known) for i in indices_of(x)), default=0)
 
@@ -52,7 +52,7 @@ def loads(x: Scalar) -> Iterator[Load]:
 
 
 def elements_read(x: object) -> Iterator[Load]:
-    """Elements of buffers that a scalar of a kernel, or a tuple of some, reads: loads with an index."""
+    """The loads from buffers in a scalar of a kernel, or in a tuple of scalars; variables are excluded."""
     if isinstance(x, Scalar):
         yield from (n for n in walk(x) if isinstance(n, Load) and n.index)
     elif isinstance(x, tuple):
@@ -70,7 +70,7 @@ def indices_of(x: Scalar) -> Iterator[Index]:
 
 
 def computes(x: Scalar) -> bool:
-    """Whether a scalar is more than an element that was moved, filled in or cast."""
+    """Whether a scalar is more than a copied, padded or cast element."""
     return any(isinstance(n, Reduce) or (isinstance(n, Apply) and n.fn != "cast") for n in walk(x))
 
 
@@ -83,7 +83,7 @@ def sources(x: Scalar) -> frozenset[str]:
 
 
 def _index_size(e: Index, known: dict[Index, int]) -> int:
-    """How many atoms an index has, written out; `known` remembers those of its parts."""
+    """The number of atoms of an index as a tree; `known` memoizes those of its parts."""
     found = known.get(e)
     if found is None:
         parts = [part for mono, _ in e.terms for a in mono for part in _parts(a)]
@@ -92,7 +92,7 @@ def _index_size(e: Index, known: dict[Index, int]) -> int:
 
 
 def _parts(a: Atom) -> tuple[Index, ...]:
-    """The indices that an atom is made of."""
+    """The operands of an atom."""
     if isinstance(a, (Div, Mod)):
         return (a.num, a.den)
     if isinstance(a, Least):
@@ -103,7 +103,7 @@ def _parts(a: Atom) -> tuple[Index, ...]:
 
 
 def free_axes(x: Scalar) -> frozenset[Axis]:
-    """Axes that x mentions and does not reduce over."""
+    """The free axes of x, that is, those that it does not reduce over."""
     found: dict[Scalar, frozenset[Axis]] = {}
     for node in walk(x):
         own = frozenset[Axis]().union(*(found[c] for c in children(node)))
@@ -117,9 +117,9 @@ def free_axes(x: Scalar) -> frozenset[Axis]:
 
 
 def rebuild(x: Scalar, leaf: Callable[[Scalar], Scalar | None], on_index: Callable[[Index], Index]) -> Scalar:
-    """x with `leaf` tried on every node from the top, and `on_index` applied to every index of what stays.
+    """x rewritten top-down: `leaf` replaces nodes (None keeps one), `on_index` maps the indices of kept nodes.
 
-    Each is done once for equal nodes, so that what is shared stays shared.
+    Results are memoized by node, so that shared nodes stay shared.
     """
     memo: dict[Scalar, Scalar] = {}
 
@@ -181,7 +181,7 @@ def inline(x: Scalar, producers: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
 
 
 def guarded(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
-    """x with every load and every lookup also under these guards, so that nothing outside its tensor is read."""
+    """x with these guards added to every load and every indirect index, so that no read is out of bounds."""
 
     def go(node: Scalar) -> Scalar | None:
         if isinstance(node, Load) and node.index:
@@ -195,7 +195,7 @@ def guarded(x: Scalar, guards: tuple[Guard, ...]) -> Scalar:
 
 
 def inside(guards: tuple[Guard, ...], x: Scalar, otherwise: Scalar) -> Scalar:
-    """x where all guards hold, else `otherwise`; x is an element of a tensor or a number."""
+    """x where all guards hold, else `otherwise`; x is a load or a constant."""
     if not guards:
         return x
     if isinstance(x, Load) and not x.guards:
@@ -216,7 +216,7 @@ def in_guards(guards: tuple[Guard, ...]) -> Scalar:
 
 
 def fresh_ranges(x: Scalar, index: tuple[Index, ...]) -> Scalar:
-    """x with reduction ranges renamed where the substituted index mentions an axis of the same name."""
+    """x with reduction ranges renamed where a substituted index would be captured by an axis of the same name."""
     taken = {a.name for i in index for a in axes_of(i)}
     ranges = {r for n in walk(x) if isinstance(n, Reduce) for r in n.ranges}
     used = taken | {r.name for r in ranges}
@@ -231,7 +231,7 @@ def fresh_ranges(x: Scalar, index: tuple[Index, ...]) -> Scalar:
 
 
 def rename_ranges(x: Scalar, names: Mapping[Axis, Axis]) -> Scalar:
-    """x with reduction ranges renamed, inside and outside."""
+    """x with reduction ranges renamed, bound occurrences included."""
     values = {a: Index.of(b) for a, b in names.items()}
 
     def go(node: Scalar) -> Scalar | None:
@@ -249,7 +249,7 @@ def cost(x: Scalar) -> float:
 
 
 def with_sources(x: Scalar, names: Mapping[str, str], numbers: Mapping[str, Const]) -> Scalar:
-    """x reading other tensors where `names` says so, and numbers instead of those in `numbers`."""
+    """x with sources renamed by `names`, and loads of those in `numbers` replaced by constants."""
 
     def leaf(n: Scalar) -> Scalar | None:
         if not isinstance(n, Load):
@@ -272,7 +272,7 @@ def with_sources(x: Scalar, names: Mapping[str, str], numbers: Mapping[str, Cons
 
 
 def folded(x: Scalar) -> Scalar:
-    """x with functions of numbers, extents that are numbers, and extremes of one number evaluated."""
+    """x with functions of constants, constant extents and extremes of a single value folded."""
     made: dict[Scalar, Scalar] = {}
     for node in walk(x):
         made[node] = _folded_one(node, made)
@@ -301,7 +301,7 @@ def _folded_one(x: Scalar, made: Mapping[Scalar, Scalar]) -> Scalar:
 
 
 def _of_one_number(x: Reduce, n: Const) -> Scalar:
-    """An extreme of one number is it, unless the ranges are empty."""
+    """The maximum or minimum of a constant is the constant, unless the ranges may be empty."""
     empty = MONOIDS[x.combine].init(x.dtype)[0]
     if all((r.extent.constant or 0) > 0 for r in x.ranges):
         return n

@@ -1,7 +1,7 @@
-"""Contractions: sums of products of two factors, and which axes belong to which of them.
+"""Contractions: sums of products of two factors, and the classification of their axes.
 
-Free axes that both factors mention are batch, those that the right one alone mentions are columns, all others rows (as
-in MLIR linalg's structured operations).
+Free axes of both factors are batch axes (b), those of the right one only are columns (n), all others rows (m); ranges
+are k (as in MLIR linalg's structured operations).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ class Contraction:
         return replace(self, left=self.right, right=self.left)
 
     def weights_right(self, constant: Callable[[Scalar], bool]) -> Contraction:
-        """The same with the factor on the right that alone is constant, where one is."""
+        """The same with a constant factor on the right, where exactly one is constant."""
         return self.swapped if constant(self.left) and not constant(self.right) else self
 
 
 def contraction_of(axes: tuple[Axis, ...], x: Reduce) -> Contraction | None:
-    """The contraction that a reduction is for each element of axes; None where it sums something else than products."""
+    """A reduction over products, one for each element of `axes`, as a contraction; None for other reductions."""
     body = x.body[0]
     if x.combine != "sum" or not isinstance(body, Apply) or body.fn != "mul":
         return None
@@ -62,7 +62,7 @@ def contraction_of(axes: tuple[Axis, ...], x: Reduce) -> Contraction | None:
 
 
 def scaled_contraction(axes: tuple[Axis, ...], x: Reduce) -> tuple[Contraction, tuple[After, ...]] | None:
-    """The same where products are scaled by what does not depend on the ranges: the sum is scaled instead."""
+    """The same with factors that do not depend on the ranges moved out of the sum, to be applied afterwards."""
     if x.combine != "sum":
         return None
     found, after = _scaled(x.body[0], frozenset(x.ranges))
@@ -70,7 +70,7 @@ def scaled_contraction(axes: tuple[Axis, ...], x: Reduce) -> tuple[Contraction, 
 
 
 def factors(x: Scalar) -> list[Scalar]:
-    """What is multiplied in a product, however it is nested; x alone where it is none."""
+    """The factors of a product, flattened; x alone where it is none."""
     return [f for a in x.args for f in factors(a)] if isinstance(x, Apply) and x.fn == "mul" else [x]
 
 

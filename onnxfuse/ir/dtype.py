@@ -45,7 +45,7 @@ class DType:
 
     @property
     def accumulator(self) -> DType:
-        """The type sums are held in: half types are summed in float32."""
+        """The accumulator type of sums: 16-bit floats are summed in float32."""
         return F32 if self.floating and self.bits < 32 else self
 
 
@@ -67,7 +67,7 @@ DTYPES: dict[int, DType] = {t.onnx: t for t in (F32, U8, I8, U16, I16, I32, I64,
 
 
 def dtype_of(number: int) -> DType | None:
-    """The row of an ONNX element type number, None for types that kernels do not hold (strings, 4-bit, fp8)."""
+    """The row of an ONNX element type number, None for types without kernels (strings, 4-bit, fp8)."""
     return DTYPES.get(number)
 
 

@@ -1,7 +1,7 @@
-"""Extents as formulas: one name for each formula over the symbols of a model, and what follows from known extents.
+"""Symbolic extents: a symbol for each compound formula, and the solution for symbols of known extents.
 
-A quotient, remainder, minimum or broadcast extent is a symbol of its own, whose `formula` tells what it is. So extents
-stay polynomials over symbols, and two that are equal by their formulas are equal values, on whatever way they came.
+A quotient, remainder, minimum or broadcast extent becomes a symbol with a `formula`. So extents stay polynomials over
+symbols, and those with equal formulas are equal values, however they were computed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import transform
 
-LONGEST = 600  # characters of a formula: an extent of a longer one has a name of its own, and is only read off a shape
+LONGEST = (
+    600  # characters of a formula; an extent with a longer one is an opaque symbol, which is only read off a shape
+)
 _COMPOUND = (Div, Mod, Least, Common)
 
 
@@ -42,9 +44,9 @@ def expanded(e: Index) -> Index:
 
 
 def named(e: Index) -> Index:
-    """e with a symbol for every part of it that is computed from extents alone, other than by adding and multiplying.
+    """The extent e as a polynomial over symbols: every quotient, remainder or minimum of extents becomes a symbol.
 
-    Symbols are never negative: a part that may be is left as it is, unless it is all of e, an extent.
+    Symbols are never negative: a part that may be negative is kept as it is, unless it is all of e, an extent.
 
     >>> h = Index.of(Symbol("H"))
     >>> half = named((h + 1) // 2)
@@ -60,7 +62,7 @@ def named(e: Index) -> Index:
 
 
 def parts_named(e: Index) -> Index:
-    """The same of a number that is computed from extents, and may be negative: only its parts have symbols.
+    """The same for a number that may be negative, such as a bound: only its parts become symbols.
 
     >>> n = Index.of(Symbol("n"))
     >>> len(parts_named(n // 4 - 1).terms), len(named(n // 4 - 1).terms)
@@ -75,7 +77,7 @@ def _is_named(e: Index) -> bool:
 
 
 def _whole(e: Index) -> Index:
-    """A sum of one computed extent and a number is a symbol itself: places of a window are (H - 2)//2 + 1, say."""
+    """The sum of a compound symbol and a number becomes a symbol too, e.g. (H - 2)//2 + 1 positions of a window."""
     made = expanded(e) if len(e.terms) == 2 and not e.terms[1][0] else ZERO
     (mono, c), *rest = made.terms or (((), 0),)
     if len(mono) != 1 or not isinstance(mono[0], _COMPOUND) or not _closed(mono[0]) or any(m for m, _ in rest):
@@ -87,7 +89,7 @@ def _whole(e: Index) -> Index:
 
 @lru_cache(1 << 14)
 def _name(atom: Atom) -> Index | None:
-    """A symbol in the place of a closed compound atom; a sum of such where the atom simplifies to one."""
+    """The symbol for a closed compound atom; a sum of symbols where its formula simplifies to a sum."""
     if not isinstance(atom, _COMPOUND) or not _closed(atom):
         return None
     text = repr(Index.of(atom))
@@ -103,7 +105,7 @@ def _name(atom: Atom) -> Index | None:
 
 
 def _part(formula: Index) -> Index:
-    """The symbol that stands for a formula that is never negative, or minus that of one that is never positive."""
+    """The symbol of a nonnegative formula, or minus the symbol of a nonpositive one."""
     if never_below_zero(formula):
         return Index.of(_symbol(formula))
     if not _at_least_zero(-formula):
@@ -113,7 +115,7 @@ def _part(formula: Index) -> Index:
 
 
 def _from_zero(formula: Index) -> tuple[Index, Index]:
-    """(b, min(0, a - b)) for min(a, b): the larger of two by one symbol, in whatever form it is asked for."""
+    """(b, min(0, a - b)) for min(a, b), so that min(a, b) and max(a, b) share one symbol."""
     (((atom,), _),) = formula.terms
     assert isinstance(atom, Least)
     base, other = (atom.one, atom.two) if atom.two.constant is not None else (atom.two, atom.one)
@@ -139,19 +141,19 @@ def _positive(e: Index) -> bool:
 
 
 def _at_least_zero(e: Index) -> bool:
-    """Whether e is -min(.., n) of a number n that is not positive: what `greatest(.., 0)` makes."""
+    """Whether e is -min(.., n) for a constant n <= 0, the result of `greatest(.., 0)`."""
     mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
     sides = (mono[0].one, mono[0].two) if len(mono) == 1 and isinstance(mono[0], Least) else ()
     return c < 0 and any(n is not None and n <= 0 for n in (s.constant for s in sides))
 
 
 def _closed(atom: Atom) -> bool:
-    """Whether an atom is made of symbols alone."""
+    """Whether an atom contains symbols only: no axes, no loaded indices."""
     return all(isinstance(a, (Symbol, *_COMPOUND)) for a in atoms(Index.of(atom)))
 
 
 def over(e: Index, values: Mapping[Symbol, Index]) -> Index:
-    """e with symbols replaced, those inside of formulas too."""
+    """e with symbols substituted, also inside formulas."""
 
     def go(atom: Atom) -> Index | None:
         if isinstance(atom, Symbol) and atom in values:
@@ -163,16 +165,16 @@ def over(e: Index, values: Mapping[Symbol, Index]) -> Index:
     return named(transform(e, go))
 
 
-# What follows from extents that are known -----------------------------------------------------------------------------
+# Solving for symbols --------------------------------------------------------------------------------------------------
 
 Solved = tuple[Index, Index, Index]
 
 
 def solved(extents: Iterable[Index]) -> dict[Symbol, Solved]:
-    """Symbols that known extents determine, by (extent, rest, factor): the symbol is (extent - rest) / factor.
+    """Symbols that known extents determine, as (extent, rest, factor): the symbol is (extent - rest) / factor.
 
-    Rest and factor hold symbols that stand before it. Extents that are one symbol are asked first, those of few
-    factors before others.
+    Rest and factor are over symbols that precede it in the result. Simple extents are used first: single symbols, then
+    those of few factors.
     """
     found: dict[Symbol, Solved] = {}
     simple = sorted((e for e in extents if e.constant is None), key=_simplicity)
@@ -209,7 +211,7 @@ def linear(e: Index, symbol: Symbol) -> tuple[Index, Index] | None:
 
 
 def follows(symbol: Symbol, known: Collection[Symbol]) -> Index | None:
-    """What a symbol is by its formula and those of known symbols; None where it does not follow from them.
+    """A symbol as an expression over known symbols, by their formulas; None where it does not follow from them.
 
     >>> h = Index.of(Symbol("H"))
     >>> half, fourth = named((h + 1) // 2), named((h + 3) // 4)
@@ -252,7 +254,7 @@ def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
 
 
 def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
-    """n//(k*d) as (n//k)//d where a known symbol is n//k, or differs from it by whole numbers: law (5) backwards."""
+    """n//(k*d) as (n//k)//d where a known symbol is n//k plus a constant: law (5) of `ir/index.py` in reverse."""
     for symbol in known:
         inner, offset = offset_of(symbol) or (None, 0)
         if not isinstance(inner, Div):
@@ -276,8 +278,8 @@ def offset_of(symbol: Symbol) -> tuple[Atom, int] | None:
 
 
 def sizing(extents: Iterable[Index]) -> str:
-    """What a user can do so that extents are numbers: give those symbols a value that have names; empty without any."""
+    """Advice for making extents static: options that fix their named symbols; empty without such symbols."""
     names = sorted({s.name for e in extents for s in symbols_of(expanded(e))})
-    given = not any(name.startswith("?") for name in names)  # the loader's own begin so
+    given = not any(name.startswith("?") for name in names)  # prefix of symbols that the loader made up
     flags = [f"--dim {name}=N" for name in names] if given else ["--input-shape"]
     return f"give {' '.join(flags)}" if names else ""

@@ -1,8 +1,7 @@
-"""Matrices that a group of lanes holds in its registers, and the units that multiply them.
+"""Matrix fragments, distributed over the registers of a group of lanes, and the units that multiply them.
 
-A fragment says which element of a matrix a register of a lane is. It is an index map, so that what is done to the
-elements of a product is an ordinary loop over lanes and registers. Lanes are those of a GPU's warp, or of a vector
-register, or the rows of an AMX tile: all of them are cores.
+A fragment maps (lane, register) to an element of a matrix. It is an index map, so that an epilogue is an ordinary loop
+over lanes and registers. Lanes are those of a GPU's warp or of a vector register, or the rows of an AMX tile.
 """
 
 from __future__ import annotations
@@ -18,36 +17,36 @@ WARP = 32  # lanes of a GPU's warp
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """A matrix in registers: `row` and `column` of the element that register `register` of lane `lane` holds.
+    """A matrix in registers: `row` and `column` of the element in each (lane, register).
 
-    Several lanes may hold the same element of what is multiplied, but not of a sum.
+    Operands may be replicated over several lanes; accumulators may not.
     """
 
     dtype: DType
     lanes: int
-    registers: int  # elements of each lane
+    registers: int  # elements per lane
     row: Index
     column: Index
 
     def element(self, lane: Index, register: Index) -> tuple[Index, Index]:
-        """Row and column of what a register of a lane holds."""
+        """Row and column of the element in a register of a lane."""
         values = {lane_of(self.lanes): lane, register_of(self.registers): register}
         return substitute(self.row, values), substitute(self.column, values)
 
 
 def lane_of(lanes: int) -> Axis:
-    """The lane, in the map of a fragment."""
+    """The axis of lanes in fragment maps."""
     return Axis("lane", Index.of(lanes))
 
 
 def register_of(registers: int) -> Axis:
-    """The register, in the map of a fragment."""
+    """The axis of registers in fragment maps."""
     return Axis("register", Index.of(registers))
 
 
 @dataclass(frozen=True, slots=True)
 class Core:
-    """What multiplies matrices: sums[m, n] += left[m, k] @ right[k, n], all three of them fragments."""
+    """A matrix multiply-accumulate: sums[m, n] += left[m, k] @ right[k, n], all of them fragments."""
 
     name: str
     m: int
@@ -59,7 +58,7 @@ class Core:
 
     @property
     def lanes(self) -> int:
-        """Lanes that multiply together."""
+        """Lanes that execute it together."""
         return self.sums.lanes
 
     def __repr__(self) -> str:
@@ -67,9 +66,9 @@ class Core:
 
 
 def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, right: DType, sums: DType) -> Core:
-    """The CPU's register tile, one step of the depth of a `Tile`: vectors of a panel's columns, rows in all lanes.
+    """One k step of the CPU's register tile: vectors hold a panel's columns, elements of rows are broadcast.
 
-    `step` elements of the depth lie side by side in a lane.
+    `step` consecutive k are interleaved in a lane.
     """
     vectors, lane = width // lanes, Index.of(lane_of(lanes))
     held, panel, made = (Index.of(register_of(n)) for n in (rows * step, vectors * step, rows * vectors))
@@ -86,7 +85,7 @@ def register_tile(rows: int, width: int, step: int, lanes: int, left: DType, rig
 
 
 def tile_unit(rows: int, columns: int, depth: int, step: int, left: DType, right: DType, sums: DType) -> Core:
-    """A matrix unit like AMX: a lane is a row of its tile registers, `step` elements of the depth lie side by side."""
+    """A matrix unit like AMX: a lane is a row of its tile registers, `step` consecutive k are interleaved."""
     high = depth // step
     held, panel, made = (Index.of(register_of(n)) for n in (depth, columns * step, columns))
     here, deep = Index.of(lane_of(rows)), Index.of(lane_of(high))
@@ -103,7 +102,7 @@ def tile_unit(rows: int, columns: int, depth: int, step: int, left: DType, right
 
 
 def tensor_core(half: DType) -> Core:
-    """`mma.sync.aligned.m16n8k16` of 16-bit floating elements, as NVIDIA's PTX manual lays its fragments out."""
+    """`mma.sync.aligned.m16n8k16` of 16-bit floats, with the fragment layouts of NVIDIA's PTX ISA manual."""
     lane = Index.of(lane_of(WARP))
     group, within = floor_div(lane, Index.of(4)), modulo(lane, Index.of(4)) * 2
     eight, four = (Index.of(register_of(n)) for n in (8, 4))

@@ -44,12 +44,12 @@ def _sigmoid(x: Any) -> Any:
 
 
 def _snap(x: Any, low: Any, high: Any) -> Any:
-    """The nearest integer from `low` to `high`, which are integers: low for NaN."""
+    """Rounded half to even and clamped to [low, high], which are integers; low for NaN."""
     return np.minimum(np.fmax(np.round(x), low), high)
 
 
 def _fma(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c, rounded once: of float32 a product is exact in twice as many bits."""
+    """a * b + c, rounded once: products of float32 are exact in float64."""
     wide = np.multiply(a, b, dtype=np.float64) + c
     return wide.astype(np.asarray(a).dtype)
 

@@ -1,4 +1,4 @@
-"""The model as a frozen SSA graph: tensors by name, nodes in topological order, and why something was refused."""
+"""The model as an immutable SSA graph: tensors by name, nodes in topological order; and refusals."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ CODES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A refusal: a stable code, the nodes it is about, the reason in a sentence, and what would unlock it."""
+    """A refusal: a stable code, the nodes it is about, the reason in a sentence, and an unlock (what would lift it)."""
 
     code: str
     nodes: tuple[str, ...]
@@ -73,12 +73,12 @@ class TensorType:
         return None if any(d is None for d in shape) else shape  # type: ignore[return-value]  # None is excluded above
 
 
-LIMIT = 1024  # bytes of a constant inside a function body: larger ones would be copied wherever it is inlined
+LIMIT = 1024  # maximum bytes of a constant in a function body: each inlined call would copy larger ones
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
-    """A tensor known before the model runs. `load` maps or makes its array, or gives the one that is `in_memory`;
+    """A compile-time constant tensor. `load` maps or computes its array, or gives the one that is `in_memory`;
 
     `raw` is what the loader had.
     """
@@ -131,7 +131,7 @@ class Node:
 
     @property
     def standard(self) -> bool:
-        """Whether it is a call of an operator of the default domain that may be looked into."""
+        """Whether it calls an operator of the default domain and is not opaque."""
         return self.domain in ("", "ai.onnx") and not self.invalid
 
     @property
@@ -141,7 +141,7 @@ class Node:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Every value it depends on."""
+        """Every value it depends on: inputs and captures."""
         return tuple(i for i in self.inputs if i) + self.captures
 
 
@@ -162,7 +162,7 @@ class Graph:
     source: Any = None
 
     def producers(self) -> dict[str, Node]:
-        """The node that makes each value."""
+        """The node that produces each value."""
         return {o: n for n in self.nodes for o in n.outputs if o}
 
     def consumers(self) -> dict[str, list[Node]]:
@@ -178,7 +178,7 @@ class Graph:
         return replace(self, nodes=tuple(nodes), **changes)
 
     def verify(self) -> None:
-        """Assert the promises of a graph: topological order, single assignment, every value typed or marked unknown."""
+        """Assert the invariants of a graph: topological order, single assignment, a type entry for every value."""
         seen = {*self.inputs, *self.constants, ""}
         for n in self.nodes:
             missing = [i for i in n.reads if i not in seen]
@@ -192,7 +192,7 @@ class Graph:
 
 
 def sorted_nodes(nodes: Iterable[Node], available: Iterable[str]) -> tuple[Node, ...]:
-    """Nodes in a topological order that keeps the given order where it can; a cycle raises ValueError."""
+    """Nodes in a topological order close to the given one. Raises ValueError for a cycle."""
     pending = list(nodes)
     made = {o for n in pending for o in n.outputs if o}
     have = set(available)

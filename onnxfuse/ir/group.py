@@ -1,4 +1,4 @@
-"""What the planner hands on: groups of nodes, the layout of values between them, and every refusal."""
+"""The planner's result: groups of nodes, the layouts of values between them, and all refusals."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxfuse.ir.layout import PLAIN, Layout
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Nodes that become one kernel. `inputs` are made elsewhere (constants included), `outputs` are read elsewhere."""
+    """Nodes that become one kernel. `inputs` are defined outside, constants included; `outputs` are used outside."""
 
     name: str
     nodes: tuple[Node, ...]
@@ -27,10 +27,10 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A group that strategies proposed, by the names of its nodes: what it is predicted to take, and why it lost.
+    """A group that strategies proposed, by the names of its nodes: its predicted time, and why it was not chosen.
 
-    There is no `reason` where it was taken. `behind` is how much longer its region takes with it than without, as a
-    part of its own time; None where that was not seen. Its time may have been `measured`.
+    `reason` is None where it was chosen. `behind` is by how much its region is slower with it, relative to the group's
+    own time; None where that was not computed. The time may have been `measured`.
     """
 
     nodes: tuple[str, ...]
@@ -43,9 +43,9 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Disjoint groups in topological order, the layouts of values that are not plain, and the decisions behind them.
+    """Disjoint groups in topological order, the non-plain layouts of values, and refusals.
 
-    Values that are `held` lie in memory in another element type than the graph's, which their readers convert.
+    `held` are the storage types of values that are not stored in the graph's element type; consumers convert them.
     """
 
     graph: Graph
@@ -56,7 +56,7 @@ class Plan:
     candidates: tuple[Candidate, ...] = ()  # where prices decided
 
     def layout(self, value: str) -> Layout:
-        """How a value lies in memory."""
+        """The layout of a value in memory."""
         return self.layouts.get(value, PLAIN)
 
 

@@ -1,4 +1,4 @@
-"""Quasi-affine integers: polynomials over axes, symbols, `//`, `%`, minima and looked-up indices, always simplified.
+"""Quasi-affine index expressions: polynomials over axes, symbols, `//`, `%`, minima and loaded indices, simplified.
 
 An `Index` is a sum of integer multiples of products of atoms. Nine kinds of atom or operation exist: integers and
 sums (the polynomial itself), `Axis` (a loop variable), `Symbol` (an extent known when the kernel runs), `Div`, `Mod`,
@@ -124,7 +124,7 @@ class Least:
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """What two extents broadcast to: one of them where the other is 1. Otherwise they are equal, or the model fails."""
+    """The broadcast of two extents: the other one where one is 1. Otherwise they are equal, or the model is invalid."""
 
     one: Index
     two: Index
@@ -142,7 +142,7 @@ class Common:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Integers that are known when the kernel is made; equal tables have equal names."""
+    """A table of integer constants; equal tables have equal names."""
 
     values: tuple[int, ...]
     name: str = field(init=False, compare=False, default="")
@@ -160,7 +160,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """Integer `at` of a table, which has one for every value of it."""
+    """Element `at` of a table, which is in range for all values of `at`."""
 
     table: Table
     at: Index
@@ -277,13 +277,13 @@ def _product(a: Monomial, b: Monomial) -> Monomial:
 
 
 def _shifted(e: Index, by: int) -> Index:
-    """e plus a number, which comes last."""
+    """e plus a constant."""
     rest, last = (e.terms[:-1], e.terms[-1][1]) if not e.terms[-1][0] else (e.terms, 0)
     return Index((*rest, ((), last + by))) if last + by else Index(rest)
 
 
 def collect(terms: Iterable[tuple[Monomial, int]]) -> Index:
-    """The sum of these terms, in the order that all sums have."""
+    """The sum of these terms, in canonical order."""
     total: dict[Monomial, int] = {}
     for mono, c in terms:
         total[mono] = total.get(mono, 0) + c
@@ -298,7 +298,7 @@ def collect(terms: Iterable[tuple[Monomial, int]]) -> Index:
 
 
 def _recombine(total: dict[Monomial, int]) -> bool:
-    """Law (4) once: replace a quotient and its remainder by what they were split from."""
+    """Apply law (4) once: replace a quotient and its remainder by the dividend."""
     for mono, c in list(total.items()):
         for at, atom in enumerate(mono):
             if not isinstance(atom, Mod):
@@ -320,7 +320,7 @@ def _recombine(total: dict[Monomial, int]) -> bool:
 
 
 def _partner(total: dict[Monomial, int], rest: Monomial, c: int, low: Mod) -> tuple[list[Monomial], Index] | None:
-    """The terms of c*rest*den*q for a quotient q that completes `low`, and what den*q + low is."""
+    """The terms of c*rest*den*q for a quotient q that matches the remainder `low`, and the sum den*q + low."""
     for quotient, whole in _quotients(total, low):
         parts = {_product(_product(rest, mono), (quotient,)): c * k for mono, k in low.den.terms}
         if all(total.get(mono) == k for mono, k in parts.items()):
@@ -329,7 +329,7 @@ def _partner(total: dict[Monomial, int], rest: Monomial, c: int, low: Mod) -> tu
 
 
 def _quotients(total: dict[Monomial, int], low: Mod) -> Iterator[tuple[Atom, Index]]:
-    """Atoms q with den*q + low equal to something simpler, and that."""
+    """Atoms q for which den*q + low simplifies, with the simplified sum."""
     e, k = low.num, low.den
     quotient = floor_div(e, k)
     for atom in dict.fromkeys(atom for mono in total for atom in mono):
@@ -419,7 +419,7 @@ def _split(e: Index, den: Index) -> tuple[Index, Index]:
 
 
 def _low_digits(e: Index, den: Index) -> list[Index]:
-    """Candidates g for law (3): what den shares with single terms of e, and extents that divide den; largest first."""
+    """Candidates g for law (3), largest first: common factors of den and a term of e, and extents that divide den."""
     symbols, k = _content(den)
     found: dict[Index, None] = {}
     for mono, c in e.terms:
@@ -481,7 +481,7 @@ def floor_div(num: Index, den: Index) -> Index:
 
 
 def _falls(e: Index) -> bool:
-    """Whether e is made of extents and their quotients alone, each counted negatively."""
+    """Whether e is a sum of extents and their quotients with negative coefficients only."""
     plain = all(isinstance(a, (Symbol, Div, Mod)) for mono, _ in e.terms for a in mono)
     return plain and all(c < 0 or not mono for mono, c in e.terms) and not axes_of(e)
 
@@ -514,7 +514,7 @@ def modulo(num: Index, den: Index) -> Index:
 
 
 def _without_remainders(e: Index, den: Index) -> Index:
-    """e with remainders of multiples of den replaced by what they are remainders of: the same but for a multiple."""
+    """e with remainders by multiples of den replaced by their dividends: equal modulo den."""
     total = ZERO
     for mono, c in e.terms:
         part = Index(((mono, c),))
@@ -539,14 +539,14 @@ def greatest(a: Index, b: Index) -> Index:
 
 
 def common(a: Index, b: Index) -> Index:
-    """What extents a and b broadcast to, simplified: a number other than 1 is what the other one is, or 1.
+    """The broadcast of extents a and b, simplified: a constant other than 1 decides it.
 
     >>> n = Index.of(Symbol("n"))
     >>> common(n, ONE), common(n, Index.of(3)), common(n, 2 * Index.of(Symbol("m")))
     (n, 3, 2*m)
     """
     for e, other in ((a, b), (b, a)):
-        # what is a multiple of a number is never 1, though 0 where a symbol of it is
+        # a multiple of a number above 1 is never 1
         more = len(e.terms) == 1 and e.terms[0][1] > 1 and nonnegative(e - 2)
         if other in (e, ONE) or more or e == ZERO:
             return e
@@ -558,7 +558,7 @@ def common(a: Index, b: Index) -> Index:
 
 
 def entry(table: Table, at: Index) -> Index:
-    """Integer `at` of a table, simplified."""
+    """Element `at` of a table, simplified."""
     n = at.constant
     same = n is None and len(set(table.values)) == 1
     return Index.of(Entry(table, at)) if n is None and not same else Index.of(table.values[n or 0])
@@ -568,17 +568,17 @@ def entry(table: Table, at: Index) -> Index:
 
 
 def lower(e: Index) -> Index | None:
-    """A polynomial over symbols that e never goes below, or None."""
+    """A lower bound of e as a polynomial over symbols, or None."""
     return _bound(e, upper_side=False)
 
 
 def upper(e: Index) -> Index | None:
-    """A polynomial over symbols that e never goes above, or None."""
+    """An upper bound of e as a polynomial over symbols, or None."""
     return _bound(e, upper_side=True)
 
 
 def never_below_zero(e: Index) -> bool:
-    """Whether e >= 0 is proven for all values of its axes: rounding to zero is then rounding down."""
+    """Whether e >= 0 is proven for all values of its axes, so that C's truncating division rounds down."""
     low = lower(e)
     return low is not None and nonnegative(low)
 
@@ -624,9 +624,9 @@ def _atom_range(atom: Atom) -> tuple[Index | None, Index | None]:
 
 
 def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
-    """Bounds of a minimum: it is at least the smaller of two lower bounds, and at most any upper bound.
+    """Bounds of a minimum: the smaller of two lower bounds, and any upper bound.
 
-    One of two that move against each other (a reflection at the far edge) is at most half of their sum.
+    The minimum of two expressions that vary in opposite directions (a reflection) is at most half of their sum.
     """
     lows = [b for b in (lower(atom.one), lower(atom.two)) if b is not None]
     fits = (a for a in (*lows, ONE, ZERO) if len(lows) == 2 and all(a is b or nonnegative(b - a) for b in lows))
@@ -634,7 +634,7 @@ def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
     highs = [h for h in (upper(atom.one), upper(atom.two)) if h is not None]
     if len(highs) == 2:
         apart = highs[1] - highs[0]
-        more = max(apart.terms, key=_degree, default=((), 0))[1] < 0  # for large symbols the second is the smaller one
+        more = max(apart.terms, key=_degree, default=((), 0))[1] < 0  # asymptotically the second is smaller
         highs = highs[1:] if more else highs
     both = upper(atom.one + atom.two)
     half = [floor_div(both, Index.of(2))] if both is not None else []
@@ -642,7 +642,7 @@ def _least_range(atom: Least) -> tuple[Index | None, Index | None]:
 
 
 def nonnegative(e: Index) -> bool:
-    """Whether e >= 0 is proven: every coefficient is nonnegative once each atom is its least value plus a rest."""
+    """Whether e >= 0 is proven: with each atom written as its minimum plus a rest, all coefficients are nonnegative."""
     if all(c <= 0 for _, c in e.terms) and e.terms:
         return False
     least = {atom: _least(atom) for mono, _ in e.terms for atom in mono}
@@ -660,7 +660,7 @@ def nonnegative(e: Index) -> bool:
 
 
 def _least(atom: Atom) -> int | None:
-    """The smallest value of a symbol, or of a quotient of a nonnegative number; axes are left to the caller."""
+    """The minimum of a symbol, or of a quotient of a nonnegative dividend; axes are left to the caller."""
     if isinstance(atom, Symbol):
         return atom.least
     return 0 if isinstance(atom, Div) and not axes_of(atom.num) and never_below_zero(atom.num) else None
@@ -682,7 +682,7 @@ def atoms(e: Index) -> Iterator[Atom]:
 
 
 def operands_of(atom: Atom) -> tuple[Index, ...]:
-    """The indices that an atom is made of; extents of axes and of loaded indices are not counted."""
+    """The operands of an atom, without the extents of axes and of loaded indices."""
     if isinstance(atom, (Div, Mod)):
         return (atom.num, atom.den)
     if isinstance(atom, (Least, Common)):

@@ -1,4 +1,4 @@
-"""Indices walked, substituted, evaluated and laid flat: everything about `Index` that is not its algebra."""
+"""Traversal, substitution, evaluation and linearization of `Index`: everything that is not its algebra."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ WIDEST = 16  # lanes of a vector, at most
 
 
 def transform(e: Index, replace: Callable[[Atom], Index | None]) -> Index:
-    """e with every atom for which `replace` gives a value replaced, and what holds one rebuilt and simplified."""
+    """e with atoms replaced where `replace` gives a value; enclosing atoms are rebuilt and simplified."""
     terms: list[tuple[Monomial, int]] = []
     changed = False
     for mono, c in e.terms:
@@ -55,7 +55,7 @@ def transform(e: Index, replace: Callable[[Atom], Index | None]) -> Index:
 
 
 def _transformed(atom: Atom, replace: Callable[[Atom], Index | None]) -> Index | None:
-    """What an atom becomes; None where it stays as it is."""
+    """The replacement of an atom; None where it is unchanged."""
     new = replace(atom)
     if new is not None:
         return new
@@ -101,9 +101,9 @@ def coefficient(e: Index, axis: Axis) -> Index | None:
 
 
 def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:
-    """(n, i) where e is the element i < n of the group of n that `axis` has reached; None where it is not so.
+    """(n, i) for e = n * (axis // n) + i: element i of the current group of n iterations; None for other indices.
 
-    Groups are whole vectors of any machine, or equal parts of them.
+    The size of a group is a multiple or a divisor of the lanes of any machine.
 
     >>> c = Axis("c", Index.of(32))
     >>> grouped(4 * floor_div(Index.of(c), Index.of(4)) + 71, c)
@@ -119,7 +119,7 @@ def grouped(e: Index, axis: Axis) -> tuple[int, Index] | None:
 
 
 def evaluate(e: Index, value: Callable[[Atom], Any]) -> Any:
-    """e as a number (or NumPy array), given that of every axis, symbol without a formula, entry and loaded index."""
+    """e as a number or NumPy array; `value` gives that of axes, symbols without formula, entries and loaded indices."""
     total: Any = 0
     for mono, c in e.terms:
         part: Any = c

@@ -1,9 +1,9 @@
-"""The loop nest that is printed: phases of parallel tasks over buffers, with every access a flat offset.
+"""The kernel IR: loop nests over buffers with flat offsets, as they are printed.
 
-A kernel is a list of phases. A phase is one parallel loop: its `splits` are divided into contiguous ranges among tasks,
-and `body` runs once per task, or once per thread of its `launch`. Between phases stands a barrier. Twelve kinds of
-statement exist, and five more for threads that work together (`ir/launch.py`); nothing here chooses anything: widths,
-orders, tiles and buffers were decided by `schedule`.
+A kernel is a list of phases, with a barrier between two of them. A phase is one parallel loop: its `splits` are divided
+into contiguous ranges, one per task, and `body` runs once per task, or once per thread of its `launch`. There are
+twelve kinds of statement, and five more for cooperating threads (`ir/launch.py`). The IR makes no choices: vector
+widths, loop orders, tiles and buffers were decided by `schedule`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from onnxfuse.ir.products import PRODUCTS, Product, Unit
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
-# Memory of all threads, of those of a block, and of one: the last four. Registers have constant offsets once loops are
-# unrolled, those of a fragment hold a part of a matrix; pointers are a table of addresses.
+# Memory of all threads (global), of a block (shared), and of one task or thread (the last four). Offsets of registers
+# are constant after unrolling; a fragment holds a part of a matrix; pointers are a table of addresses.
 Space = Literal["global", "shared", "local", "register", "fragment", "pointers"]
 LoopKind = Literal["serial", "vector", "unroll", "seldom", "block", "warp", "thread", "lane"]
 ReduceScope = Literal["serial", "lane", "warp", "block"]
@@ -29,7 +29,7 @@ ReduceScope = Literal["serial", "lane", "warp", "block"]
 
 @dataclass(frozen=True, slots=True)
 class Param:
-    """A tensor that the kernel reads or writes: its value in the graph, logical type and layout in memory."""
+    """An input or output tensor: its value in the graph, logical type and layout in memory."""
 
     name: str  # in the kernel: in0, in1, ..., out0, ...
     value: str  # in the graph
@@ -39,15 +39,15 @@ class Param:
 
     @property
     def storage(self) -> tuple[Index, ...]:
-        """The shape that the runtime sees."""
+        """The shape in memory, which the runtime sees."""
         return self.layout.shape(self.shape)
 
 
 @dataclass(frozen=True, slots=True)
 class Buffer:
-    """Memory inside the kernel: `global` is that of all tasks of a run, `local` belongs to one running task or thread.
+    """Temporary memory: `global` is shared by all tasks of a run, `local` is private to one task or thread.
 
-    `shared` belongs to a block of threads, and lies `at` an offset in bytes of the memory that a block is given.
+    `shared` belongs to a block of threads, at byte `at` of the block's shared memory.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Buffer:
 
 @dataclass(frozen=True, slots=True)
 class Bind:
-    """axis = value, at most `most`; 0, and the value not looked at, where a guard fails."""
+    """axis = min(value, most); 0, without evaluating the value, where a guard fails."""
 
     axis: Axis
     value: Index
@@ -69,13 +69,12 @@ class Bind:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """For axis from begin up to end.
+    """For axis in [begin, end).
 
-    Kinds: serial, vector (masked tails; in a thread, of constant extent: one wide access), unroll (all spelled out),
-    seldom (serial, and hardly ever run at all). In a phase with a launch besides: block, warp (of a block), thread (of
-    a block) and lane (of a warp), which divide their iterations among those, in turns where there are more. What
-    `legalize` says of a vector loop: whether it is `aligned`, and how many vectors it carries of each reduction that is
-    accumulated in its lanes (0: there is none).
+    Kinds: serial, vector (masked tails; in a thread: one wide access of constant extent), unroll (fully), seldom
+    (serial, and rarely executed). In a phase with a launch also: block, warp (of a block), thread (of a block) and lane
+    (of a warp), which distribute iterations over those cyclically. `legalize` sets, for vector loops, `aligned`, and
+    `carries`: the number of vector accumulators per reduction (0: no vector accumulators).
     """
 
     axis: Axis
@@ -83,33 +82,35 @@ class Loop:
     end: Index
     kind: LoopKind
     body: tuple[Stmt, ...]
-    aligned: bool = False  # begins at a multiple of the lanes of any machine
+    aligned: bool = False  # begins at a multiple of WIDEST lanes
     carries: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ReduceLoop:
-    """Variables `targets` start at the monoid's start values, `body` accumulates into them, then they are final.
+    """A reduction: accumulators `targets` start at the monoid's identity, and `body` accumulates into them.
 
-    `scope` says whose partial results are then combined: one thread has but one (serial), a vector loop carries one in
-    each lane of its vectors (lane), and each thread of a warp or a block has its own, and the result in the end.
+    `scope` says whose partial results are combined at the end: serial (none: one accumulator), lane (of the lanes of
+    vector accumulators), warp or block (of its threads, all of which get the result).
     """
 
     targets: tuple[str, ...]
     combine: str
     dtype: DType
     body: tuple[Stmt, ...]
-    ways: int = 1  # partial results side by side, where a vector loop carries them
-    part: tuple[str, Index] | None = None  # where the vector that a vector loop carried is stored, instead of its sum
+    ways: int = 1  # independent vector accumulators, where there are any
+    part: tuple[str, Index] | None = (
+        None  # (buffer, offset) to which the vector accumulator is stored, instead of a horizontal reduction
+    )
     scope: ReduceScope = "serial"
 
 
 @dataclass(frozen=True, slots=True)
 class Accumulate:
-    """Merge values into the variables of the enclosing fold.
+    """Combine values into the accumulators of the enclosing reduction.
 
-    What `legalize` says: whether it is the vector that the loop around carries, lane by lane (`carried`), and, where a
-    monoid has several slots, what all variables become, at the same time (`merged`).
+    `legalize` sets `carried`: the target is the enclosing loop's vector accumulator; and, for monoids over tuples,
+    `merged`: the new values of all accumulators, which are assigned simultaneously.
     """
 
     targets: tuple[str, ...]
@@ -121,7 +122,7 @@ class Accumulate:
 
 @dataclass(frozen=True, slots=True)
 class Let:
-    """A variable "%name" for the rest of the block; `kept` in a register, since several statements read it."""
+    """A variable "%name" for the rest of the block; `kept` in a register, since it has several uses."""
 
     name: str
     value: Scalar
@@ -130,9 +131,9 @@ class Let:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """buffer[offset] = value, and `behind` it more for each lane; past the caches where it is streamed.
+    """buffer[offset] = value, converted to the type of the buffer; `stream`: a non-temporal store.
 
-    A value is rounded to the type of the buffer. In a vector loop lanes lie side by side, or are `scattered`.
+    `behind` are more values per lane, stored interleaved. In a vector loop lanes are contiguous unless `scattered`.
     """
 
     buffer: str
@@ -144,13 +145,13 @@ class Store:
 
     @property
     def values(self) -> tuple[Scalar, ...]:
-        """All that is stored, in the order of the elements."""
+        """All stored values, in the order of their elements."""
         return (self.value, *self.behind)
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """body where all guards hold."""
+    """`body` if all guards hold."""
 
     guards: tuple[Guard, ...]
     body: tuple[Stmt, ...]
@@ -158,10 +159,10 @@ class When:
 
 @dataclass(frozen=True, slots=True)
 class RowPointer:
-    """Row pointers: table[segment * pitch + row - begin] is where `load` finds its segment, zeros where a guard fails.
+    """Row pointers: table[segment * pitch + row - begin] = address of `load`'s segment, or of zeros if a guard fails.
 
-    `segments` are the ranges that lead from one contiguous piece of `length` elements to the next. Where rows are
-    `even`, only four entries are made: of the first three rows and of the last.
+    `segments` are the ranges that enumerate contiguous segments of `length` elements. Where rows are `even`
+    (equidistant), only four entries are written: those of the first three rows and of the last.
     """
 
     table: str
@@ -172,19 +173,18 @@ class RowPointer:
     segments: tuple[Axis, ...]
     load: Load
     length: Index
-    at: Index = ZERO  # first entry of the table
+    at: Index = ZERO  # index of the first entry
     even: bool = False
-    padding: str = ""  # a buffer of `length` elements that stands for the padding, where that is not zeros
+    padding: str = ""  # a buffer of `length` elements to address for padding that is not zero
 
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Rows of a matrix side by side: out[at + k * pitch + row - begin] = load(row, k), zeros behind the last row.
+    """Packs rows k-major: out[at + k * pitch + row - begin] = load(row, k), zeros after the last row.
 
-    The source is contiguous in k, and rounded or widened to the element type of `out`, of which short ones lie in pairs
-    of steps. A pitch of 0 means as many as there are rows. `apart`: the pitch is larger than a step, and what lies
-    between the rows of one step and the next is left alone. For a matrix `unit` rows lie in its pieces, one after the
-    other up to the pitch, and these are the steps behind the first `skip`.
+    The source is contiguous in k and is converted to the element type of `out`, where 16-bit elements are interleaved
+    in pairs of k. A pitch of 0 means the number of rows. `apart`: gaps between the rows of one k and the next are not
+    written. For a matrix `unit` rows are in its pieces instead (see `Unit`), and `skip` elements of k precede these.
     """
 
     out: str
@@ -202,7 +202,7 @@ class Pack:
 
 @dataclass(frozen=True, slots=True)
 class HorizontalReduce:
-    """target[i] = all lanes of the vector source[i * lanes ..] combined, for i < rows (at most one row per lane)."""
+    """target[i] = reduction across the lanes of the vector source[i * lanes ..], for i < rows <= lanes."""
 
     target: str
     source: str
@@ -212,21 +212,21 @@ class HorizontalReduce:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """Elements of a buffer that a later iteration reads are brought near: nothing depends on it."""
+    """A software prefetch of `count` elements that a later iteration reads; it has no semantics."""
 
     buffer: str
     offset: Index
     count: int
 
 
-Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # of a function of the CPU's headers
-Threaded = Sync | CopyAsync | Commit | Wait | Mma  # in phases with a launch
+Call = RowPointer | Tile | Pack | HorizontalReduce | Prefetch  # calls of functions in the CPU's headers
+Threaded = Sync | CopyAsync | Commit | Wait | Mma  # only in phases with a launch
 Stmt = Bind | Loop | ReduceLoop | Accumulate | Let | Store | When | Call | Threaded
 
 
 @dataclass(frozen=True, slots=True)
 class Split:
-    """A parallel axis that is divided among tasks, at multiples of `step`; a task runs [first, last) of it."""
+    """A parallel axis that is partitioned among tasks at multiples of `step`; a task runs [first, last) of it."""
 
     first: Axis
     last: Axis
@@ -238,10 +238,10 @@ class Split:
 class Phase:
     """One parallel loop. `work` estimates its serial time in picoseconds; `locals` live as long as one task.
 
-    `few`: every task reads all weights, so that there is only one for each core. With a `launch` there are no splits,
-    and the body is what each thread runs. `rows`: all jobs of the phase run over this axis, so many of it at a time.
-    What `legalize` says: local buffers of tasks lie on the stack, or in `slots` of the run's memory, one for each task
-    that runs; tasks set a `matrix_unit` up for tiles of so many rows; they wait for what they `stream` past the caches.
+    `few`: every task reads all weights, so that there is one task per core. With a `launch` there are no splits, and
+    each thread runs the body. `rows`: (axis, n), all statements of the phase run over blocks of n rows of this axis.
+    `legalize` sets `slots`: local buffers are in scratch memory, one slot per concurrent task, not on the stack;
+    `matrix_unit`: (unit, rows), which tasks configure; and `streams`: tasks end with a fence for non-temporal stores.
     """
 
     splits: tuple[Split, ...]
@@ -258,9 +258,9 @@ class Phase:
 
 @dataclass(frozen=True, slots=True)
 class ExtentBind:
-    """A symbol that is read off dimension `axis` of the storage of an input at launch: (it - rest) / factor.
+    """A symbol bound at launch to (dimension `axis` of an input in storage - rest) / factor.
 
-    Rest and factor are over symbols that are bound before.
+    Rest and factor are over symbols that are bound earlier.
     """
 
     symbol: Symbol
@@ -272,7 +272,7 @@ class ExtentBind:
 
 @dataclass(frozen=True, slots=True)
 class Computed:
-    """A symbol that is computed at launch from symbols that are bound before."""
+    """A symbol that is computed at launch from symbols that are bound earlier."""
 
     symbol: Symbol
     value: Index
@@ -280,14 +280,14 @@ class Computed:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Ways to compute the same with their predicted seconds on few cores, best first: that one was taken."""
+    """Candidate schedules of the same computation with their predicted seconds, best first: that one was chosen."""
 
     ways: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Kernel:
-    """A kernel with positional names: equal computations are equal kernels.
+    """A kernel with canonical, positional names: equal computations are equal kernels.
 
     Symbols are bound in the order of `binds`.
     """
@@ -297,13 +297,13 @@ class Kernel:
     scratch: tuple[Buffer, ...]
     binds: tuple[ExtentBind | Computed, ...]
     phases: tuple[Phase, ...]
-    requires: tuple[Index, ...] = ()  # not negative when the kernel is launched: checked before anything is read
-    legal: bool = False  # whether `legalize` wrote into it what a renderer has to know
-    choices: tuple[Choice, ...] = field(default=(), compare=False)  # why its phases are as they are
+    requires: tuple[Index, ...] = ()  # have to be nonnegative: checked at launch, before anything is read
+    legal: bool = False  # whether `legalize` has run
+    choices: tuple[Choice, ...] = field(default=(), compare=False)  # candidates that were compared for its phases
 
 
 def statements(body: tuple[Stmt, ...]) -> Iterator[Stmt]:
-    """Every statement in a body, outer ones first."""
+    """Every statement in a body, nested ones included, in pre-order."""
     for s in body:
         yield s
         if isinstance(s, (Loop, ReduceLoop, When)):
@@ -322,14 +322,14 @@ def products_of(kernels: Iterable[Kernel]) -> tuple[Product, ...]:
 
 
 def tables(kernel: Kernel) -> tuple[Table, ...]:
-    """The constant tables that a kernel looks up, each once, in the order of their names."""
+    """The constant tables that a kernel uses, without duplicates, sorted by name."""
     entries = (a for e in _parts(kernel.phases) if isinstance(e, Index) for a in atoms(e) if isinstance(a, Entry))
     found = {a.table.name: a.table for a in entries}
     return tuple(found[name] for name in sorted(found))
 
 
 def names_in(phase: Phase) -> frozenset[str]:
-    """The names that the body of a phase mentions: those of buffers, inputs and outputs, and of its variables."""
+    """The names in the body of a phase: of buffers, inputs, outputs and variables."""
     found: set[str] = set()
     for part in _parts(phase.body):
         if isinstance(part, str):
@@ -340,7 +340,7 @@ def names_in(phase: Phase) -> frozenset[str]:
 
 
 def _parts(x: object) -> Iterator[object]:
-    """All that statements are made of, each once; indices as a whole."""
+    """All nodes of statements and scalars, each once; indices are leaves."""
     seen: set[int] = set()
     waiting = [x]
     while waiting:

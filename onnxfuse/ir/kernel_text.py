@@ -1,4 +1,4 @@
-"""A kernel as readable lines, one per statement: equal kernels have equal lines, and every field is in them."""
+"""The text form of kernels, one line per statement: equal kernels have equal lines, and every field is shown."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def _statement(s: Stmt) -> Iterator[str]:
 
 
 def _threaded(s: Threaded) -> str:
-    """A statement of threads that work together."""
+    """A statement of cooperating threads."""
     match s:
         case Sync():
             return f"sync {s.scope}"
@@ -162,7 +162,7 @@ def _threaded(s: Threaded) -> str:
 
 
 def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
-    """A statement that is one call of a header's function."""
+    """A statement that calls a function of a header."""
     match s:
         case RowPointer():
             over = "".join(f" for {a!r} < {a.extent!r}" for a in s.segments) + (" (even)" if s.even else "")
@@ -186,7 +186,7 @@ def _call(s: RowPointer | Tile | Pack | HorizontalReduce | Prefetch) -> str:
 
 
 def _tile(s: Tile) -> str:
-    """A register tile: sides, sizes, element types, and what is fetched while it runs."""
+    """A register tile: operands, sizes, element types and prefetch."""
     plus = f" {s.more!r} times itself +" if s.more != ZERO else ""
     at = f"[{s.out_at!r}]" if s.out_at != ZERO else ""
     how = "" if s.core.product == SINGLE else f" as {s.core.product!r}"

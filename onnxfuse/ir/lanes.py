@@ -1,4 +1,4 @@
-"""How the lanes of a vector lie in what is loaded, and which guards a mask stands for."""
+"""How the lanes of a vector load map to memory, and which guards become a mask."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from onnxfuse.ir.index import ONE, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.scalar import Const, Guard, Load
 
-FARTHEST = 4  # distance from lane to lane up to which whole vectors are read, and sorted
+FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and shuffled; larger ones are gathers
 NEAR = range(2, FARTHEST + 1)
-CARRIED = 4  # vectors of one reduction that are carried side by side
+CARRIED = 4  # vector accumulators of one reduction, which hide the latency of its operation
 
 
 def cutting(x: Load, axis: Axis) -> tuple[Guard, ...]:
@@ -17,9 +17,9 @@ def cutting(x: Load, axis: Axis) -> tuple[Guard, ...]:
 
 
 def masked(x: Load, axis: Axis) -> int | None:
-    """The distance between lanes, where the guards that differ between them hold for elements side by side.
+    """The stride between lanes of a masked load, whose guards hold for a contiguous range of lanes.
 
-    Vectors are then loaded under a mask. None where lanes are loaded one by one.
+    None where lanes are loaded one by one.
     """
     stride = coefficient(x.index[0], axis)
     guards = cutting(x, axis)

@@ -1,8 +1,8 @@
-"""What kernels of threads have besides: launch extents, barriers, asynchronous copies, products by matrix units.
+"""Kernel IR for SIMT targets: launch configurations, barriers, asynchronous copies, matrix multiply-accumulate.
 
-A phase with a `Launch` runs its body once in each thread of `grid` blocks of `block` threads; `lanes` threads side by
-side are a warp. Loops of the kinds block, warp, thread and lane divide their iterations among those: number i of a
-thread loop is run by thread i % block of every block. Outside of such loops all threads do the same.
+A phase with a `Launch` runs its body once in each thread of `grid` blocks of `block` threads; `lanes` consecutive
+threads are a warp. Loops of the kinds block, warp, thread and lane distribute their iterations cyclically over those:
+iteration i of a thread loop is run by thread i % block of every block. Outside of such loops all threads do the same.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from onnxfuse.ir.fragments import WARP, Core
 from onnxfuse.ir.index import ZERO, Index
 
 Scope = Literal["warp", "block", "grid"]
-MOST_THREADS = 1024  # of a block
-MOST_SHARED = 227 << 10  # bytes of a block, where the machine is asked for all that it has
+MOST_THREADS = 1024  # per block
+MOST_SHARED = 227 << 10  # bytes of shared memory per block, with opt-in
 MOST_BLOCKS = 2**31 - 1
-ALIGNED = 16  # bytes: of the shared memory of a block, of a buffer in it, and of the widest access
+ALIGNED = 16  # bytes: alignment of shared memory and of buffers in it, and size of the widest access
 
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """How many threads run a phase: `grid` blocks of `block` threads, with so many bytes of shared memory each.
+    """A launch configuration: `grid` blocks of `block` threads, with `shared` bytes of shared memory per block.
 
-    A `cooperative` launch has all of its blocks running at a time, so that they may wait for each other. Registers are
-    given out so that `resident` blocks run on a multiprocessor at a time; 0: as the compiler sees fit.
+    In a `cooperative` launch all blocks are co-resident, so that grid barriers are possible. The compiler limits
+    registers so that `resident` blocks fit on a multiprocessor; 0: its own choice.
     """
 
     grid: Index
@@ -38,16 +38,16 @@ class Launch:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """All threads of a warp, a block or the grid wait for each other, and see what the others stored before."""
+    """A barrier with memory fence for all threads of a warp, a block or the grid."""
 
     scope: Scope
 
 
 @dataclass(frozen=True, slots=True)
 class CopyAsync:
-    """`count` elements go from `source` to `target`, which is shared memory, while the thread goes on.
+    """An asynchronous copy of `count` elements from `source` to `target`, which is in shared memory (cp.async).
 
-    They are there, for the thread that copied them, once a `Wait` for their group is over.
+    They are visible to the copying thread after a `Wait` for their group.
     """
 
     target: str
@@ -59,19 +59,19 @@ class CopyAsync:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The copies since the last one are a group."""
+    """Makes all copies since the last commit a group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Until no more than so many groups of copies, the last ones, are on their way."""
+    """Waits until at most the `pending` most recent groups of copies are in flight."""
 
     pending: int
 
 
 @dataclass(frozen=True, slots=True)
 class Mma:
-    """sums += left @ right, by all lanes of a warp: fragments, each in a buffer of registers from an offset on."""
+    """sums += left @ right by all lanes of a warp; each fragment is in a register buffer, from an offset on."""
 
     core: Core
     sums: str

@@ -1,7 +1,7 @@
-"""How a tensor lies in memory: a short list of steps from logical to storage order, each of which can be undone.
+"""Layouts of tensors in memory: a short list of invertible steps from logical to storage order.
 
-The same steps pack a constant (`pack`), turn a logical index into a storage index (`storage_index`) and tell emit which
-standard operators a function body needs to undo them (`undone`).
+The same steps pack a constant (`pack`), map a logical index to a storage index (`storage_index`) and give the standard
+operators by which a function body restores the logical order (`undone`).
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ class Permute:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """The same row-major order under another shape."""
+    """Another shape in the same row-major order."""
 
     shape: Shape
 
 
 @dataclass(frozen=True, slots=True)
 class PadHigh:
-    """Zeros behind the end of each axis."""
+    """Zero padding at the end of each axis."""
 
     extra: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class WithSums:
-    """Codes (panel, group, column, 4), and behind the groups of a panel the sums of its columns, as 32-bit integers."""
+    """8-bit integers (panel, group, column, 4); the 32-bit sums of a panel's columns follow its groups."""
 
 
 Step = Permute | Reshape | PadHigh | WithSums
@@ -64,7 +64,7 @@ class Layout:
         return logical
 
     def storage_index(self, index: tuple[Index, ...], logical: Shape) -> tuple[Index, ...]:
-        """Where the element with this logical index is stored."""
+        """The storage index of a logical index."""
         for step in self.steps:
             if isinstance(step, Permute):
                 index = tuple(index[p] for p in step.perm)
@@ -108,9 +108,9 @@ PLAIN = Layout()
 
 
 def contiguous_along(axis: Axis, index: Shape, shape: Shape) -> Layout | None:
-    """The layout in which what is read at `index` of a tensor lies side by side along an axis, in blocks as long as it.
+    """The layout in which the elements at `index` of a tensor are contiguous along an axis.
 
-    None where it does already, or where the axis appears in more than one place.
+    None where they are already, or where the axis appears in more than one place.
 
     >>> c, k = Axis("c", Index.of(8)), Axis("k", Index.of(3))
     >>> contiguous_along(c, (Index.of(c), Index.of(k)), (c.extent, k.extent))
@@ -139,7 +139,7 @@ def channels_last(rank: int) -> Layout:
 def panels(rows: int, columns: int, width: int, step: int = 1) -> tuple[Step, ...]:
     """Steps that store a rows x columns matrix as (panel, row, column in panel), the last panel padded with zeros.
 
-    With a `step` above 1, which divides the rows, so many lie side by side: (panel, row / step, column, row % step).
+    With a `step` above 1, which divides the rows, rows are interleaved: (panel, row / step, column, row % step).
     """
     extra = -columns % width
     count = (columns + extra) // width
@@ -151,9 +151,9 @@ def panels(rows: int, columns: int, width: int, step: int = 1) -> tuple[Step, ..
 
 
 def code_panels(segments: int, length: int, columns: int, width: int) -> tuple[Step, ...]:
-    """Steps that store (segments * length) x columns codes as (panel, group of rows, column in panel, row of four).
+    """Steps that store (segments * length) x columns 8-bit integers as (panel, group of 4 rows, column, row in group).
 
-    The last group of each segment and the last panel are padded with zeros; the sums of the columns are put behind.
+    The last group of each segment and the last panel are padded with zeros; sums of columns follow.
     """
     rows, count = length + -length % 4, columns + -columns % width
     pad = PadHigh((0, rows - length, count - columns))

@@ -1,4 +1,4 @@
-"""The table of monoids that reductions combine with: where they start and how two partial results merge."""
+"""The table of monoids of reductions: identity elements and combining functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfuse.ir.scalar import Const, Scalar, apply, number
 
 @dataclass(frozen=True, slots=True)
 class Monoid:
-    """A combine: per slot its start value and how two partial results merge (over variables %l0.. and %r0..)."""
+    """A monoid over tuples: the identity of each slot, and how two partial results are combined."""
 
     name: str
     init: Callable[[DType], tuple[Scalar, ...]]
@@ -36,7 +36,7 @@ def _binary(fn: str) -> Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], tuple
 
 def _arg(better: str) -> Callable[[tuple[Scalar, ...], tuple[Scalar, ...]], tuple[Scalar, ...]]:
     def merge(a: tuple[Scalar, ...], b: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
-        take = apply(better, b[0], a[0])  # the left operand holds the smaller indices: the first of equals stays
+        take = apply(better, b[0], a[0])  # the left operand has the smaller indices: of equal elements the first wins
         return apply("select", take, b[0], a[0]), apply("select", take, b[1], a[1])
 
     return merge
@@ -48,7 +48,7 @@ MONOIDS: dict[str, Monoid] = {
         Monoid("sum", lambda t: (number(0, t),), _binary("add"), np.sum),
         Monoid("prod", lambda t: (number(1, t),), _binary("mul"), np.prod),
         Monoid("max", lambda t: (_lowest(t),), _binary("max"), np.max),
-        Monoid("peak", lambda t: (_lowest(t),), _binary("max"), np.max),  # max, if a NaN need not show
+        Monoid("peak", lambda t: (_lowest(t),), _binary("max"), np.max),  # max that may ignore NaN
         Monoid("min", lambda t: (_highest(t),), _binary("min"), np.min),
         Monoid("argmax", lambda t: (_lowest(t), Const(0, I64)), _arg("greater")),
         Monoid("argmin", lambda t: (_highest(t), Const(0, I64)), _arg("less")),

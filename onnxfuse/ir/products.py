@@ -1,4 +1,4 @@
-"""How register tiles multiply: one row for each pair of element types of rows and weight panels.
+"""Instruction sequences of register tiles: one row for each pair of element types of rows and weight panels.
 
 A new kind of tile is a row here, a `Product` in render/tiles/tile_code.h and its line in tile.h. Those of a matrix unit
 have a header of their own.
@@ -15,17 +15,17 @@ from onnxfuse.target import AMX_FEATURES
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A matrix unit: its registers hold whole tiles, and every task sets it up for the rows of its tiles.
+    """A matrix unit with tile registers, which every task configures for the rows of its tiles.
 
-    Its functions begin with `name`, as the header does that declares them. Packed rows lie in pieces of `piece` bytes,
-    which one instruction takes, padded with zeros; so many rows there are for every tile as the tallest has.
+    `name` is the prefix of its functions and of the header that declares them. Packed rows are split into pieces of
+    `piece` bytes, the depth of one instruction, and zero-padded; every tile has space for the rows of the tallest one.
     """
 
     name: str
-    rows: int  # of a tile at most
+    rows: int  # maximum rows of a tile
     piece: int
-    least: int  # rows from which a product is worth it: fewer wait for weights, however they are multiplied
-    speed: int  # as fast as so many vector units
+    least: int  # minimum rows of a product for which it pays off: with fewer, loading weights is the bottleneck
+    speed: int  # throughput relative to a vector unit
 
 
 AMX = Unit("amx", 32, 64, 8, 8)
@@ -33,9 +33,9 @@ AMX = Unit("amx", 32, 64, 8, 8)
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """Element types of a tile's rows, panels and sums, and what a machine and a compiler need for it.
+    """Element types of a tile's rows, panels and sums, and the processor features and compiler flags it needs.
 
-    `step` steps of the depth lie side by side in a panel, and in packed rows of the same type. Rows of another type are
+    `step` consecutive k are interleaved in a panel, and in packed rows of the same type. Rows of another type are
     rounded or widened to `left` when they are packed or copied.
     """
 
@@ -45,7 +45,7 @@ class Product:
     step: int = 1
     sums: DType = F32
     features: tuple[str, ...] = ()  # of the processor, besides those of its class; names as in ort_glue.FEATURES
-    flags: tuple[str, ...] = ()  # of the compiler for the tile itself, gcc spelling
+    flags: tuple[str, ...] = ()  # compiler flags of the tile's translation unit, in gcc spelling
     unit: Unit | None = None
 
     def __repr__(self) -> str:
@@ -53,19 +53,19 @@ class Product:
 
     @property
     def exact(self) -> bool:
-        """Whether integer codes are multiplied, and summed as integers."""
+        """Whether 8-bit integers are multiplied and summed exactly."""
         return not self.sums.floating
 
     @property
     def piece(self) -> int:
-        """Steps of the depth that packed rows are padded to."""
+        """Elements of k that packed rows are padded to a multiple of."""
         return self.unit.piece // self.left.bytes if self.unit is not None else self.step
 
     def takes(self, length: int | None, *, several: bool) -> bool:
-        """Whether rows may lie in pieces of `length`, of which there are `several`.
+        """Whether it suits rows in segments of `length`, of which there may be `several`.
 
-        A unit would spend more of its time on what fills its registers up where they are short. Codes that do not fill
-        one piece alone take vectors half as long.
+        A matrix unit wastes most of its depth on the padding of short segments. For 8-bit integers shorter than one
+        piece, vectors take half as long.
         """
         if self.unit is not None and length is not None:
             short = 2 * length < self.piece if several else self.exact and length < self.piece
@@ -75,20 +75,20 @@ class Product:
 
     @property
     def rounds(self) -> bool:
-        """Whether rows lose bits that a float32 has."""
+        """Whether rows are rounded to fewer bits than float32 has."""
         return self.left.floating and self.left.bits < F32.bits
 
 
 SINGLE = Product("f32", F32, F32)
 WIDENED_F16 = Product("f16", F32, F16)
-PAIR = 2  # steps of bfloat16 that lie side by side
+PAIR = 2  # consecutive k of bfloat16 that are interleaved
 WIDENED_BF16 = Product("bf16", F32, BF16, PAIR)
 DOT_BF16 = Product("bf16_dot", BF16, BF16, PAIR, features=("avx512bf16",), flags=("-mavx512bf16",))
 
-QUAD = 4  # steps of codes that lie side by side
+QUAD = 4  # consecutive k of 8-bit integers that are interleaved
 CODES = tuple(
     Product(f"codes_{left.name}_{right.name}", left, right, QUAD, I32) for left in (U8, I8) for right in (U8, I8)
-)  # the tile asks the processor itself whether it multiplies codes
+)  # the tile detects dot-product instructions at run time
 
 _AMX_FLAGS = tuple(f"-m{name}" for name in AMX_FEATURES)  # one source holds the tiles of all element types
 AMX_BF16, *AMX_CODES = (
@@ -96,25 +96,25 @@ AMX_BF16, *AMX_CODES = (
 )
 
 HALVES: Mapping[str, DType | None] = {"fp32": None, "bf16": BF16, "fp16": F16}  # by `--precision`
-# Of equal panels, the fastest first.
+# In order of preference; those with equal panel types, the fastest first.
 PRODUCTS = (SINGLE, WIDENED_F16, AMX_BF16, DOT_BF16, WIDENED_BF16, *AMX_CODES, *CODES)
 
 
 def products_for(right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
     """The tiles for panels of a type on a machine that has these optional features, the fastest first.
 
-    `rows` is how many rows are multiplied, where that is known.
+    `rows` is the number of rows (m), if known.
     """
     return tuple(p for p in PRODUCTS if p.right == right and not p.exact and _suits(p, have, rows))
 
 
 def rounds_to(half: DType, have: Container[str]) -> bool:
-    """Whether rows of products lie in this type on a machine that has these optional features."""
+    """Whether rows of products are rounded to this type on a machine that has these optional features."""
     return products_for(half, have)[0].left == half
 
 
 def products_of_codes(left: DType, right: DType, have: Container[str], rows: int | None = None) -> tuple[Product, ...]:
-    """The same for tiles of codes of these types."""
+    """The same for tiles of 8-bit integers of these types."""
     return tuple(p for p in PRODUCTS if (p.left, p.right) == (left, right) and p.exact and _suits(p, have, rows))
 
 

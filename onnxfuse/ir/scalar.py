@@ -1,7 +1,8 @@
-"""One output element as an expression.
+"""Scalar expressions: one output element as a tree.
 
-Five kinds: `Const`, `Load` (an element of a tensor, guarded or not), `FromIndex` (an index as a number), `Apply` (a
-function of the table) and `Reduce` (a monoid over ranges). Loads compose by substitution (see `compose`).
+Five kinds of node: `Const`, `Load` (an element of a tensor, possibly guarded), `FromIndex` (an index converted to a
+number), `Apply` (a function of the table) and `Reduce` (a monoid over ranges). Producers are inlined into loads by
+substitution (`compose.inline`).
 """
 
 from __future__ import annotations
@@ -46,12 +47,12 @@ LaneKind = Literal["vector", "broadcast", "strided", "grouped", "masked", "gathe
 
 @dataclass(frozen=True, slots=True)
 class Lanes:
-    """How the lanes of a vector loop get their elements, or their numbers; no kind changes what these are.
+    """How the lanes of a vector loop are loaded, or computed from an index; semantics do not depend on it.
 
-    `vector`: side by side. `broadcast`: all the same. `strided`: `step` apart, sorted out of as many vectors.
-    `grouped`: all `step` of a group have element `part` of it, and a vector begins with a group or lies within one.
-    `masked`: `step` apart, and the guards that differ between lanes let those of one range through. `gathered`: one by
-    one. `guarded`: one by one, each where its guards hold. `boundary`: numbers `step` apart, only compared with 0.
+    `vector`: contiguous. `broadcast`: one scalar. `strided`: `step` apart, loaded as `step` vectors and shuffled.
+    `grouped`: all lanes of a group of `step` have element `part` of it; a vector starts at a group or lies within one.
+    `masked`: `step` apart, the guards hold for a contiguous range of lanes. `gathered`: a gather. `guarded`: a gather
+    with a guard per lane. `boundary`: an affine index with slope `step` that is only compared with 0, hence a mask.
     """
 
     kind: LaneKind
@@ -66,10 +67,10 @@ class Lanes:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """Element `index` of tensor `source`; where a guard fails, `otherwise`. A source "%x" with no index is a variable.
+    """Element `index` of tensor `source`; where a guard fails, `otherwise`. A source "%x" without index is a variable.
 
-    Guards are checked in order, and nothing behind one that fails (a loaded index, the element) is read. In the vector
-    loops of a kernel that is legalized `lanes` are how it is done.
+    Guards are evaluated in order, and nothing after one that fails (a loaded index, the element) is read. `legalize`
+    sets `lanes` in vector loops.
     """
 
     source: str
@@ -100,7 +101,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class FromIndex:
-    """An index as a number; 0 where a guard fails, and then nothing that the index looks up is read."""
+    """An index converted to a number; 0 where a guard fails, and then no index is loaded."""
 
     index: Index
     dtype: DType
@@ -176,7 +177,7 @@ def children(x: Scalar) -> tuple[Scalar, ...]:
 
 
 def _same(a: Scalar, b: object) -> bool:
-    """Equality in steps as many as there are distinct pairs of nodes, also where much is shared."""
+    """Structural equality in time linear in distinct pairs of nodes, also for heavily shared DAGs."""
     if a is b:
         return True
     pairs: list[tuple[Scalar, object]] = [(a, b)]
@@ -193,7 +194,7 @@ def _same(a: Scalar, b: object) -> bool:
 
 
 def _alike(one: Scalar, two: object) -> bool:
-    """Whether two scalars are equal but for what is inside of them."""
+    """Whether two nodes are equal apart from their operands."""
     if type(one) is not type(two) or hash(one) != hash(two):
         return False
     if isinstance(one, Apply) and isinstance(two, Apply):
@@ -232,7 +233,7 @@ def cast(x: Scalar, dtype: DType) -> Scalar:
 
 
 def uncast(x: Scalar) -> Scalar:
-    """What a value was before all conversions of it."""
+    """x without its outer casts."""
     while isinstance(x, Apply) and x.fn == "cast":
         x = x.args[0]
     return x

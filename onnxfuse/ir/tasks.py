@@ -1,16 +1,16 @@
-"""How a phase of a kernel is divided among tasks, as the header of its loops does it at launch."""
+"""The partition of a phase into tasks; the same computation as in `tiles/loops.h`, which does it at launch."""
 
 from __future__ import annotations
 
-TASK = 10_000_000  # picoseconds of work for which a task is started
-TASKS = 16  # of a core, at most
-PLENTY = 4  # tasks of a core with which the second axis is not divided any more, since its parts may repeat work
-SLOTS = 256  # of the run's memory for local buffers, at most
-ALIGNMENT = 64  # bytes: of every buffer of a run and of a task
+TASK = 10_000_000  # picoseconds of work per task
+TASKS = 16  # maximum tasks per core
+PLENTY = 4  # tasks per core from which on the second axis is not divided, since its parts may repeat work
+SLOTS = 256  # maximum slots for local buffers of concurrent tasks
+ALIGNMENT = 64  # bytes, of every scratch and local buffer
 
 
 def parts_of(cores: int, picoseconds: int, first: int, second: int) -> tuple[int, int]:
-    """How the two splits of a phase are divided among tasks (`parts_of` in loops.h)."""
+    """The number of ranges that the two splits of a phase are divided into (`parts_of` in loops.h)."""
     if first <= 0 or second <= 0:
         return 0, 0
     wanted, most = picoseconds // TASK, TASKS * cores

@@ -1,7 +1,7 @@
-"""One readable text form of graphs, groups, plans and whatever prints itself: equal values have equal text.
+"""The text form of graphs, groups and plans: equal values have equal text.
 
 A value is shown as `name: dtype[shape]`, a node as one line `value = Operator(inputs) attribute=value  # its name`.
-Constants are shown by type, never by content; integers that the graph knows stand behind the value that holds them.
+Constants are shown by type, not by content; known integers follow the value that holds them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from onnxfuse.ir.layout import Layout
 
 @singledispatch
 def text(value: object) -> str:
-    """The text of a value, without a final newline; one without a rule of its own (a `Definition`) shows its `repr`.
+    """The text of a value, without a final newline; types without a rule of their own (`Definition`) show their `repr`.
 
     >>> print(text(Decision("E-CYCLE", ("Conv_1", "Add_2"), "the group would depend on itself")))
     E-CYCLE Conv_1, Add_2: the group would depend on itself

@@ -1,4 +1,4 @@
-"""The register tile of a contraction: what multiplies, where both sides lie, and where the sums go."""
+"""The register tile of a contraction (a GEMM micro-kernel): core, operands, and destination of the sums."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from onnxfuse.ir.products import QUAD, SINGLE, Product
 from onnxfuse.ir.scalar import Scalar
 
 UNIT_SIDE = 16  # rows and columns of one register of a matrix unit
-EVEN_ENTRIES = 4  # of a segment of even rows in a table: the first three and the last
-ZERO_ROW = 4096  # elements of padding that a pointer, or a row that is packed, may stand for
+EVEN_ENTRIES = 4  # row pointers of a segment with equidistant rows: the first three and the last
+ZERO_ROW = 4096  # maximum elements of padding that a row pointer or a packed row may read
 
 
 @dataclass(frozen=True, slots=True)
 class TileCore:
-    """What a tile multiplies with: at most `most` rows by a panel of `width` columns, of the types of `product`.
+    """The micro-kernel of a tile: at most `most` rows by a panel of `width` columns, with the types of `product`.
 
-    It goes through the depth step by step, each of which is a product of fragments.
+    Its k loop executes one product of fragments per step.
     """
 
     most: int
@@ -27,7 +27,7 @@ class TileCore:
     product: Product = SINGLE
 
     def step(self, lanes: int) -> Core:
-        """One step, on vectors of so many lanes, or by the matrix unit, of which a tile has several side by side."""
+        """The product of one k step, on vectors of so many lanes, or by the matrix unit."""
         p = self.product
         if p.unit is not None:
             return tile_unit(UNIT_SIDE, UNIT_SIDE, p.piece, p.step, p.left, p.right, p.sums)
@@ -36,9 +36,9 @@ class TileCore:
 
 @dataclass(frozen=True, slots=True)
 class Coding:
-    """What the 8-bit codes of a tile mean: types and zero points of both sides; the left side has one.
+    """Types and zero points of both sides of a quantized tile.
 
-    The right side has one zero point, or codes in a buffer, from an offset on one for each column.
+    The right zero point is a scalar, or (buffer, offset) of one for each column.
     """
 
     left: DType
@@ -49,9 +49,9 @@ class Coding:
 
 @dataclass(frozen=True, slots=True)
 class Pointers:
-    """Rows that lie anywhere, in `segments` pieces of `length` elements: a table has pointers to all of them.
+    """Rows at arbitrary addresses, in `segments` of `length` contiguous elements: a table has a pointer to each.
 
-    Of `even` rows it has those of the first three and of the last: all but these two lie at one distance.
+    Of `even` (equidistant) rows it has those of the first three and the last; the first and last may deviate.
     """
 
     buffer: str
@@ -63,7 +63,7 @@ class Pointers:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Rows side by side in one block: element k of a row lies at k * rows + row."""
+    """Rows packed k-major in one block: element k of a row is at k * rows + row."""
 
     buffer: str
     at: Index
@@ -73,7 +73,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
-    """Rows of codes that a table of pointers leads to; summed up are products of distances from the zero points."""
+    """Rows of 8-bit integers behind a table of pointers; the product is of values minus their zero points."""
 
     buffer: str
     at: Index
@@ -87,9 +87,9 @@ Left = Pointers | Packed | Quantized
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Columns side by side: element k of a column lies at k * width + column.
+    """A k-major panel of columns: element k of a column is at k * width + column.
 
-    Where `columns` are given, so many there are, and no more vectors of them are made. Of codes they have to be.
+    `columns` is the number of valid columns, if given: no vectors beyond them are computed. Quantized tiles require it.
     """
 
     buffer: str
@@ -99,9 +99,9 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """What is fetched while a tile runs: part `turn` of `turns` of the next panel, at an offset of a buffer.
+    """A prefetch during a tile: part `turn` of `turns` of the next panel, at an offset of a buffer.
 
-    In the last panel (its number, of how many) it is the first panel of another buffer, `after`.
+    `after` is (panel, panels, buffer): during the last panel, the first panel of that buffer is prefetched.
     """
 
     buffer: str
@@ -115,7 +115,7 @@ class Ahead:
 class Tile:
     """out[row * width + column] = sum over k of left[row, k] * right[k, column], for so many rows.
 
-    Packed tiles add to what `out` holds where `more` is not 0.
+    Packed tiles accumulate into `out` where `more` is not 0.
     """
 
     out: str
@@ -129,17 +129,17 @@ class Tile:
 
     @property
     def some(self) -> bool:
-        """Whether the first columns of a panel alone are wanted, of floats."""
+        """Whether it is a float tile that computes only the first columns of a panel."""
         return not isinstance(self.left, Quantized) and self.right.columns != ZERO
 
     @property
     def depth(self) -> Index:
-        """Elements of a row that are multiplied."""
+        """The extent of k."""
         return self.left.length * self.left.segments
 
     @property
     def panel_depth(self) -> Index:
-        """Elements of a panel's column: of codes there are whole groups of steps in each segment."""
+        """Elements of a panel's column: for 8-bit integers, segments are padded to groups of interleaved k."""
         if isinstance(self.left, Quantized):
             return floor_div(self.left.length + (QUAD - 1), Index.of(QUAD)) * QUAD * self.left.segments
         return self.depth

@@ -1,9 +1,9 @@
-"""A group as few definitions: its rows composed until only values that must be stored are left.
+"""Lowers a group of nodes to a short list of definitions, by inlining producers into their consumers.
 
-Movement and cheap elementwise values disappear into their readers, maps composed. What stays are the group's outputs,
-reductions, expensive values that are read more than once, and integers that are looked up and are not elements or
-indices themselves. A contraction is carried through the elementwise chain behind it (its epilogue) as far as every path
-leads.
+Data movement and cheap elementwise values are inlined: their index maps are composed with those of the consumer. What
+is materialized are the group's outputs, reductions, expensive values with several uses, and integers that serve as
+indices and are neither loaded nor computed from loop variables. A reduction is fused with its epilogue, the chain of
+elementwise consumers, as far as all paths from it agree.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from onnxfuse.plan.alive import data
 
 __all__ = ["Lowered", "has_reduction", "lower"]
 
-LARGEST = 1000  # scalars, written out, above which a value is stored whoever reads it
-MOST = 1 << 60  # bytes of a value: indices and what is made of them have 64 bits
-LONGEST = 32  # atoms of an index, likewise
+LARGEST = 1000  # nodes of an expression tree above which a value is materialized
+LONGEST = 32  # atoms of an index above which a value is materialized
+MOST = 1 << 60  # bytes of a value: offsets are 64-bit integers
 
 
 def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
-    """The definitions of a group, composed, or why they cannot be."""
+    """The definitions of a group, composed; a refusal where that is not possible (E-SHAPE-UNKNOWN, E-RESOURCE, ...)."""
     graph = plan.graph
     made: list[Definition] = []
     for node in group.nodes:
@@ -45,10 +45,10 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         made.extend(found)
     live = _live(made, group.outputs)
     demands = tuple(dict.fromkeys(demand for d in made for demand in d.demands))
-    composed = tuple(_live(_compose(live, group.outputs), group.outputs))  # of a constant, no index is looked up
+    composed = tuple(_live(_compose(live, group.outputs), group.outputs))  # inlining removes uses
     names = {d.name for d in composed}
     read = dict.fromkeys(s for d in composed for s in sorted(sources(d.value)) if s not in names)
-    read |= dict.fromkeys(_given(group, graph, rows))
+    read |= dict.fromkeys(_read_by_body(group, graph, rows))
     types: dict[str, TensorType] = {}
     for name in (*read, *group.outputs):
         known = graph.types.get(name)
@@ -57,22 +57,22 @@ def lower(group: Group, plan: Plan, rows: Table) -> Lowered | Decision:
         types[name] = replace(known, dtype=plan.held.get(name, known.dtype))
     large = next((name for name, t in types.items() if _bytes(t) > MOST), None)
     if large is not None:
-        reason = f"{large} has more bytes than a machine can count"
+        reason = f"{large} has more than 2**60 bytes"
         return Decision("E-RESOURCE", (group.name,), reason, "check the sizes of the model")
     inputs = tuple(i for i in group.inputs if i in read)
-    lowered = Lowered(group, inputs, group.outputs, types, _held(composed, plan.held), demands)
+    lowered = Lowered(group, inputs, group.outputs, types, _with_storage_dtypes(composed, plan.held), demands)
     return with_shapes(lowered, plan.layouts, {v: graph.types.get(v) for v in graph.inputs})
 
 
 def _bytes(t: TensorType) -> int:
-    """Of a value; 0 where an extent is a symbol."""
+    """The size of a value; 0 where an extent is symbolic."""
     return (product(t.shape).constant or 0) * t.dtype.bytes
 
 
-def _given(group: Group, graph: Graph, rows: Table) -> list[str]:
-    """Inputs of a group that the function of the same meaning reads, even where the kernel does not.
+def _read_by_body(group: Group, graph: Graph, rows: Table) -> list[str]:
+    """Inputs of a group that its function body reads even where the kernel does not.
 
-    What nodes join and others leave out again, and constants that do not fit into a function.
+    These are operands of a Concat that a later Slice drops, say, and constants too large for a function body.
     """
     read = {v for n in group.nodes for v in data(graph, n, rows)}
     return [
@@ -82,8 +82,8 @@ def _given(group: Group, graph: Graph, rows: Table) -> list[str]:
     ]
 
 
-def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:
-    """Definitions that read and store values in the types that these are held in."""
+def _with_storage_dtypes(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Definition, ...]:
+    """Definitions with casts between compute types and the storage types of values."""
 
     def go(node: Scalar) -> Scalar | None:
         if not isinstance(node, Load) or node.source not in held:
@@ -100,7 +100,7 @@ def _held(made: tuple[Definition, ...], held: Mapping[str, DType]) -> tuple[Defi
 
 
 def _live(made: Sequence[Definition], outputs: tuple[str, ...]) -> list[Definition]:
-    """Definitions that some output depends on, in order."""
+    """The definitions that some output depends on (dead code elimination), in order."""
     wanted = set(outputs)
     for d in reversed(made):
         if d.name in wanted:
@@ -117,12 +117,12 @@ def _readers(made: list[Definition]) -> dict[str, list[Definition]]:
 
 
 def has_reduction(x: Scalar) -> bool:
-    """Whether x reduces over something."""
+    """Whether x contains a reduction."""
     return any(isinstance(n, Reduce) for n in walk(x))
 
 
 def _reads_once(reader: Definition, name: str, shape: tuple[Index, ...]) -> bool:
-    """Whether every read of `name` in an elementwise reader is the same bijection of the whole value."""
+    """Whether an elementwise consumer reads `name` through one index map only, a bijection onto the whole value."""
     found = {n.index for n in loads(reader.value) if n.source == name and not n.guards}
     guarded = any(n.source == name and n.guards for n in loads(reader.value))
     behind_index = name in sources(reader.value) and not any(n.source == name for n in loads(reader.value))
@@ -131,16 +131,16 @@ def _reads_once(reader: Definition, name: str, shape: tuple[Index, ...]) -> bool
     return bijective(next(iter(found)), shape, reader.axes)
 
 
-def _carried(
+def _epilogue(
     start: Definition, made: list[Definition], readers: Mapping[str, list[Definition]], outputs: Iterable[str]
 ) -> set[str]:
-    """Values that a reduction's result is carried through: all elementwise, one to one, up to the last on every path.
+    """The values of a reduction's epilogue that are not materialized: the reduction itself and elementwise values.
 
-    The result holds the names that vanish; the definition that ends the region is the one that reads them. The next
-    result of a scan is made of the one before as it is, and that of a scatter of itself, so that nothing is done to
-    them on the way.
+    All uses of these lie inside the region, and the definition that ends it, a post-dominator of the reduction, reads
+    them one to one. A scan or a scatter has no epilogue, since its accumulator is the result itself and has to stay as
+    it is.
     """
-    if _going_on(start):
+    if _sequential_axes(start):
         return set()
     outside = set(outputs)
     region = {start.name: start}
@@ -164,30 +164,30 @@ def _carried(
 
 def _compose(made: list[Definition], outputs: tuple[str, ...]) -> tuple[Definition, ...]:
     readers = _readers(made)
-    vanish: set[str] = set()
+    epilogues: set[str] = set()
     for d in made:
-        if has_reduction(d.value) and d.name not in outputs and d.name not in vanish:
-            vanish |= _carried(d, made, readers, outputs)
+        if has_reduction(d.value) and d.name not in outputs and d.name not in epilogues:
+            epilogues |= _epilogue(d, made, readers, outputs)
     looked_up = {a.source for d in made for i in indices_of(d.value) for a in atoms(i) if isinstance(a, Loaded)}
     inlined: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
     kept: list[Definition] = []
     for d in made:
         value = recoded(simplify(_resolve(inline(d.value, inlined), inlined)))
         stored = d.name in outputs or (d.name in looked_up and not _is_index(value))
-        if not stored and (d.name in vanish or _cheap(d, value, readers)) and _short(value):
+        if not stored and (d.name in epilogues or _cheap(d, value, readers)) and _small_enough(value):
             inlined[d.name] = (d.axes, value)
         else:
             kept.append(Definition(d.name, d.axes, value))
     return tuple(kept)
 
 
-def _short(value: Scalar) -> bool:
-    """Whether a value may be written out at its readers: what is read there twice, again and again, grows fast."""
+def _small_enough(value: Scalar) -> bool:
+    """Whether an expression may be inlined: repeated inlining into several uses grows exponentially."""
     return size(value) <= LARGEST and index_size(value) <= LONGEST
 
 
 def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]) -> bool:
-    """Whether computing a value again at each reader is better than storing it."""
+    """Whether recomputing a value at each use is cheaper than materializing it."""
     if has_reduction(value):
         return False
     users = readers.get(d.name, [])
@@ -197,16 +197,16 @@ def _cheap(d: Definition, value: Scalar, readers: Mapping[str, list[Definition]]
 
 
 def _only_inside_reduction(user: Definition, d: Definition) -> bool:
-    """Whether a reducing reader reads each element of d exactly once."""
+    """Whether a consumer that reduces reads each element of d exactly once."""
     found = {n.index for n in loads(user.value) if n.source == d.name}
     ranges = tuple(r for n in walk(user.value) if isinstance(n, Reduce) for r in n.ranges)
-    going_on = _going_on(user)
-    axes = tuple(a for a in user.axes if a not in going_on)
+    sequential = _sequential_axes(user)
+    axes = tuple(a for a in user.axes if a not in sequential)
     return len(found) == 1 and bijective(next(iter(found)), d.shape, (*axes, *ranges))
 
 
-def _going_on(d: Definition) -> tuple[Axis, ...]:
-    """The axes along which a scan or a scatter goes on from place to place, while its elements are read once."""
+def _sequential_axes(d: Definition) -> tuple[Axis, ...]:
+    """The axes that a scan, or the destination of a scatter, runs along sequentially: no reads depend on them."""
     scan = scan_of(d)
     if scan is not None:
         return (scan.axis,)
@@ -215,7 +215,7 @@ def _going_on(d: Definition) -> tuple[Axis, ...]:
 
 
 def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) -> Scalar:
-    """x with indices loaded from values of the group replaced by what those values are, where that is an index."""
+    """x with indices loaded from inlined values replaced by the index expressions that these values are."""
 
     def go(atom: object) -> Index | None:
         if not isinstance(atom, Loaded) or atom.source not in inlined:
@@ -227,7 +227,7 @@ def _resolve(x: Scalar, inlined: Mapping[str, tuple[tuple[Axis, ...], Scalar]]) 
 
 
 def _is_index(value: Scalar) -> bool:
-    """Whether a value that is looked up can be written where it is: not negative, or an element of another tensor."""
+    """Whether a value used as an index is an index expression: a nonnegative one, or an element of another tensor."""
     value = _uncast(value)
     if isinstance(value, FromIndex):
         return not value.guards and never_below_zero(value.index)
@@ -236,12 +236,12 @@ def _is_index(value: Scalar) -> bool:
 
 def _as_index(value: Scalar, extent: Index) -> Index:
     value = _uncast(value)
-    assert isinstance(value, (FromIndex, Load)), "lower: an integer that is looked up is not stored"
+    assert isinstance(value, (FromIndex, Load)), "lower: an inlined index is neither an index expression nor an element"
     return value.index if isinstance(value, FromIndex) else Index.of(Loaded(value.source, value.index, extent))
 
 
 def _uncast(value: Scalar) -> Scalar:
-    """What a value was before it became an integer of a type that holds every index."""
+    """A value without conversions to int32 and int64, which hold every index."""
     while isinstance(value, Apply) and value.fn == "cast" and value.dtype in (I32, I64):
         value = value.args[0]
     return value

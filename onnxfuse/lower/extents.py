@@ -1,4 +1,4 @@
-"""Where the symbols of a group come from: read off the dimensions of its inputs, or computed from what was read."""
+"""Binds the symbols of a group at launch: to dimensions of its inputs, or to formulas over those."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfuse.ops.spec import with_extents
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A lowered group all of whose symbols can be told at launch; `computed` are those that follow from others."""
+    """A lowered group all of whose symbols can be bound at launch; `computed` are formulas over bound symbols."""
 
     lowered: Lowered
     layouts: Mapping[str, Layout]
@@ -25,10 +25,10 @@ class Sized:
 
 
 def sized(lowered: Lowered, layouts: Mapping[str, Layout]) -> Sized | tuple[Symbol, ...]:
-    """The group over symbols that the dimensions of its inputs determine; the symbols that they leave open if any.
+    """The group over symbols that the dimensions of its inputs determine; the undetermined symbols if there are any.
 
-    Where a dimension is a sum of symbols that no input gives apart (past + new), the sum becomes the symbol: one of
-    the others is written as what is left of it, and where that is all that was read, it is gone.
+    Where a dimension is a sum of symbols that no input determines one by one (past + new), a new symbol stands for the
+    sum, and one of its terms is substituted by the difference; often that term then cancels everywhere.
     """
     first: tuple[Symbol, ...] = ()
     while True:
@@ -42,7 +42,7 @@ def sized(lowered: Lowered, layouts: Mapping[str, Layout]) -> Sized | tuple[Symb
         first = first or tuple(missing)
         used = list(polynomials(lowered, layouts))
         rarest = sorted(missing, key=lambda s: sum(s in symbols_of(e) for e in used))
-        change = _change(storage, rarest, [*used, *computed.values(), *map(Index.of, computed)])
+        change = _substitution(storage, rarest, [*used, *computed.values(), *map(Index.of, computed)])
         if change is None:
             return first
         lowered = replaced(lowered, change)
@@ -50,7 +50,7 @@ def sized(lowered: Lowered, layouts: Mapping[str, Layout]) -> Sized | tuple[Symb
 
 
 def with_shapes(lowered: Lowered, layouts: Mapping[str, Layout], others: Mapping[str, TensorType | None]) -> Lowered:
-    """The group with those of other values as inputs whose shapes tell what its own inputs leave open."""
+    """The group with additional inputs, of which only the shapes are read, that determine its remaining symbols."""
     missing = sized(lowered, layouts)
     if isinstance(missing, Sized):
         return lowered
@@ -65,13 +65,13 @@ def with_shapes(lowered: Lowered, layouts: Mapping[str, Layout], others: Mapping
 
 
 def _storage(lowered: Lowered, layouts: Mapping[str, Layout]) -> Iterator[Index]:
-    """The dimensions of the inputs as they are stored."""
+    """The dimensions of the inputs in storage."""
     for value in lowered.inputs:
         yield from layouts.get(value, Layout()).shape(lowered.types[value].shape)
 
 
 def polynomials(lowered: Lowered, layouts: Mapping[str, Layout]) -> Iterator[Index]:
-    """Every extent and index of a group: those of its ends and their layouts first."""
+    """Every extent and index of a group: those of inputs, outputs and their layouts first."""
     for value in (*lowered.inputs, *lowered.outputs):
         yield from lowered.types[value].shape
         if value in layouts:
@@ -90,8 +90,10 @@ def _wanted(lowered: Lowered, layouts: Mapping[str, Layout]) -> list[Symbol]:
     return list(found)
 
 
-def _change(storage: Sequence[Index], missing: Sequence[Symbol], used: Sequence[Index]) -> dict[Symbol, Index] | None:
-    """Missing symbols and what they are over a new one that stands for a dimension, or for a product in it."""
+def _substitution(
+    storage: Sequence[Index], missing: Sequence[Symbol], used: Sequence[Index]
+) -> dict[Symbol, Index] | None:
+    """A substitution of undetermined symbols by a new one, which stands for a dimension or for a product in it."""
     for e in storage:
         for s in missing:
             parts = linear(e, s) if s in symbols_of(e) else None
@@ -108,12 +110,12 @@ def _change(storage: Sequence[Index], missing: Sequence[Symbol], used: Sequence[
 
 
 def multiplied(s: Symbol, t: Symbol, products: Iterable[tuple[Atom, ...]]) -> bool:
-    """Whether two symbols only ever appear as their product."""
+    """Whether two symbols appear only as factors of the same product."""
     return all(m.count(s) == m.count(t) <= 1 for m in products)
 
 
 def monomials(e: Index) -> Iterator[tuple[Atom, ...]]:
-    """The products of atoms that e is a sum of, those inside of atoms too."""
+    """The monomials of e, including those inside its atoms."""
     for mono, _ in e.terms:
         yield mono
         for atom in mono:
@@ -129,7 +131,7 @@ def _layout(layout: Layout, values: Mapping[Symbol, Index]) -> Layout:
 
 
 def replaced(lowered: Lowered, values: Mapping[Symbol, Index]) -> Lowered:
-    """A group with symbols replaced everywhere."""
+    """A group with symbols substituted everywhere."""
 
     def extent(e: Index) -> Index:
         return over(e, values)

@@ -1,4 +1,4 @@
-"""A group as few definitions, ready to be scheduled."""
+"""A lowered group, the input of scheduling."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onnxfuse.ops.spec import Definition, Demand
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A group as definitions in order. `outputs` are those of them that the group hands on, the others stay inside.
+    """A group as definitions in order. `outputs` name those that leave the group; the others are temporaries.
 
-    `demands` are those of its operators. Of some inputs only the shape is asked.
+    `demands` are the constraints on extents that its operators state. Of some inputs only the shape is read.
     """
 
     group: Group

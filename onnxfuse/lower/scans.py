@@ -1,4 +1,4 @@
-"""Prefix reductions (scans): each result is the one before it combined with one element more."""
+"""Recognition of scans (prefix reductions): each result is the previous one combined with one more element."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from onnxfuse.ops.spec import Definition
 
 @dataclass(frozen=True, slots=True)
 class Scan:
-    """A scan along `axis`: `element` is what is combined at a place of it, from the last one on where it is `turned`.
+    """A scan of `element` along `axis`, from the end where it is `turned` (a reverse scan, or suffix reduction).
 
-    A result holds its own element where `own` is 0; where it is 1, only those before it.
+    `own` is 0 for an inclusive scan, 1 for an exclusive one.
     """
 
     axis: Axis
@@ -29,7 +29,7 @@ class Scan:
 
 
 def scan_of(d: Definition) -> Scan | None:
-    """The scan that a definition is, if it is one."""
+    """The scan that a definition computes, None where it computes something else."""
     x = d.value
     if not isinstance(x, Reduce) or len(x.ranges) != 1 or len(x.body) != 1:
         return None
@@ -37,9 +37,9 @@ def scan_of(d: Definition) -> Scan | None:
 
 
 def _places(d: Definition, x: Reduce) -> Iterator[tuple[Axis, int, int]]:
-    """An axis of a definition whose place is compared with that in the range and used for nothing else.
+    """Axes of a definition that are only compared with the reduction's range: (axis, own, sign).
 
-    With it comes how far behind the place the range ends, and 1 or, where it runs from there to the end, -1.
+    `own` is 1 for an exclusive scan, `sign` is -1 for one that runs from the end.
     """
     (j,), (body,) = x.ranges, x.body
     for axis in d.axes:
@@ -53,7 +53,7 @@ def _places(d: Definition, x: Reduce) -> Iterator[tuple[Axis, int, int]]:
 
 
 def _only_compared(body: Scalar, axis: Axis) -> bool:
-    """Whether nothing is read at a place that an axis says, and no number made of it."""
+    """Whether an axis appears in comparisons only: in no load's index, and converted to no number."""
     if any(axis in axes_of(e) for n in loads(body) for e in n.index):
         return False
     users = (n for n in walk(body) if not (isinstance(n, Apply) and n.dtype == BOOL))
@@ -61,7 +61,7 @@ def _only_compared(body: Scalar, axis: Axis) -> bool:
 
 
 def _scan(x: Reduce, axis: Axis, own: int, sign: int) -> Scan | None:
-    """The scan, where nothing is combined behind the place."""
+    """The scan, where the terms beyond the current element are the monoid's identity."""
     (j,), (body,) = x.ranges, x.body
 
     def ahead(by: int) -> Scalar:

@@ -1,4 +1,7 @@
-"""Scatters: results each of which combines the elements whose looked-up place it is."""
+"""Recognition of scatters: reductions over all updates whose loaded destination is the element of the result.
+
+The definition compares every destination with every element; the schedule makes one sequential pass over the updates.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +17,9 @@ from onnxfuse.ops.spec import Definition
 
 @dataclass(frozen=True, slots=True)
 class Scatter:
-    """Each `element` over the `ranges` is combined with what is at its place, which holds `start` before.
+    """out[destination] = combine(out[destination], element) for all updates over `ranges`; `out` starts as `start`.
 
-    A place is known by its index along some axes of the result; along the others it is that of the element.
+    `places` gives the destination's index along some axes of the result; along the others it is that of the update.
     """
 
     axes: tuple[Axis, ...]
@@ -28,7 +31,7 @@ class Scatter:
 
 
 def scatter_of(d: Definition) -> Scatter | None:
-    """The scatter that a definition is, if it is one: the place of an element is compared and used for nothing else."""
+    """The scatter that a definition computes, None otherwise: destination axes may only appear in its comparisons."""
     x, start = d.value, None
     if isinstance(x, Apply) and len(x.args) == 2 and isinstance(x.args[1], Reduce):
         start, x = x.args
@@ -51,7 +54,7 @@ def scatter_of(d: Definition) -> Scatter | None:
 
 
 def _places(test: Scalar, axes: tuple[Axis, ...]) -> Iterator[tuple[Axis | None, Index]]:
-    """The axes whose index is to be equal to another one in a test, with that one; no axis where it asks for more."""
+    """The conjuncts of a test as (axis, index) for `axis == index`; the axis is None for any other conjunct."""
     if isinstance(test, Apply) and test.fn == "and":
         for each in test.args:
             yield from _places(each, axes)

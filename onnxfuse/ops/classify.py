@@ -1,8 +1,9 @@
-"""What a node does to indices, derived from its definitions: mapping types, contractions, work and traffic.
+"""Analysis of nodes, derived from their definitions: mapping types, contractions, flops and memory traffic.
 
 The five mapping types and their table of combinations are DNNFusion's (PLDI 2021, tables 2 and 3). There each operator
-has a type by its name; here each *edge* has one by its index map, so a MatMul that reads its weights transposed, an Add
-with a broadcast bias and a Slice that flips are told apart. Facts are computed from a graph and never stored in it.
+has a type by its name; here each *edge* has one, derived from its index map, so that a MatMul with transposed weights,
+an Add with a broadcast bias and a Slice with a negative step are distinguished. Facts are computed from a graph and
+never stored in it.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ Shape = tuple[Index, ...]
 class MapType(IntEnum):
     """How output elements and input elements correspond; the order is that of complexity."""
 
-    ONE_TO_ONE = 0  # axis by axis, with a stride and an offset, perhaps under a guard
-    REORGANIZE = 1  # all elements in the same flat order under another shape
-    SHUFFLE = 2  # any other map under which no element is read twice
+    ONE_TO_ONE = 0  # affine in each axis (stride and offset), possibly guarded
+    REORGANIZE = 1  # the row-major order is kept, the shape changes
+    SHUFFLE = 2  # any other injective map
     ONE_TO_MANY = 3  # one element is read by several output elements
     MANY_TO_MANY = 4  # an output element reads several elements
 
@@ -128,9 +129,9 @@ def group_facts(known: Facts, group: Group) -> tuple[MapType, Index]:
 
 @dataclass(frozen=True, slots=True)
 class ReadMap:
-    """One way in which a result of shape `made`, at its `axes` above 1, indexes a source.
+    """The index map of one load: a result of shape `made` reads the element `index` of a source.
 
-    `moved`: the result is that element itself.
+    `axes` are the result's of extent above 1. `moved`: the result is a copy of the element.
     """
 
     made: Shape
@@ -140,9 +141,9 @@ class ReadMap:
 
 
 def read_maps(definitions: Sequence[Definition]) -> dict[str, list[ReadMap]]:
-    """Every way in which the results read each source from outside; values between the definitions are inlined.
+    """The index maps of all loads of each external source; values between the definitions are inlined.
 
-    Those that are looked up as indices count as results: what they read is read.
+    Values that serve as indices count as results, since their operands are read too.
     """
     made: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
     inner: set[str] = set()
@@ -187,7 +188,7 @@ def _types(maps: Mapping[str, list[ReadMap]], shapes: Mapping[str, Shape]) -> di
 
 
 def map_type(read: ReadMap, have: Shape) -> MapType:
-    """The type of one way of reading a source of shape `have`."""
+    """The mapping type of one load from a source of shape `have`."""
     if ZERO in read.made:
         return MapType.REORGANIZE if read.moved and ZERO in have and read.made != have else MapType.ONE_TO_ONE
     mentioned = _mentioned(read)
@@ -211,7 +212,7 @@ def _keeps_order(read: ReadMap, have: Shape) -> bool:
 
 
 def order_kept(definitions: Sequence[Definition], shapes: Mapping[str, Shape]) -> bool:
-    """Whether every result has all elements of what it reads, in the order in which they are there."""
+    """Whether every result has exactly the elements of its source, in the same row-major order."""
     return all(m.moved and _keeps_order(m, shapes[v]) for v, read in read_maps(definitions).items() for m in read)
 
 
@@ -228,7 +229,7 @@ def _at(axes: tuple[Axis, ...]) -> Shape:
 
 
 def _axis_by_axis(read: ReadMap) -> bool:
-    """Whether each axis runs forward along one axis of the source, in order."""
+    """Whether the axes run forward along different axes of the source, in the same order."""
     seen: list[Axis] = []
     for e in read.index:
         own = [a for a in read.axes if a in axes_of(e)]
@@ -240,7 +241,7 @@ def _axis_by_axis(read: ReadMap) -> bool:
 
 
 def injective(index: Shape, axes: tuple[Axis, ...]) -> bool:
-    """Whether different axes give different indices, proven: each digit of the axes can be read off some coordinate."""
+    """Whether an index map is proven injective: each mixed-radix digit of the axes is determined by some coordinate."""
     parts, values = split_axes(axes, index)
     index = tuple(substitute(i, values) for i in index)
     unknown = {a for a in parts if a.extent != ONE}
@@ -253,7 +254,7 @@ def injective(index: Shape, axes: tuple[Axis, ...]) -> bool:
 
 
 def _decodable(strides: Mapping[Axis, Index | None]) -> bool:
-    """Whether sum of stride * axis determines the axes: each stride is more than all below it can add up to."""
+    """Whether sum(stride * axis) determines the axes: each stride exceeds the largest sum of all smaller terms."""
     span = ZERO
     found = [(s if nonnegative(s) else -s, a) for a, s in strides.items() if s is not None]
     found.sort(key=lambda f: (max((len(m) for m, _ in f[0].terms), default=0), abs(f[0].constant or 0), repr(f[0])))
@@ -281,7 +282,7 @@ def contraction_in(d: Definition) -> Contraction | None:
 
 
 def _sums_all(c: Contraction) -> bool:
-    """Whether both factors depend on all that is summed over, and all axes longer than 1 are of one of them."""
+    """Whether both factors depend on every summed axis, and every other axis longer than 1 appears in some factor."""
     a, b = free_axes(c.left), free_axes(c.right)
     return {*c.ranges} <= a & b and {x for x in c.axes if x.extent != ONE} <= a | b
 

@@ -1,8 +1,7 @@
-"""Rows of products of integer codes: sums of differences from zero points, as integers, or coded anew.
+"""Rows of quantized matrix products and convolutions: 32-bit sums of products, or sums requantized to 8 bits.
 
-Sums are exact. QLinear operators make codes of them as ONNX Runtime does: the bias is added to the integers, and the
-sum multiplied by one factor, scales of both sides by that of the result, for all or for each column. Codes are so
-the same.
+Sums are exact. QLinear operators requantize as ONNX Runtime does, bit for bit: the bias is added to the integers, and
+the sum is multiplied by one factor, left scale * right scale / result scale, per tensor or per column.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from onnxfuse.ir.compose import guarded, in_guards
 from onnxfuse.ir.dtype import F32, I32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index
 from onnxfuse.ir.scalar import Apply, Scalar, apply, cast, const
-from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied, turned
+from onnxfuse.ops.contraction import Operand, Windowed, convolved, multiplied, with_transposes
 from onnxfuse.ops.elementwise import aligned
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.quantized import code_of, parameter, single
@@ -21,20 +20,20 @@ from onnxfuse.ops.window import Window, guards_of
 
 
 def matmul_integer(view: View) -> tuple[Definition, ...]:
-    """MatMulInteger: (A - a zero) (B - b zero) in 32 bits; zero points of A for all, of B for all or each column."""
+    """MatMulInteger: (A - a_zero) (B - b_zero) in 32 bits; a_zero is per tensor, b_zero per tensor or per column."""
     left = Operand(view.shape(0), _difference(view, 0, 2, None))
     right = Operand(view.shape(1), _difference(view, 1, 3, -1))
     return multiplied(view, left, right, dtype=I32)
 
 
 def conv_integer(view: View) -> tuple[Definition, ...]:
-    """ConvInteger: the convolution of X - x zero, padded with zeros, with W - w zero, in 32 bits."""
+    """ConvInteger: the convolution of X - x_zero, padded with zeros, with W - w_zero, in 32 bits."""
     left, right = _difference(view, 0, 2, None), _difference(view, 1, 3, 0)
     return convolved(view, 1, _padded(left), right, lambda value, channel: value, I32)
 
 
 def qlinear_matmul(view: View) -> tuple[Definition, ...]:
-    """QLinearMatMul: the product of two matrices of codes as codes."""
+    """QLinearMatMul: the product of two quantized matrices, requantized."""
     left = Operand(view.shape(0), _difference(view, 0, 2, None))
     right = Operand(view.shape(3), _difference(view, 3, 5, -1))
 
@@ -45,7 +44,7 @@ def qlinear_matmul(view: View) -> tuple[Definition, ...]:
 
 
 def qlinear_conv(view: View) -> tuple[Definition, ...]:
-    """QLinearConv: the convolution of codes as codes; the bias has the scale of a product, and no zero point."""
+    """QLinearConv: a quantized convolution, requantized; the bias has the product of both scales and no zero point."""
 
     def finish(value: Scalar, channel: Index) -> Scalar:
         if view.has(8):
@@ -56,9 +55,9 @@ def qlinear_conv(view: View) -> tuple[Definition, ...]:
 
 
 def qgemm(view: View) -> tuple[Definition, ...]:
-    """QGemm: alpha * A' B' of codes plus a bias of 32 bits, which has the scale of a product and alpha too.
+    """QGemm: alpha * A' B' of quantized matrices plus a 32-bit bias of scale alpha * a_scale * b_scale.
 
-    Codes where there is a scale for them, else numbers.
+    The result is quantized where its scale is given, else float.
     """
     columns = 0 if view.attr("transB", 0) else -1
 
@@ -70,11 +69,11 @@ def qgemm(view: View) -> tuple[Definition, ...]:
         return apply("mul", cast(value, F32), _scale_of_sums(view, here(axes), -1))
 
     dtype = view.dtype(8) if view.has(8) else view.dtype(0) if view.has(7) else F32
-    return turned(view, 3, _difference(view, 0, 2, None), _difference(view, 3, 5, columns), finish, dtype)
+    return with_transposes(view, 3, _difference(view, 0, 2, None), _difference(view, 3, 5, columns), finish, dtype)
 
 
 def _scale_of_sums(view: View, at: At, axis: int) -> Scalar:
-    """The scale of products of inputs 0 and 3, whose parameters are of one number each, or lie along an axis."""
+    """The scale of products of inputs 0 and 3: the product of their scales, per tensor or per index of an axis."""
     first, alpha = single(view, 1), view.attr("alpha", 1.0)
     if alpha != 1.0:
         first = apply("mul", const(alpha), first)
@@ -82,19 +81,19 @@ def _scale_of_sums(view: View, at: At, axis: int) -> Scalar:
 
 
 def _factor(view: View, at: At, axis: int, scale: int) -> Scalar:
-    """What a sum is multiplied by to be steps of the result, whose scale is this input: one number, rounded twice."""
+    """The requantization factor of a sum for the result's scale, input `scale`, rounded as the runtime does."""
     return apply("div", _scale_of_sums(view, at, axis), single(view, scale))
 
 
 def _coded(view: View, total: Scalar, factor: Scalar, zero: int) -> Scalar:
-    """A sum in 32 bits as a code, whose zero point is this input."""
+    """A 32-bit sum requantized, with input `zero` as the zero point."""
     there = single(view, zero) if view.has(zero) else None
     dtype = view.dtype(zero) if there is not None else view.dtype(0)
     return code_of(apply("mul", cast(total, F32), factor), there, dtype)
 
 
 def _place(view: View, i: int, axis: int | None, at: At) -> At:
-    """Where the parameter of an element lies: one for all, or one for each index of an axis."""
+    """The index of an element's scale or zero point: per tensor, or per index of an axis."""
     have = view.shape(i)
     if all(e == ONE for e in have):
         return (ZERO,) * len(have)
@@ -104,7 +103,7 @@ def _place(view: View, i: int, axis: int | None, at: At) -> At:
 
 
 def _difference(view: View, i: int, zero: int, axis: int | None) -> Element:
-    """Codes less their zero point, in 32 bits; constant zero points that are all 0, as of weights, are left out."""
+    """Quantized values minus their zero point, in 32 bits; constant zero points that are all 0 are left out."""
     zeros = view.array(zero) if axis is not None else None
     plain = not view.has(zero) or (zeros is not None and not zeros.any())
 
@@ -118,7 +117,7 @@ def _difference(view: View, i: int, zero: int, axis: int | None) -> Element:
 
 
 def _padded(element: Element) -> Windowed:
-    """Elements, 0 where a window lies in the padding."""
+    """Elements of windows, 0 in the padding."""
 
     def value(at: tuple[Index, ...], spots: tuple[Window, ...]) -> Scalar:
         guards, inner = guards_of(at, spots), element(at)

@@ -22,14 +22,14 @@ Finished = Callable[[Scalar, tuple[Axis, ...]], Scalar]
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A stack of matrices (or one row or column): its shape and its elements."""
+    """A batch of matrices (or one vector): its shape and its elements."""
 
     shape: tuple[Index, ...]
     at: Element
 
 
 def matmul(view: View) -> tuple[Definition, ...]:
-    """MatMul with broadcast batch axes; one-dimensional operands are rows or columns that vanish from the result."""
+    """MatMul with broadcast batch axes; the unit axis added to a one-dimensional operand is dropped from the result."""
     a, b = (Operand(view.shape(i), partial(view.load, i)) for i in (0, 1))
     return multiplied(view, a, b)
 
@@ -37,7 +37,7 @@ def matmul(view: View) -> tuple[Definition, ...]:
 def multiplied(
     view: View, left: Operand, right: Operand, finish: Finished = lambda x, axes: x, dtype: DType | None = None
 ) -> tuple[Definition, ...]:
-    """The product of two operands as NumPy's matmul has it, and what `finish` makes of each of its sums and its axes.
+    """The product of two operands with the semantics of NumPy's matmul; `finish` maps each sum to the result's element.
 
     The result has the type of the first input where no other `dtype` is given.
     """
@@ -76,15 +76,15 @@ def gemm(view: View) -> tuple[Definition, ...]:
         c = cast(view.load(2, aligned(view, view.shape(2), axes)), value.dtype)
         return apply("add", value, c if beta == 1.0 else apply("mul", c, const(beta, value.dtype)))
 
-    return turned(view, 1, partial(view.load, 0), partial(view.load, 1), finish)
+    return with_transposes(view, 1, partial(view.load, 0), partial(view.load, 1), finish)
 
 
-def turned(
+def with_transposes(
     view: View, weights: int, left: Element, right: Element, finish: Finished, dtype: DType | None = None
 ) -> tuple[Definition, ...]:
-    """The product of elements of the first input and of the input `weights`, matrices that attributes may turn.
+    """The product of the first input and the input `weights`, matrices with transA and transB.
 
-    `finish` makes of a sum and the result's axes what is stored, in the type of the first input or `dtype`.
+    `finish` maps a sum and the result's axes to the result's element, in the type of the first input or `dtype`.
     """
     a, b = view.shape(0), view.shape(weights)
     view.lengths("the shape of the first side", a, 2)
@@ -116,7 +116,7 @@ def convolved(
 ) -> tuple[Definition, ...]:
     """A convolution of elements `left` of the first input with `right` of the input `weights`.
 
-    `finish` makes of a sum and its channel what is stored, in the type of the first input or `dtype`.
+    `finish` maps a sum and its channel to the result's element, in the type of the first input or `dtype`.
     """
     x, w = view.shape(0), view.shape(weights)
     kernel = tuple(e.constant or 0 for e in w[2:])
@@ -146,11 +146,11 @@ Labelled = Callable[[Named], Scalar]
 
 
 def einsum(view: View) -> tuple[Definition, ...]:
-    """Einsum: operands joined from left to right; a label is summed over as soon as nothing later needs it."""
+    """Einsum: operands are contracted from left to right; a label is summed as soon as no later operand has it."""
     terms, result = _equation(view)
     extents = _extents(view, terms)
     if any(label not in extents for label in result):
-        raise view.refuse("E-INVALID", f"{view.attr('equation', '')} makes a label of nothing")
+        raise view.refuse("E-INVALID", f"{view.attr('equation', '')} has an output label that no operand has")
     stages = Stages(view)
     value, have = _operand(view, 0, terms[0], extents), tuple(dict.fromkeys(terms[0]))
     for k, labels in enumerate(terms[1:], 1):
@@ -224,7 +224,7 @@ def _summed(prefix: str, value: Labelled, over: tuple[str, ...], extents: dict[s
 def _joined(
     stages: Stages, tag: str, value: Labelled, have: tuple[str, ...], later: set[str], extents: dict[str, Index]
 ) -> tuple[Labelled, tuple[str, ...]]:
-    """A value summed over the labels that nothing later needs, made once; and the labels that are left."""
+    """An intermediate value: summed over the labels that nothing later needs; and its remaining labels."""
     kept = tuple(label for label in have if label in later)
     over = tuple(label for label in have if label not in later)
     body = _summed(f"{stages.view.out()}{tag}:", value, over, extents)

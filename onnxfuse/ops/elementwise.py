@@ -30,7 +30,7 @@ def broadcast(view: View, shapes: list[tuple[Index, ...]]) -> tuple[Index, ...]:
 def aligned(view: View, shape: tuple[Index, ...], axes: tuple[Axis, ...]) -> tuple[Index, ...]:
     """The index of a broadcast operand: axis by axis from the right, 0 where its extent is 1.
 
-    Where an extent may be 1 or that of the axis, its last element is read beyond it: with one element, that is 0.
+    Where it is not known whether an extent is 1 or that of the axis, the index is clamped to the last element.
     """
     index: list[Index] = []
     for e, a in zip(shape, axes[len(axes) - len(shape) :], strict=True):
@@ -99,7 +99,7 @@ def mean(*args: Scalar) -> Scalar:
 
 
 def power(x: Scalar, y: Scalar) -> Scalar:
-    """x**y in the type of x, computed in that of y where only y is real; small whole powers are products."""
+    """x**y in the type of x, computed in that of y where only y is floating; small integer powers are products."""
     if isinstance(y, Const) and x.dtype.floating:
         if y.value == 2:
             return apply("mul", x, x)
@@ -124,7 +124,7 @@ def relu(x: Scalar) -> Scalar:
 
 
 def gelu(view: View, x: Scalar) -> Scalar:
-    """Gelu, in the form that the node names."""
+    """Gelu, with erf or tanh as its attribute says."""
     return gelu_of(x, tanh=view.attr("approximate", "none") == "tanh")
 
 
@@ -169,7 +169,7 @@ def dropout(view: View) -> tuple[Definition, ...]:
     if view.has(2) and (training is None or bool(training.reshape(-1)[0])):
         raise view.refuse("E-RANDOM", "training mode", f"make {view.node.inputs[2]} a constant, false")
     if any(view.node.outputs[1:]):
-        raise view.refuse("E-RANDOM", "a wanted mask", f"leave out its output {view.node.outputs[1]}")
+        raise view.refuse("E-RANDOM", "the mask output is used", f"leave out its output {view.node.outputs[1]}")
     axes = view.axes(view.shape(0))
     return (Definition(view.out(), axes, view.load(0, tuple(map(Index.of, axes)))),)
 
@@ -252,7 +252,7 @@ def _thresholded(view: View, x: Scalar) -> Scalar:
 
 
 def _shrink(view: View, x: Scalar) -> Scalar:
-    """x + bias below -lambd, x - bias above lambd, 0 between; integers are computed with as real numbers."""
+    """x + bias below -lambd, x - bias above lambd, 0 between; integers are computed in floating point."""
     y = x if x.dtype.floating else cast(x, F32)
     bias, most = const(view.attr("bias", 0.0), y.dtype), view.attr("lambd", 0.5)
     above = apply("select", apply("greater", y, const(most, y.dtype)), apply("sub", y, bias), const(0, y.dtype))
@@ -261,7 +261,7 @@ def _shrink(view: View, x: Scalar) -> Scalar:
 
 
 def _is_infinite(view: View, x: Scalar) -> Scalar:
-    """Which infinities count is said by two attributes."""
+    """IsInf; two attributes select the infinities that count."""
     sides = [s for s, name in ((1, "detect_positive"), (-1, "detect_negative")) if view.attr(name, 1)]
     if len(sides) == 2:
         return apply("isinf", x)
@@ -290,7 +290,7 @@ def _softsign(x: Scalar) -> Scalar:
     return apply("div", x, apply("add", const(1, x.dtype), apply("abs", x)))
 
 
-# Before opset 7 operands were broadcast by an axis attribute, and Dropout and BatchNormalization trained unless told.
+# Before opset 7 operands were broadcast by an axis attribute, and Dropout and BatchNormalization trained by default.
 # Operators that are the scalar function of their name.
 PLAIN = (
     *("Abs", "Neg", "Sign", "Floor", "Ceil", "Round", "Sqrt", "Reciprocal", "Exp", "Log", "Erf", "Tanh"),

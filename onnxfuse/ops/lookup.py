@@ -1,4 +1,4 @@
-"""Rows of operators that look elements up by indices in a tensor, or make them of indices alone."""
+"""Rows of gathers, whose indices are read from a tensor, and of operators whose elements depend on indices only."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def gather_nd(view: View) -> tuple[Definition, ...]:
 
 
 def reverse_sequence(view: View) -> tuple[Definition, ...]:
-    """ReverseSequence: the first elements of each sequence backwards, as many as its length says."""
+    """ReverseSequence: the first `length` elements of each sequence are reversed."""
     have = view.shape(0)
     batch, time = (view.axis(view.attr(f"{name}_axis", at), len(have)) for name, at in (("batch", 1), ("time", 0)))
     axes = view.axes(have)
@@ -67,7 +67,7 @@ def reverse_sequence(view: View) -> tuple[Definition, ...]:
 
 
 def one_hot(view: View) -> tuple[Definition, ...]:
-    """OneHot: an axis of length `depth` on which one element has the second value, the others the first."""
+    """OneHot: a new axis of length `depth` with the on-value at the index and the off-value elsewhere."""
     have = view.shape(0)
     depth = view.ints(1)[0] if view.node.inputs[1] in view.known else Index.of(int(view.numbers(1)[0]))
     at = view.axis(view.attr("axis", -1), len(have) + 1)
@@ -75,7 +75,7 @@ def one_hot(view: View) -> tuple[Definition, ...]:
     asked = cast(view.load(0, unit_at((*axes[:at], *axes[at + 1 :]))), I64)
     off, on = (view.load(2, (Index.of(k),)) for k in (0, 1))
     place = FromIndex(Index.of(axes[at]), I64)
-    # an index may count from the end; what lies outside is nowhere
+    # negative indices count from the end; an index out of range gives no on-value
     hot = apply("or", *(apply("equal", asked, x) for x in (place, FromIndex(axes[at] - depth, I64))))
     return (Definition(view.out(), axes, apply("select", hot, on, off)),)
 
@@ -98,7 +98,7 @@ def _spelled_eye(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str
 
 
 def range_node(view: View) -> tuple[Definition, ...]:
-    """Range from known numbers, or extents, by a known step."""
+    """Range with known integers or extents as bounds, and a known step."""
     dtype = view.dtype(0)
     given = [_whole(view, i) for i in range(3)] if dtype.floating else [view.ints(i)[0] for i in range(3)]
     if None in given:
@@ -115,7 +115,7 @@ def range_node(view: View) -> tuple[Definition, ...]:
 
 
 def _whole(view: View, i: int) -> Index | None:
-    """Floating-point input i where it is a whole number, or an extent."""
+    """Floating-point input i as an index, where it is a known integer or an extent."""
     known = view.known.get(view.node.inputs[i])
     if known is not None:
         return known[0]
@@ -124,7 +124,7 @@ def _whole(view: View, i: int) -> Index | None:
 
 
 def _real_range(view: View) -> tuple[Definition, ...]:
-    """Range of real numbers that are constants."""
+    """Range of floating-point constants."""
     dtype = view.dtype(0)
     start, limit, delta = (view.numbers(i)[0] for i in range(3))
     axes = view.axes((Index.of(max(0, int(-((start - limit) // delta)))),))

@@ -1,6 +1,6 @@
-"""What rows mean, in NumPy: definitions evaluated element by element over whole arrays, for all operators alike.
+"""The reference interpreter of definitions, in NumPy: one evaluator for all operators, over whole arrays.
 
-This is the reference that rows are held against before any code is generated, and what constant folding runs.
+Rows are tested with it against ONNX before any code is generated, and constant folding runs it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Frame = tuple[Axis, ...]
 def meaning(
     definitions: Sequence[Definition], arrays: Mapping[str, Array], symbols: Mapping[str, int]
 ) -> dict[str, Array]:
-    """All values that the definitions make, given the arrays they read and the symbols' values."""
+    """The values of all definitions, given the arrays that they read and the values of symbols."""
     known: dict[str, Array] = dict(arrays)
     with np.errstate(all="ignore"):
         for d in definitions:
@@ -60,7 +60,7 @@ class _Evaluator:
         return evaluate(e, value)
 
     def _element(self, array: Array, at: tuple[Index, ...], frame: Frame, inside: Any = None) -> Array:
-        """Elements of an array, those that are not `inside` arbitrary; reading outside of it is an IndexError."""
+        """Elements of an array, arbitrary ones where not `inside`. Raises IndexError for reads out of bounds."""
         if not at:
             return array.reshape((1,) * len(frame))
         if array.size == 0 and (inside is not None or any(self.extent(a) == 0 for a in frame)):
@@ -102,7 +102,7 @@ class _Evaluator:
         )
 
     def _inside(self, guards: tuple[Guard, ...], frame: Frame) -> Any:
-        """Where all guards hold, None when there are none; each is asked only where those before it hold."""
+        """Where all guards hold, None without guards; each is evaluated only where the previous ones hold."""
         inside: Any = None
         for g in guards:
             i = np.asarray(self.index(g.index, frame, inside))

@@ -1,4 +1,4 @@
-"""Rows of operators that move elements: each is an index map, and none of them ever copies by itself."""
+"""Rows of data movement operators (Reshape, Transpose, Slice, Concat, ...): each is an index map."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def unit_at(axes: tuple[Axis, ...]) -> tuple[Index, ...]:
 
 
 def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
-    """The same elements in row-major order under another shape, of as many elements in every valid call."""
+    """The same elements in row-major order in another shape of equally many elements."""
     axes, have = view.axes(shape), view.shape(0)
     one, two = apart(product(have), product(shape))
     values = equated(one, two) if one != two else {}
@@ -33,7 +33,7 @@ def reshaped(view: View, shape: tuple[Index, ...]) -> tuple[Definition, ...]:
 
 
 def reshape_target(view: View) -> tuple[Index, ...]:
-    """The shape a Reshape asks for, with 0 copied and -1 inferred by exact division."""
+    """The target shape of a Reshape: 0 copies an extent, -1 is inferred by exact division."""
     have = view.shape(0)
     asked = list(view.extents(1))
     copy = not view.attr("allowzero", 0)
@@ -65,12 +65,13 @@ def axes_of_node(view: View, since: int, rank: int) -> tuple[int, ...] | None:
 
 
 def squeeze(view: View) -> tuple[Definition, ...]:
-    """Squeeze: unit axes, named or all, vanish."""
+    """Squeeze: removes unit axes, the named ones or all."""
     have = view.shape(0)
     named = axes_of_node(view, 13, len(have))
     unsure = [e for e in have if e.constant is None]
     if named is None and unsure:
-        raise view.refuse("E-SHAPE-UNKNOWN", f"the rank of the result hangs on whether {unsure[0]!r} is 1", "give axes")
+        reason = f"the rank of the result depends on whether {unsure[0]!r} is 1"
+        raise view.refuse("E-SHAPE-UNKNOWN", reason, "give axes")
     for at in named or ():
         view.demand(have[at], "equals", ONE)
     drop = named if named is not None else tuple(i for i, e in enumerate(have) if e == ONE)
@@ -78,7 +79,7 @@ def squeeze(view: View) -> tuple[Definition, ...]:
 
 
 def unsqueeze(view: View) -> tuple[Definition, ...]:
-    """Unsqueeze: unit axes appear at the named places of the result."""
+    """Unsqueeze: inserts unit axes at the named positions of the result."""
     have = list(view.shape(0))
     given = view.static_ints(1) if view.opset >= 13 else view.attr("axes", ())
     rank = len(have) + len(given)
@@ -119,7 +120,7 @@ Piece = tuple[int, Index, Index, int]  # axis, start, end, step; bounds counted 
 
 
 def slices(view: View) -> tuple[Piece, ...]:
-    """What a Slice asks for, one piece per sliced axis; bounds are attributes before opset 10."""
+    """The bounds of a Slice, one piece per sliced axis; they are attributes before opset 10."""
     have = view.shape(0)
     if view.opset < 10:
         starts, ends = (tuple(Index.of(i) for i in view.attr(k, ())) for k in ("starts", "ends"))
@@ -139,7 +140,7 @@ def slices(view: View) -> tuple[Piece, ...]:
 
 
 def _from_front(bound: Index, extent: Index, lowest: Index, step: int) -> Index:
-    """A bound of a slice without counting from the end, and without the huge numbers that mean "as far as it goes"."""
+    """A bound of a slice, counted from the front, with the huge numbers that mean "to the end" replaced."""
     n = bound.constant
     if n is not None and n >= _HUGE:
         return extent if step > 0 else extent - 1
@@ -149,19 +150,19 @@ def _from_front(bound: Index, extent: Index, lowest: Index, step: int) -> Index:
 
 
 def from_front(place: Index, extent: Index) -> Index:
-    """A place on an axis that counts from the end where it is negative, counted from the front."""
+    """A position on an axis, counted from the end where it is negative, as one counted from the front."""
     if never_negative(place):
         return place
     if never_negative(-1 - place):
         return place + extent
-    return place + extent * least(ONE, greatest(ZERO, -place))  # once where it is negative
+    return place + extent * least(ONE, greatest(ZERO, -place))  # adds the extent where place < 0
 
 
 def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     """First index and extent of one sliced axis.
 
-    Where bounds may lie beyond the ends, the extent is believed that the loader found: it knows what holds in every
-    run, and what follows from what the result is joined with.
+    Where bounds may lie out of range, the extent that shape inference found is used: it holds in every run, and may
+    follow from the consumers of the result.
     """
     at, start, end, step = piece
     extent = view.shape(0)[at]
@@ -177,7 +178,7 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
     if step < 0 and start == extent - 1 and end == -1:
         return start, floor_div(extent - step - 1, Index.of(-step))
     back = (end - extent).constant
-    if step < 0 and start == extent - 1 and back is not None and back < 0:  # an end that may lie in front of the first
+    if step < 0 and start == extent - 1 and back is not None and back < 0:  # the end may lie before the first element
         return start, floor_div(least(extent, Index.of(-1 - back)) - step - 1, Index.of(-step))
     given = view.types.get(view.out())
     if step == 1 and given is not None and len(given.shape) > at:
@@ -189,7 +190,7 @@ def _slice_bounds(view: View, piece: Piece) -> tuple[Index, Index]:
 
 
 def within(bound: Index, extent: Index) -> Index:
-    """A bound of a slice that goes forward, not beyond the ends."""
+    """A bound of a slice with a positive step, clamped to the axis."""
     bound = bound if never_negative(bound) else greatest(ZERO, bound)
     if never_negative(extent - bound):
         return bound
@@ -197,7 +198,7 @@ def within(bound: Index, extent: Index) -> Index:
 
 
 def between(begin: Index, end: Index) -> Index:
-    """How many places there are from one to another."""
+    """The number of elements from one bound to another, at least 0."""
     return end - begin if never_negative(end - begin) else greatest(ZERO, end - begin)
 
 
@@ -235,7 +236,7 @@ def split(view: View) -> tuple[Definition, ...]:
 
 
 def _equal_parts(view: View, whole: Index, count: int) -> tuple[Index, ...]:
-    """An extent in equal parts, the last one smaller where it does not divide; a symbolic one must divide."""
+    """An extent in equal parts, the last one smaller where it is not divisible; a symbolic extent must be divisible."""
     n, part = whole.constant, divides(Index.of(count), whole)
     if n is not None:
         size = -(-n // count)
@@ -246,7 +247,7 @@ def _equal_parts(view: View, whole: Index, count: int) -> tuple[Index, ...]:
 
 
 def concat(view: View) -> tuple[Definition, ...]:
-    """Concat: the piece that holds the index, tried in order."""
+    """Concat: a chain of guarded loads, one per input."""
     count = len(view.node.inputs)
     first = view.shape(0)
     at = view.axis(view.attr("axis", 0), len(first))
@@ -260,7 +261,7 @@ def concat(view: View) -> tuple[Definition, ...]:
     value: Scalar = const(0, view.dtype(0))
     for i in reversed(
         range(count)
-    ):  # every piece is guarded, the last too: pieces may be read before the guard is asked
+    ):  # every input is guarded, the last too: inputs may be read before a guard is evaluated
         offset = offset - extents[i]
         index = tuple(Index.of(a) - (offset if d == at else ZERO) for d, a in enumerate(axes))
         piece = view.load(i, index)
@@ -273,7 +274,7 @@ def concat(view: View) -> tuple[Definition, ...]:
 
 
 def _one_extent(view: View, extents: list[Index], joined: bool) -> Index:
-    """The extent that all inputs of a Concat have on an axis along which they are not joined."""
+    """The common extent of all inputs of a Concat on an axis other than the concatenated one."""
     chosen = next((e for e in extents if e.constant is not None), extents[0])
     for e in extents if not joined else ():
         view.demand(e, "equals", chosen)

@@ -1,4 +1,4 @@
-"""Rows of softmax and normalizations: statistics over some axes, applied to every element."""
+"""Rows of softmax and normalizations: statistics over some axes, broadcast to every element."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from onnxfuse.ops.stages import At, Element, Normal, Stages, exponential, here, 
 
 
 def softmax_axes(view: View) -> tuple[int, ...]:
-    """The axes that a softmax runs over: one from opset 13, all from `axis` on before."""
+    """The axes that a softmax reduces: one since opset 13, all from `axis` on before."""
     rank = len(view.shape(0))
     if view.opset >= 13:
         return (view.axis(view.attr("axis", -1), rank),)
@@ -71,16 +71,18 @@ def hardmax(view: View) -> tuple[Definition, ...]:
 
 
 def layer_normalization(view: View) -> tuple[Definition, ...]:
-    """LayerNormalization over the axes from `axis` on; mean and inverse deviation where they are wanted."""
+    """LayerNormalization over the axes from `axis` on; mean and inverse deviation are optional outputs."""
     s = Stages(view)
-    before = view.has(1) and view.opset < 17  # ONNX Runtime's own operator then, which answers in the type of the scale
+    before = (
+        view.has(1) and view.opset < 17
+    )  # then it is ONNX Runtime's own operator, whose result has the type of the scale
     made = normal_of_tail(s, wide(view), scale=1, bias=2, dtype=view.dtype(1 if before else 0))
     statistics(s, (1, made.mean), (2, inverse(made)))
     return tuple(s.made)
 
 
 def rms_normalization(view: View) -> tuple[Definition, ...]:
-    """RMSNormalization: as LayerNormalization without the mean and the bias."""
+    """RMSNormalization: LayerNormalization without mean and bias."""
     s = Stages(view)
     normal_of_tail(s, wide(view), scale=1, centred=False)
     return tuple(s.made)
@@ -95,7 +97,7 @@ def simplified_layer_normalization(view: View) -> tuple[Definition, ...]:
 
 
 def spelled_normalization(*, centred: bool) -> Spell:
-    """The primitive operators of a normalization that ONNX Runtime has in opsets without it."""
+    """A decomposition of a normalization, for opsets in which only ONNX Runtime has it."""
 
     def spell(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
         dtype, rank = view.dtype(0).accumulator, len(view.shape(0))
@@ -131,7 +133,7 @@ def spelled_mean(put: Speller, x: str, over: tuple[int, ...]) -> str:
 def normal_of_tail(
     s: Stages, x: Element, *, scale: int, bias: int | None = None, centred: bool = True, dtype: DType | None = None
 ) -> Normal:
-    """Output 0 as x normalized over the axes from `axis` on, times one input and plus another, where they are given."""
+    """Output 0 as x normalized over the axes from `axis` on, times input `scale`, plus input `bias` if given."""
     view = s.view
     have = view.shape(0)
     first = view.axis(view.attr("axis", -1), len(have))
@@ -223,7 +225,7 @@ def mean_variance_normalization(view: View) -> tuple[Definition, ...]:
 
 
 def _spelled_by_axes(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """With the axes stated: in a body the runtime misses those that are meant without a word."""
+    """With explicit axes: in function bodies the runtime does not apply the attribute's default."""
     return (put.add("MeanVarianceNormalization", *inputs, axes=tuple(view.attr("axes", (0, 2, 3)))),)
 
 
@@ -246,7 +248,7 @@ def lp_normalization(view: View) -> tuple[Definition, ...]:
 
 
 def lrn(view: View) -> tuple[Definition, ...]:
-    """LRN: x / (bias + alpha/size * sum of squares over near channels) ** beta."""
+    """LRN: x / (bias + alpha/size * sum of squares over neighbouring channels) ** beta."""
     s, have, dtype = Stages(view), view.shape(0), view.dtype(0)
     size = view.attr("size", 1)
     near = Axis(f"{view.out()}%square:r", Index.of(size))
@@ -270,13 +272,13 @@ def lrn(view: View) -> tuple[Definition, ...]:
 
 
 def log_sum_exp(view: View) -> tuple[Definition, ...]:
-    """ReduceLogSumExp: the largest element plus the logarithm of the sum of exponentials of what lies below it."""
+    """ReduceLogSumExp: max + log(sum(exp(x - max)))."""
     s, have, x = Stages(view), view.shape(0), wide(view)
     over = reduced_axes(view, 18, len(have))
     high = s.reduced("%max", have, over, "max", x)
 
     def least(at: At) -> Scalar:
-        """The maximum where it is finite: infinities are their own answer."""
+        """The maximum where it is finite, else 0, so that infinities propagate."""
         top = high(at)
         return apply("select", apply("isinf", top), const(0, top.dtype), top)
 

@@ -1,7 +1,7 @@
-"""Rows of operators that add overlapping pieces (Col2Im, ConvTranspose): each result sums the pieces that reach it.
+"""Rows of operators that add overlapping blocks (Col2Im, ConvTranspose), in gather form: a sum per result element.
 
-With stride s and dilation d, tap t of input position q lands on y = s*q + d*t - low. So the taps that reach y are those
-with d*t = y + low modulo s: every s/gcd(s, d)-th one, from a first one that depends on y. No tap is visited in vain.
+With stride s and dilation d, tap t of input position q contributes to y = s*q + d*t - low. So the taps of y are those
+with d*t = y + low (mod s): every s/gcd(s, d)-th one, from a first one that depends on y. Only these are summed.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from onnxfuse.ir.scalar import Guard, Scalar, apply, cast, const
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Element, Stages, here, total, wide
 
-MOST_KINDS = 16  # products of their own
+MOST_KINDS = 16  # remainders modulo the stride that have a contraction each
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,22 +34,22 @@ class Landing:
 
     @property
     def apart(self) -> int:
-        """The distance of two taps that reach the same element from positions of the grid."""
+        """The distance of two taps that contribute to the same element."""
         return self.stride // gcd(self.stride, self.dilation)
 
     @property
     def count(self) -> int:
-        """How many taps may reach an element."""
+        """The maximum number of taps that contribute to an element."""
         return -(-self.size // self.apart)
 
     def reached_by(self, y: Index, j: Index) -> Reach:
-        """Tap number j of those that reach y."""
+        """Tap number j of those that contribute to y."""
         shared = gcd(self.stride, self.dilation)
         place = y + self.low
         step = self.dilation // shared
         inverse = pow(step, -1, self.apart) if self.apart > 1 else 0
         first = modulo(floor_div(place, Index.of(shared)) * inverse, Index.of(self.apart))
-        # place - d*first is a multiple of s; for d = 1 what is taken off is the remainder itself
+        # place - d*first is a multiple of s; for d = 1, d*first is the remainder itself
         base = floor_div(place if self.dilation == 1 else place - first * self.dilation, Index.of(self.stride))
         position, tap = base - j * step, first + j * self.apart
         inner = (Guard(tap, Index.of(self.size)),) if self.size % self.apart else ()
@@ -59,7 +59,7 @@ class Landing:
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """A tap that reaches an element, and from which position. It exists under `inner`, both do under `guards`."""
+    """A tap that contributes to an element, and its position. `inner` guards the tap, `guards` the tap and position."""
 
     position: Index
     tap: Index
@@ -70,7 +70,7 @@ class Reach:
 def reaching(
     view: View, spots: Sequence[Landing], place: At
 ) -> tuple[tuple[Axis, ...], tuple[Reach, ...], tuple[Guard, ...]]:
-    """Ranges over the taps that reach a place, axis by axis; what they are; and the guards of all together."""
+    """Ranges over the taps that contribute to an element, axis by axis; the taps; and all their guards."""
     steps = [Axis(f"{view.out()}:k{i}", Index.of(s.count)) for i, s in enumerate(spots)]
     found = tuple(
         s.reached_by(y, Index.of(j) if s.count > 1 else ZERO) for s, y, j in zip(spots, place, steps, strict=True)
@@ -109,7 +109,7 @@ def landings(view: View, kernel: tuple[int, ...]) -> tuple[Landing, ...]:
             if cut is None:
                 raise view.unsized(f"output_shape on the symbolic extent {n!r}", have)
             cut = max(0, cut)
-            extent = extent if asked else whole - cut  # short kernels do not reach as far as "SAME" says
+            extent = extent if asked else whole - cut  # with short kernels the full result is smaller than "SAME" says
             low = cut // 2 if auto == "SAME_UPPER" else cut - cut // 2
             high = cut - low
         else:
@@ -137,11 +137,11 @@ def conv_transpose(view: View) -> tuple[Definition, ...]:
 
 
 def _by_remainder(stages: Stages, spots: Sequence[Landing]) -> Element:
-    """The sums of elements with the same remainder of their place modulo the stride, which are those of a convolution.
+    """Sub-pixel decomposition: elements with equal remainders modulo the stride are the result of one convolution.
 
-    Where the stride divides the kernel they all have as many taps: side by side they are one product of matrices, with
-    as many times the channels. Where it does not, each remainder has a product of its own, as a tap too many would not
-    be nothing where the input is infinite.
+    Where the stride divides the kernel, all of these have equally many taps, so that they are one contraction with as
+    many times the channels. Otherwise each remainder is a contraction of its own: padding the kernel with zero taps
+    would give NaN for infinite inputs.
     """
     kinds = [(None,) if s.size % s.stride == 0 else tuple(range(s.stride)) for s in spots]
     parts = [(k, _convolved(stages, spots, k, f"%sums{at}")) for at, k in enumerate(product(*kinds))]
@@ -163,7 +163,7 @@ def _by_remainder(stages: Stages, spots: Sequence[Landing]) -> Element:
 
 
 def _convolved(stages: Stages, spots: Sequence[Landing], kind: Sequence[int | None], tag: str) -> Element:
-    """Sums of all elements with these remainders (None: any of them), as read at an index of the result."""
+    """The convolution for elements with these remainders (None: all of them), read at an index of the result."""
     view = stages.view
     x, w, dtype = view.shape(0), view.shape(1), view.dtype(0).accumulator
     counts = [s.count if r is None else max(0, -(-(s.size - r) // s.stride)) for s, r in zip(spots, kind, strict=True)]
@@ -205,7 +205,7 @@ def _convolved(stages: Stages, spots: Sequence[Landing], kind: Sequence[int | No
 
 
 def _by_tap(view: View, spots: Sequence[Landing], at: At) -> Scalar:
-    """An element as the sum over the taps that reach it: with groups and dilations."""
+    """An element as the sum over the taps that contribute to it: with groups and dilations."""
     w = view.shape(1)
     groups = view.attr("group", 1)
     own = floor_div(view.shape(0)[1], Index.of(groups))  # input channels of a group
@@ -223,7 +223,7 @@ def _by_tap(view: View, spots: Sequence[Landing], at: At) -> Scalar:
 
 
 def col2im(view: View) -> tuple[Definition, ...]:
-    """Col2Im: columns of blocks laid back into an image, overlapping ones added."""
+    """Col2Im: columns of blocks are added into an image."""
     have, image, block = view.shape(0), view.static_ints(1), view.static_ints(2)
     rank = len(image)
     strides = tuple(view.attr("strides", None) or (1,) * rank)

@@ -1,4 +1,4 @@
-"""Rows of ONNX Runtime's contrib operators: what its optimizer and tools fuse, and what it kept of old ONNX drafts."""
+"""Rows of ONNX Runtime's contrib operators: fused ones from its optimizer and tools, and ones of old ONNX drafts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def quick_gelu(view: View, x: Scalar) -> Scalar:
     return apply("mul", x, apply("sigmoid", apply("mul", const(view.attr("alpha", 1.702), x.dtype), x)))
 
 
-# Activations that fused operators name, by their parameters alpha, beta, gamma.
+# Activations of fused operators: functions of x, alpha, beta.
 ACTIVATIONS: dict[str, Callable[[Scalar, float, float], Scalar]] = {
     "": lambda x, a, b: x,
     "Relu": lambda x, a, b: relu(x),
@@ -97,13 +97,13 @@ def fused_matmul(view: View) -> tuple[Definition, ...]:
     return multiplied(view, a, b, lambda x, axes: x if alpha == 1.0 else apply("mul", x, const(alpha, x.dtype)))
 
 
-def _operand(view: View, i: int, turned: int, batched: int) -> Operand:
-    """Input i as a stack of matrices; one of a single axis is never turned."""
+def _operand(view: View, i: int, transposed: int, batched: int) -> Operand:
+    """Input i as a batch of matrices; a vector is never transposed."""
     have = view.shape(i)
     order = list(range(len(have)))
     if len(have) > 1 and batched:
         order = [*order[1:-1], order[0], order[-1]]
-    if len(have) > 1 and turned:
+    if len(have) > 1 and transposed:
         order = [*order[:-2], order[-1], order[-2]]
 
     def element(at: At) -> Scalar:
@@ -114,9 +114,10 @@ def _operand(view: View, i: int, turned: int, batched: int) -> Operand:
 
 
 def skip_normalization(*, centred: bool) -> Define:
-    """SkipLayerNormalization: of input + skip (+ bias), which is output 3, times input 2.
+    """SkipLayerNormalization: normalizes input + skip (+ bias), which is output 3, and scales by input 2.
 
-    Without a mean there is no shift, and the bias is input 3. Outputs 1 and 2, statistics for training, stay undefined.
+    If not `centred` (RMS) there is no shift, and the bias is input 3. Outputs 1 and 2, statistics for training, are
+    undefined.
     """
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -136,7 +137,7 @@ def skip_normalization(*, centred: bool) -> Define:
 
 
 def _tail(s: Stages, have: At, x: Element, *, scale: int, shift: int | None, centred: bool = True) -> None:
-    """Output 0, of the type of input `scale`, as x normalized over its last axis, times that, plus input `shift`."""
+    """Output 0: x normalized over its last axis, times input `scale`, plus input `shift`, in the type of `scale`."""
     view = s.view
     normal = s.normalized(have, (len(have) - 1,), x, view.attr("epsilon", 1e-12), centred=centred)
 
@@ -150,7 +151,7 @@ def _tail(s: Stages, have: At, x: Element, *, scale: int, shift: int | None, cen
 def embed_layer_normalization(view: View) -> tuple[Definition, ...]:
     """Sum of word, position and segment embeddings, normalized; output 1 counts the mask.
 
-    The sum as output 2 stays undefined: the runtime gives it the type of the ids when it stands in a function.
+    Output 2, the sum, is undefined: in a function body the runtime infers the type of the ids for it.
     """
     s = Stages(view)
     batch, length = view.shape(0)
@@ -252,7 +253,7 @@ def _spelled_tanh(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[st
 
 
 _DROPPED = 9  # the last opset with operators of old drafts
-_FAR = 1 << 31  # the end of a slice that has none
+_FAR = 1 << 31  # the end of an unbounded slice
 
 ROWS: tuple[Row, ...] = (
     Row(MICROSOFT + "Gelu", biased(lambda view, x: gelu_of(x, tanh=False))),

@@ -1,4 +1,4 @@
-"""Rows of operators that add or cut margins: every mode is an index map, only a constant margin is a guard."""
+"""Rows of padding and cropping: constant padding is a guarded load, all other modes are index maps."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfuse.ops.spec import Definition, Row, View
 
 @dataclass(frozen=True, slots=True)
 class Margin:
-    """What is added below and above one axis of extent `have`; negative numbers cut off."""
+    """The padding before and after one axis of extent `have`; negative amounts crop."""
 
     have: Index
     low: Index = ZERO
@@ -26,10 +26,10 @@ class Margin:
         return self.have + self.low + self.high
 
     def source(self, mode: str, at: Index) -> Index:
-        """Where the result's position `at` is read; outside of the axis in the margins of mode constant."""
+        """The source position of the result's position `at`; out of range in the padding of mode constant."""
         if mode == "constant" or not (_adds(self.low) or _adds(self.high)):
             return at - self.low
-        # what is cut off is gone before the rest is repeated
+        # cropping comes first: what is cut off is not reflected or repeated
         cut, cut_above = (ZERO if _adds(n) else n for n in (self.low, self.high))
         kept = self.have + cut + cut_above
         place = at - (self.low - cut)
@@ -42,7 +42,7 @@ class Margin:
         return place - cut
 
     def _reflected(self, place: Index, kept: Index) -> Index:
-        """The place mirrored at both ends as often as it takes; extents that are symbols suffice for one time."""
+        """The position reflected at both ends, repeatedly; once only where the extent is symbolic."""
         last = kept - 1
         n = last.constant
         if n is not None and any(m.constant is None or m.constant > n for m in (self.low, self.high)):
@@ -55,13 +55,13 @@ class Margin:
 
 
 def _adds(amount: Index) -> bool:
-    """Whether a margin is added: one that hangs on symbols is never cut off."""
+    """Whether an amount pads: one that depends on symbols never crops."""
     n = amount.constant
     return n is None or n > 0
 
 
 def margins(view: View) -> tuple[Margin, ...]:
-    """What a Pad asks for, axis by axis; amounts are an attribute before opset 11, axes an input from 18 on."""
+    """The padding of a Pad, axis by axis; amounts are an attribute before opset 11, axes an input since opset 18."""
     have = view.shape(0)
     pads = view.ints(1) if view.opset >= 11 else tuple(map(Index.of, view.attr("pads", ())))
     axes = view.static_ints(3) if view.has(3) else tuple(range(len(have)))
@@ -90,28 +90,28 @@ def pad(view: View) -> tuple[Definition, ...]:
 
 
 def _demand(view: View, mode: str, m: Margin) -> None:
-    """Demand what a margin needs of extents; refused where it may be cut off in a mode that needs to know."""
+    """State the constraints of a mode on extents; refused where it is not known whether an amount pads or crops."""
     numbers = [n for e in (m.low, m.high) if (n := e.constant) is not None]
     unknown = [e for e in (m.low, m.high) if e.constant is None]
     if mode == "constant":
         for e in (m.extent,) if unknown else ():
             view.demand(e, "is at least", ZERO)
     elif not all(map(never_negative, unknown)):
-        raise view.unsized(f"whether margins of {unknown} are added or cut off hangs on symbols", unknown)
-    if mode == "reflect" and m.have.constant is None:  # of an extent that is known the runtime mirrors more often
+        raise view.unsized(f"whether amounts of {unknown} pad or crop depends on symbols", unknown)
+    if mode == "reflect" and m.have.constant is None:  # known extents are reflected repeatedly, as the runtime does
         for e in (*unknown, *([Index.of(max(numbers))] if numbers else ())):
             view.demand(m.have, "is at least", e + 1)
 
 
 def _fill(view: View) -> Scalar:
-    """What stands in the margins of mode constant."""
+    """The value of constant padding."""
     if view.opset < 11:
         return const(view.attr("value", 0.0), view.dtype(0))
     return view.load(2, (ZERO,) * len(view.shape(2))) if view.has(2) else const(0, view.dtype(0))
 
 
 def center_crop_pad(view: View) -> tuple[Definition, ...]:
-    """CenterCropPad: named axes cut or filled up with zeros to given extents, on both sides alike."""
+    """CenterCropPad: named axes are cropped or zero-padded to given extents, equally on both sides."""
     have = view.shape(0)
     named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
     wanted = list(have)

@@ -60,14 +60,14 @@ def _plain(view: View, x: Scalar) -> Scalar:
 
 
 def _power(view: View, x: Scalar) -> Scalar:
-    """|x| to the power that the node names."""
+    """|x| to the power p, an attribute."""
     p = view.attr("p", 2)
     x = cast(x, x.dtype.accumulator)
     return square(x) if p == 2 else apply("abs", x) if p == 1 else apply("pow", apply("abs", x), const(p, x.dtype))
 
 
 def _root(view: View, value: Scalar, spots: object) -> Scalar:
-    """The root of that power."""
+    """The p-th root."""
     p = view.attr("p", 2)
     return apply("sqrt", value) if p == 2 else value if p == 1 else apply("pow", value, const(1 / p, value.dtype))
 

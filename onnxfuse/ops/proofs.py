@@ -1,4 +1,4 @@
-"""What is proven of extents: that a formula is never negative, and that equal products have equal factors."""
+"""Proofs about extents: that a formula is never negative, and that equal products have equal factors."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ def apart(one: Index, two: Index) -> tuple[Index, Index]:
 
 
 def equated(one: Index, two: Index) -> dict[Symbol, Index]:
-    """Symbols and what they are where two products without shared factors are equal; none where that is not said.
+    """Substitutions of symbols that follow from the equality of two coprime products; empty where none is found.
 
-    A symbol that is one side is the other one. Where H//7 stands for a factor of one side and H is one of the other,
-    H is 7 * (H//7): no factor is more than what it was divided from, so that equal products have equal factors. So too
-    where none is less, of windows that an image was filled up for.
+    If one side is a single symbol, it is the other side. If H//7 is a factor of one side and H one of the other, then
+    H = 7 * (H//7): all factors of that kind are at most those they were divided from, so that equal products have
+    equal factors. The same holds where all are rounded up, as for windows that an image was padded for.
 
     >>> from onnxfuse.ir.extents import named
     >>> h, w = Index.of(Symbol("H")), Index.of(Symbol("W"))
@@ -126,7 +126,7 @@ def _by_name(e: Index) -> list[Symbol]:
 
 
 def _multiple(part: Symbol, symbol: Symbol) -> Index | None:
-    """As many times a symbol as it was divided by, counted from another one on: 4 * ((n//2 + 3)//4) for n//2."""
+    """A quotient symbol times its divisor, over another symbol: 4 * ((n//2 + 3)//4) for n//2."""
     quotient, offset = offset_of(part) or (None, 0)
     if part == symbol or offset or not isinstance(quotient, Div):
         return None
@@ -136,11 +136,11 @@ def _multiple(part: Symbol, symbol: Symbol) -> Index | None:
 
 
 def over_flat(e: Index, values: Mapping[Symbol, Index]) -> Index:
-    """e with symbols replaced, but not inside of formulas."""
+    """e with symbols substituted, except inside the formulas of other symbols."""
     return transform(e, lambda a: values.get(a) if isinstance(a, Symbol) else None)
 
 
 def _lone(e: Index) -> Symbol | None:
-    """The symbol that e is."""
+    """e as a single symbol, None where it is none."""
     mono, c = e.terms[0] if len(e.terms) == 1 else ((), 0)
     return mono[0] if c == 1 and len(mono) == 1 and isinstance(mono[0], Symbol) else None

@@ -1,8 +1,7 @@
 """Rows of ONNX Runtime's quantized operators (QLinearAdd and others): quantized values in, quantized values out.
 
-A sum, a product and a mean of images are computed as the runtime does, in its order of roundings. Each of the others is
-an operator of numbers, on the numbers that codes stand for, and what it makes coded anew; the runtime takes tables and
-integers for that where it can.
+Sums, products and means over images are rounded exactly as the runtime does. The others dequantize, apply the float
+operator and quantize again, where the runtime uses tables and integers.
 """
 
 from __future__ import annotations
@@ -22,16 +21,15 @@ from onnxfuse.ops.quantized import code_of, coded, dequantize, ends, parameter, 
 from onnxfuse.ops.spec import Define, Definition, Row, Speller, View
 from onnxfuse.ops.stages import number, total
 
-_CODES = 10  # the first opset that codes numbers
+_CODES = 10  # the first opset with QuantizeLinear
 _FAMILIES = (elementwise, movement, normalization, pooling)
 
 
 def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define:
-    """The definition of an operator of codes, given that of `op` for numbers.
+    """The definition of a quantized operator as dequantize, float operator `op`, quantize.
 
-    Inputs before `first` are the scale and zero point of the result, where `result` is 0, or `plain` operands that are
-    no codes. From `first` on, up to `result`, or to the end, follow operands: codes, their scale, their zero point.
-    The node's attributes are those of `op` in the `opset`, where one is named.
+    Inputs before `first` are the scale and zero point of the result, where `result` is 0, or `plain` operands, which
+    are not quantized. From `first` on, up to `result` or to the end, follow operands: values, scale, zero point.
     """
 
     def define(view: View) -> tuple[Definition, ...]:
@@ -61,9 +59,9 @@ def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define
 
 
 def added(view: View) -> tuple[Definition, ...]:
-    """QLinearAdd: two multiply-adds with the scales over that of the result, to one number with all zero points in it.
+    """QLinearAdd: two multiply-adds by the ratios of scales, onto a constant that combines all zero points.
 
-    What one operand has for a whole row of the other is added to that number first.
+    An operand that is one element per row of the other is added to that constant first, as the runtime does.
     """
     axes, (one, two) = _operands(view)
     result = single(view, 6)
@@ -77,7 +75,7 @@ def added(view: View) -> tuple[Definition, ...]:
 
 
 def _operands(view: View) -> tuple[tuple[Axis, ...], tuple[Scalar, Scalar]]:
-    """The axes of the result of two operands of codes, and an element of each, in the runtime's order."""
+    """The axes of the result of two quantized operands, and an element of each, in the runtime's order."""
     shapes = [view.shape(0), view.shape(3)]
     axes = view.axes(broadcast(view, shapes))
     one, two = (parameter(view, i, aligned(view, view.shape(i), axes)) for i in (0, 3))
@@ -115,13 +113,13 @@ def averaged(view: View) -> tuple[Definition, ...]:
 
 
 def _decoded(view: View, i: int, name: str) -> Definition:
-    """The numbers that the codes of input i stand for, with the scale and the zero point behind it."""
+    """Input i dequantized; its scale and zero point are the next inputs."""
     node = Node("DequantizeLinear", view.node.inputs[i : i + 3], (name,), {}, view.node.name)
     return dequantize(replace(view, node=node))[0]
 
 
 def _spelled_concat(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
-    """Of numbers: in a body the runtime takes the result for one of the scale's type."""
+    """QLinearConcat by a Concat of floats: in function bodies the runtime infers the scale's type for the result."""
     if put.opset < _CODES:
         raise view.refuse("E-OPSET", f"codes are not in opset {put.opset}", f"an opset of {_CODES} or newer")
     scale, zero, *operands = inputs

@@ -1,7 +1,8 @@
-"""Rows that go between numbers and the integer codes that stand for them: number = (code - zero point) * scale.
+"""Rows of QuantizeLinear and DequantizeLinear: real value = (quantized value - zero point) * scale.
 
-Codes are computed in float32, as ONNX Runtime does for every type: x / scale, rounded half to even between the limits
-of the codes less the zero point, which is added as an integer. All integers of 8 and 16 bits are exact there.
+Quantized values ("codes" in names) are computed in float32, as ONNX Runtime does for every type: x / scale is rounded
+half to even and clamped to the limits of the integer type minus the zero point, which is then added as an integer. All
+integers of 8 and 16 bits are exact in float32.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, Stages, here
 
-_SHORT = 16  # bits of the widest code that float32 saturates exactly
+_SHORT = 16  # bits of the widest quantized type that saturates exactly in float32
 
 
 def quantize(view: View) -> tuple[Definition, ...]:
-    """saturate(round(x / scale) + zero point) in the type of the zero point; NaN gives the smallest code."""
+    """saturate(round(x / scale) + zero point) in the type of the zero point; NaN gives the type's minimum."""
     axes = view.axes(view.shape(0))
     at = here(axes)
     dtype = view.dtype(2) if view.has(2) else _named(view, "output_dtype", U8)
@@ -31,12 +32,12 @@ def quantize(view: View) -> tuple[Definition, ...]:
 
 
 def coded(x: Scalar, scale: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
-    """The code of a number of float32."""
+    """A float32 value quantized."""
     return code_of(apply("div", x, cast(scale, F32)), zero, dtype)
 
 
 def code_of(steps: Scalar, zero: Scalar | None, dtype: DType) -> Scalar:
-    """The code that lies so many steps, to be rounded, from the zero point."""
+    """The quantized value of x / scale, which is given as `steps` and rounded here."""
     low, high = ends(dtype)
     if zero is None:
         return cast(apply("snap", steps, low, high), dtype)
@@ -62,7 +63,7 @@ def dequantize(view: View) -> tuple[Definition, ...]:
 
 
 def quantize_dynamically(view: View) -> tuple[Definition, ...]:
-    """DynamicQuantizeLinear: codes of 8 bits over the range of all elements and 0, a NaN being one; 1 for no range."""
+    """DynamicQuantizeLinear: uint8 over the range of all elements and 0; NaN propagates, an empty range has scale 1."""
     s, have = Stages(view), view.shape(0)
 
     def number(at: At) -> Scalar:
@@ -86,12 +87,12 @@ def quantize_dynamically(view: View) -> tuple[Definition, ...]:
 
 
 def parameter(view: View, i: int, place: At) -> Scalar:
-    """A scale or zero point: read, also where it is one number, so that layers which differ in it share a kernel."""
+    """A scale or zero point as a load, even where it is a constant, so that layers that differ in it share a kernel."""
     return Load(view.node.inputs[i], place, view.dtype(i))
 
 
 def single(view: View, i: int) -> Scalar:
-    """Parameter i, which is one number for all."""
+    """The per-tensor scale or zero point i."""
     have = view.shape(i)
     if not _is_single(view, i):
         raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r}")
@@ -109,7 +110,7 @@ def _is_single(view: View, i: int) -> bool:
 
 
 def _named(view: View, attribute: str, default: DType) -> DType:
-    """The element type that an attribute names, 0 and none at all being the default."""
+    """The element type of an attribute; the default where it is 0 or absent."""
     found = dtype_of(view.attr(attribute, 0) or default.onnx)
     if found is None:
         raise view.refuse("E-DTYPE", f"element type {view.attr(attribute, 0)} has no kernel")
@@ -117,13 +118,13 @@ def _named(view: View, attribute: str, default: DType) -> DType:
 
 
 def ends(dtype: DType) -> tuple[Scalar, Scalar]:
-    """The smallest and the largest code, as numbers."""
+    """The limits of a quantized type, as float32 constants."""
     lowest = -(2 ** (dtype.bits - 1)) if dtype.kind == "i" else 0
     return const(lowest, F32), const(lowest + 2**dtype.bits - 1, F32)
 
 
 def _place(view: View, at: At) -> At:
-    """Where the scale and zero point of element `at` lie: one for all, one per slice of an axis, or one per block."""
+    """The index of the scale and zero point of element `at`: per tensor, per axis, or blocked."""
     have = view.shape(1)
     alone = _is_single(view, 1)
     if view.has(2) and len(view.shape(2)) != len(have) and not (alone and _is_single(view, 2)):

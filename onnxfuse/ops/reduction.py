@@ -1,4 +1,4 @@
-"""Rows of reductions, monoids over whole axes, and of scans, whose loops carry that on (`lower/scans.py`)."""
+"""Rows of reductions over whole axes, and of scans, which are prefix reductions (see `lower/scans.py`)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from onnxfuse.ops.stages import At, Lift, Stages, logarithm, mean_of, root, squa
 
 
 def reduced_axes(view: View, since: int, rank: int) -> tuple[int, ...]:
-    """The axes that a Reduce* runs over: those that it names, else all, unless it says that none means none."""
+    """The axes that a Reduce* reduces: the named ones, else all, or none with noop_with_empty_axes."""
     named = axes_of_node(view, since, rank)
     return named or (() if view.attr("noop_with_empty_axes", 0) else tuple(range(rank)))
 
@@ -44,7 +44,7 @@ def reduce_row(
 
 
 def arg_row(op: str, combine: str) -> Row:
-    """ArgMax or ArgMin over one axis; the first of equals, or, run through backwards, the last."""
+    """ArgMax or ArgMin over one axis; of equal elements the first, or the last with select_last_index."""
 
     def define(view: View) -> tuple[Definition, ...]:
         have = view.shape(0)
@@ -67,18 +67,18 @@ def scan_row(op: str, combine: str) -> Row:
     def define(view: View) -> tuple[Definition, ...]:
         have, stages, x = view.shape(0), Stages(view), wide(view)
         at = view.axis(view.static_ints(1)[0], len(have))
-        own, turned = int(bool(view.attr("exclusive", 0))), bool(view.attr("reverse", 0))
+        exclusive, reverse = int(bool(view.attr("exclusive", 0))), bool(view.attr("reverse", 0))
         j = Axis(f"{view.out()}:j", have[at])
 
         def value(index: At) -> Scalar:
             element = x((*index[:at], Index.of(j), *index[at + 1 :]))
-            before = (Index.of(j) - index[at] if turned else index[at] - j) - own
+            before = (Index.of(j) - index[at] if reverse else index[at] - j) - exclusive
             idle = MONOIDS[combine].init(element.dtype)[0]
             return total(combine, (j,), inside((Guard(before, have[at]),), element, idle))
 
         if view.dtype(0) == view.dtype(0).accumulator:
             stages.output(have, value)
-        else:  # what goes on from element to element is not rounded to the type of the result
+        else:  # the running value is not rounded to the type of the result
             stages.output(have, stages.value("%run", have, value))
         return tuple(stages.made)
 

@@ -1,7 +1,7 @@
-"""Rows of Resize and Upsample: each axis by itself a few taps, whose places and weights are tables or closed forms.
+"""Rows of Resize and Upsample: separable interpolation, with positions and weights from tables or closed forms.
 
-Where the extents are known, places and weights are worked out in single precision as ONNX Runtime does it, since the
-last bit of a coordinate decides which element is the nearest. Symbolic extents: `ops/stretch.py`.
+Where the extents are known, positions and weights are computed in single precision as ONNX Runtime does, since the last
+bit of a coordinate decides which element is the nearest. Symbolic extents are in `ops/stretch.py`.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from onnxfuse.ops.stages import At, Element, Stages, total, wide
 from onnxfuse.ops.stretch import TIE, Manner, Read, Stretch, Tapped, stretched, summed
 
 F = np.float32
-UNIT = 2.0**-30  # of weights in tables
-FEW = 4  # taps of an axis that are spelled out
+UNIT = 2.0**-30  # fixed-point unit of weights in tables
+FEW = 4  # taps of an axis up to which the sum is unrolled
 Array = np.ndarray[Any, Any]
 
 
 def manner(view: View) -> Manner:
-    """The manner of a node; before opset 11 there is only one, which truncates, and rounds up where it shrinks."""
+    """The attributes of a node; before opset 11 coordinates are asymmetric, and rounded up when downscaling."""
     mode = view.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
         raise view.refuse("E-NO-KERNEL", f"mode {mode}")
@@ -49,7 +49,7 @@ def manner(view: View) -> Manner:
 
 
 def stretches(view: View) -> tuple[Stretch, ...]:
-    """What becomes of each axis, from scales or sizes that are known."""
+    """How each axis is resized, from known scales or sizes."""
     have = view.shape(0)
     named = tuple(view.axis(a, len(have)) for a in view.attr("axes", range(len(have))))
     out = [Stretch(i, e, e) for i, e in enumerate(have)]
@@ -71,7 +71,7 @@ def stretches(view: View) -> tuple[Stretch, ...]:
 
 
 def resized(view: View) -> tuple[Index, ...]:
-    """The extents of the result, those too for which no element is defined: sizes are what they are."""
+    """The extents of the result, also where its elements have no definition."""
     if not view.has(3) or view.opset < 11 or view.attr("keep_aspect_ratio_policy", "stretch") != "stretch":
         return tuple(s.extent for s in stretches(view))
     shape = list(view.shape(0))
@@ -106,14 +106,14 @@ def _sized(view: View, s: Stretch, size: Index) -> Stretch:
     up, down = divides(s.have, size), divides(size, s.have)
     if up is not None and up.constant:
         return replace(s, extent=size, scale=float(up.constant))
-    if down is not None and down.constant and down.constant.bit_count() == 1:  # other inverses are not exact
+    if down is not None and down.constant and down.constant.bit_count() == 1:  # other reciprocals are not exact
         return replace(s, extent=size, scale=1.0 / down.constant)
     view.demand(s.have, "is at least", ONE)
     return replace(s, extent=size, scale=None)
 
 
 def _in_proportion(view: View, out: list[Stretch], named: tuple[int, ...]) -> list[Stretch]:
-    """All named axes by the smallest or the largest of their scales, where the aspect ratio is to be kept."""
+    """The keep_aspect_ratio policies: all named axes have the smallest or the largest of their scales."""
     policy = view.attr("keep_aspect_ratio_policy", "stretch")
     if policy == "stretch":
         return out
@@ -157,7 +157,7 @@ def coordinates(view: View, how: Manner, s: Stretch) -> Array:
 
 
 def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
-    """The whole coordinate that is meant, not yet inside."""
+    """The coordinate rounded to an integer, not yet clamped."""
     if how.nearest == "simple":
         return np.ceil(x) if scale < 1 else np.trunc(x)
     rounding: dict[str, Callable[[Array], Array]] = {
@@ -175,7 +175,7 @@ def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
 
 
 def _tabled(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Scalar:
-    """By places and weights that are known, as tables."""
+    """Interpolation with constant tables of positions and weights."""
     n, x = s.have.constant or 0, coordinates(view, how, s)
     if how.mode == "nearest":
         places = np.clip(_nearest(view, how, x, s.ratio), 0, n - 1).astype(np.int64)
@@ -198,7 +198,7 @@ def _term(read: Read, places: Table, weights: Table, at: Index) -> Scalar:
 
 
 def _closed(places: tuple[int, ...], at: Index, s: Stretch) -> Index:
-    """The places as a quotient of the output's position, or, where they are none, as a table."""
+    """The positions in closed form, (a * at + b) // c, else as a table."""
     ratio = Fraction(s.ratio).limit_denominator(64)
     p, q = ratio.numerator, ratio.denominator
     for offset in range(-q, p + 1) if p <= 64 else ():
@@ -208,7 +208,7 @@ def _closed(places: tuple[int, ...], at: Index, s: Stretch) -> Index:
 
 
 def _filtered(how: Manner, x: Array, n: int, scale: float) -> tuple[Array, Array]:
-    """Places and weights of each output element: two for linear, four for cubic, more where they are spread out."""
+    """Positions and weights of each output element: two for linear, four for cubic, more with antialias."""
     spread = max(1.0, 1.0 / scale) if how.antialias else 1.0
     if how.mode == "linear" and not how.antialias:
         x = np.clip(x, F(0), F(n - 1))
@@ -235,7 +235,7 @@ def _cubic(d: Array, a: float) -> Array:
 
 
 def resize(view: View) -> tuple[Definition, ...]:
-    """Resize and Upsample in every mode: one axis after the other, the last one first."""
+    """Resize and Upsample in every mode: one axis after the other, from the last."""
     how, made, dtype = manner(view), stretches(view), view.dtype(0)
     busy = [i for i, s in enumerate(made) if not s.idle]
     if how.mode != "nearest" and not dtype.floating and busy:
@@ -262,7 +262,7 @@ def _stretched(along: Tapped, i: int, value: Element) -> Element:
 
 
 def _within(view: View, how: Manner, made: Sequence[Stretch], at: At, value: Scalar) -> Scalar:
-    """The value, or that of tf_crop_and_resize where a coordinate lies outside of the tensor."""
+    """The value, or extrapolation_value where a coordinate of tf_crop_and_resize lies outside of the tensor."""
     if how.coordinates != "tf_crop_and_resize":
         return value
     for s, place in zip(made, at, strict=True):

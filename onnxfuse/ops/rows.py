@@ -1,4 +1,4 @@
-"""The operator table: every family, in one value."""
+"""The operator table: the rows of all families."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Rows of scatters, seen from the result: each element is what it was, combined with the updates that land there.
+"""Rows of scatters, in gather form: each result element is the input's, combined with all updates that hit it.
 
-Where places are constants a table says which update that is. Others are compared with the place of the element, for
-every update; `lower/scatters.py` finds that form, so that a kernel goes through the updates but once.
+Constant destinations are inverted into a table from elements to updates. Other destinations are compared with the
+element for every update; `lower/scatters.py` recognises this form, so that a kernel makes one sequential pass over the
+updates.
 """
 
 from __future__ import annotations
@@ -24,24 +25,24 @@ from onnxfuse.ops.lookup import loaded
 from onnxfuse.ops.spec import Definition, Row, View
 from onnxfuse.ops.stages import At, here
 
-MOST = 1 << 18  # places that a table may have
+MOST = 1 << 18  # entries of a table, at most
 COMBINES = {"add": "sum", "mul": "prod", "max": "max", "min": "min"}
 Array = np.ndarray[Any, Any]
 
 
 def _replaces(view: View) -> bool:
-    """Whether an update takes the place of what is there."""
+    """Whether updates overwrite elements (reduction="none")."""
     return bool(view.attr("reduction", "none") == "none")
 
 
 def _tabled(view: View, extents: Sequence[Index], size: Index) -> Array | None:
-    """The places, where they are constants and point into so many elements of a table that is not too large."""
+    """The destinations as an array, where they are constants and a table of `size` entries is not too large."""
     static = all(e.constant is not None for e in extents) and 0 < (size.constant or 0) <= MOST
     return view.array(1) if static and _replaces(view) else None
 
 
 def _wrapped(view: View, places: Array, extents: Any) -> Array:
-    """Places with negative ones counted from the end."""
+    """Destinations, with negative ones counted from the end."""
     made = np.where(places < 0, places + extents, places)
     if (made < 0).any() or (made >= extents).any():
         raise view.refuse("E-INVALID", "a place lies outside of the tensor")
@@ -49,12 +50,12 @@ def _wrapped(view: View, places: Array, extents: Any) -> Array:
 
 
 def _lands(table: Array, at: At) -> Index:
-    """The number of the update that lands at a place; -1 where none does."""
+    """The number of the update that hits an element; -1 where none does."""
     return entry(Table(tuple(table.reshape(-1).tolist())), flatten(at, tuple(map(Index.of, table.shape))))
 
 
 def scatter_elements(view: View) -> tuple[Definition, ...]:
-    """ScatterElements; where nothing is combined, the last of several updates of an element stays."""
+    """ScatterElements; without a reduction the last of several updates of an element wins."""
     have, shape = view.shape(0), view.shape(1)
     view.lengths("the shape of the places", shape, len(have))
     along = view.axis(view.attr("axis", 0), len(have))
@@ -88,7 +89,7 @@ def _elements_by_table(view: View, along: int, places: Array) -> tuple[Definitio
 
 
 def scatter_nd(view: View) -> tuple[Definition, ...]:
-    """ScatterND; where nothing is combined, the last of several updates of a slice stays."""
+    """ScatterND; without a reduction the last of several updates of a slice wins."""
     have, shape = view.shape(0), view.shape(1)
     width = shape[-1].constant
     if not width:
@@ -116,9 +117,10 @@ def _slices_by_table(view: View, axes: tuple[Axis, ...], width: int, places: Arr
 
 @dataclass(frozen=True, slots=True)
 class _Updates:
-    """Updates over ranges: the place of each on some axes of the result, its index, and the axes that tell them apart.
+    """Updates over `ranges`: destinations along some axes of the result, the index of the update, and its own axes.
 
-    Along axes that have no place an update lands at the element that it is read at.
+    Along result axes without a destination, an update hits the element with its own index. `apart` are the axes whose
+    order decides which of several updates is the last.
     """
 
     ranges: tuple[Axis, ...]
@@ -128,19 +130,19 @@ class _Updates:
 
     @property
     def lands(self) -> Scalar:
-        """Whether an update lands at the element."""
+        """Whether an update hits the element."""
         tests = (apply("equal", FromIndex(at, I64), FromIndex(Index.of(a), I64)) for a, at in self.places)
         return reduce(lambda one, two: apply("and", one, two), tests)
 
     def all(self, combine: str, value: Scalar) -> Scalar:
-        """A value of each update that lands at the element, combined."""
+        """The combination of a value over all updates that hit the element."""
         (idle,) = MONOIDS[combine].init(value.dtype)
         body = apply("select", self.lands, value, idle)
         return Reduce(combine, self.ranges, (body,), value.dtype) if self.ranges else body
 
 
 def _combined(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[Definition, ...]:
-    """Each element with all the updates that land there."""
+    """Each element combined with all updates that hit it."""
     if _replaces(view):
         return _replaced(view, axes, updates)
     combine, dtype = COMBINES[view.attr("reduction", "none")], view.dtype(0)
@@ -151,7 +153,7 @@ def _combined(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[De
 
 
 def _replaced(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[Definition, ...]:
-    """Each element with the last update that lands there in its place: updates are counted from 1, none is 0."""
+    """Each element, or the last update that hits it: the maximum of update numbers from 1 on, 0 where none does."""
     counts = tuple(r.extent for r in updates.ranges)
     name, count = f"{view.out()}%last", product(counts)
     number = updates.all("max", FromIndex(flatten(here(updates.ranges), counts) + 1, I64))

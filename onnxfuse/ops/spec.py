@@ -1,7 +1,7 @@
-"""What a row of the operator table is, and everything that is derived from it.
+"""Rows of the operator table, the definitions that they give, and their view of a node.
 
-A row's `define` states each output element as an expression over the inputs' elements. Shape, type, mapping type, work,
-loops, the reference meaning and the docs follow from that; nothing else about an operator is written down.
+A row's `define` states each output element as an expression over the inputs' elements, like a `linalg.generic` of MLIR.
+Shape, type, mapping type, flops, loops, the reference interpretation and the docs are derived from that.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Relation = Literal["equals", "equals or is 1", "is at least"]
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What holds between an extent and another in every valid call of an operator."""
+    """A constraint between two extents that holds in every valid call of an operator."""
 
     extent: Index
     relation: Relation
@@ -35,7 +35,7 @@ class Demand:
 
     @property
     def conditions(self) -> tuple[Index, ...]:
-        """Polynomials none of which is negative exactly where the demand is met."""
+        """Polynomials that are all nonnegative if and only if the demand is met."""
         less = self.extent - self.other
         if self.relation == "is at least":
             return (less,)
@@ -43,13 +43,13 @@ class Demand:
         return (zero, -zero)
 
     def over(self, change: Callable[[Index], Index]) -> Demand:
-        """The demand with both extents changed."""
+        """The demand with `change` applied to both extents."""
         return Demand(change(self.extent), self.relation, change(self.other))
 
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """value `name` at `axes` (one per dimension) is `value`, in every call in which the demands are met."""
+    """name[axes] = value, with one axis per dimension, in every call that meets the demands."""
 
     name: str
     axes: tuple[Axis, ...]
@@ -63,7 +63,7 @@ class Definition:
 
     @property
     def type(self) -> TensorType:
-        """The tensor type that the row gives this value."""
+        """The tensor type of the value."""
         return TensorType(self.value.dtype, self.shape)
 
     def __repr__(self) -> str:
@@ -72,9 +72,9 @@ class Definition:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A node as its row sees it: input types, known integers, small constants and attributes.
+    """What a row may read of a node: input types, known integers, small constants and attributes.
 
-    `demands` takes what the row demands of extents that depend on symbols.
+    `demands` collects the row's constraints on symbolic extents.
     """
 
     node: Node
@@ -89,7 +89,7 @@ class View:
         return i < len(self.node.inputs) and bool(self.node.inputs[i])
 
     def type(self, i: int) -> TensorType:
-        """Type of input i; refused when it is not known."""
+        """Type of input i. Raises Refused where it is not known."""
         name = self.node.inputs[i] if self.has(i) else ""
         found = self.types.get(name)
         if found is None:
@@ -107,7 +107,7 @@ class View:
         return self.type(i).shape
 
     def load(self, i: int, index: tuple[Index, ...]) -> Scalar:
-        """Element `index` of input i; a constant of one element is that number."""
+        """Element `index` of input i; a constant of one element becomes a literal."""
         constant = self.constants.get(self.node.inputs[i])
         if constant is not None and constant.size == 1:
             return Const(constant.load().reshape(()).item(), constant.dtype)
@@ -116,23 +116,23 @@ class View:
         return Load(self.node.inputs[i], index, self.dtype(i))
 
     def lengths(self, name: str, values: Sequence[Any], wanted: int) -> None:
-        """Refuse a list of another length than the wanted one."""
+        """Raise Refused unless a list has the wanted length."""
         if len(values) != wanted:
             raise self.refuse("E-INVALID", f"{name} has {len(values)} entries, not {wanted}")
 
     def ints(self, i: int) -> tuple[Index, ...]:
-        """Elements of integer input i, known before the model runs or as extents; refused otherwise."""
+        """Elements of integer input i as constants or functions of extents. Raises Refused where they are not known."""
         found = self.known.get(self.node.inputs[i])
         if found is None:
             raise self.computed(i)
         return found
 
     def extents(self, i: int) -> tuple[Index, ...]:
-        """Elements of integer input i as extents, equal where they are equal by formula; refused as `ints` are."""
+        """Elements of integer input i as extents in canonical form. Raises Refused as `ints` does."""
         return tuple(map(named, self.ints(i)))
 
     def static_ints(self, i: int) -> tuple[int, ...]:
-        """Elements of integer input i that are plain integers; refused otherwise."""
+        """Elements of integer input i as constants. Raises Refused where one is symbolic."""
         values = [e.constant for e in self.ints(i)]
         if any(v is None for v in values):
             raise self.unsized(f"{self.node.inputs[i]} depends on a symbol", self.ints(i))
@@ -144,28 +144,28 @@ class View:
         return found.load() if found is not None else None
 
     def numbers(self, i: int) -> tuple[float, ...]:
-        """Elements of input i, which must be a constant; refused otherwise."""
+        """Elements of constant input i. Raises Refused where it is not constant."""
         found = self.array(i)
         if found is None:
             raise self.computed(i)
         return tuple(found.reshape(-1).tolist())
 
     def attr(self, name: str, default: Any) -> Any:
-        """An attribute or its default; real numbers have the single precision that ONNX gives them."""
+        """An attribute or its default; floats are rounded to float32, as ONNX stores them."""
         value: Attribute | Any = self.node.attrs.get(name, default)
         if isinstance(value, float):
             return float(np.float32(value))
         return value.decode() if isinstance(value, bytes) else value
 
     def axis(self, value: int, rank: int) -> int:
-        """A dimension number with negative values counted from the end; refused outside the rank."""
+        """An axis number, negative ones counted from the end. Raises Refused outside the rank."""
         at = value + rank if value < 0 else value
         if not 0 <= at < rank:
             raise self.refuse("E-INVALID", f"axis {value} is outside rank {rank}")
         return at
 
     def demand(self, extent: Index, relation: Relation, other: Index) -> None:
-        """Demand something of extents; refused where it never holds."""
+        """State a constraint on extents. Raises Refused where it never holds."""
         demand = Demand(extent, relation, other)
         known = [e.constant for e in demand.conditions]
         if any(n is not None and n < 0 for n in known):
@@ -187,27 +187,27 @@ class View:
         return Refused(Decision(code, (self.node.name,), f"{self.node.op}: {reason}", unlock))
 
     def computed(self, i: int) -> Refused:
-        """A refusal about an input that has to be known beforehand, to be raised."""
+        """A refusal about an input that has to be a compile-time constant, to be raised."""
         name = self.node.inputs[i]
         return self.refuse("E-SHAPE-UNKNOWN", f"{name} is only known when the model runs", f"make {name} a constant")
 
     def unsized(self, reason: str, extents: Iterable[Index]) -> Refused:
-        """A refusal about extents that have to be numbers, to be raised: users can give those that have names."""
+        """A refusal about extents that have to be static, to be raised; users can fix those with names."""
         return self.refuse("E-SHAPE-UNKNOWN", reason, sizing(extents))
 
 
 class Speller(Protocol):
-    """Takes the nodes of a function body one by one; values are names."""
+    """A builder of function bodies; values are names."""
 
     @property
     def opset(self) -> int:
-        """The opset that the nodes are of."""
+        """The opset of the body."""
 
     def add(self, op: str, *inputs: str, **attrs: Attribute) -> str:
-        """The output of one more node."""
+        """Add a node; the name of its output."""
 
     def constant(self, constant: Constant) -> str:
-        """A constant's value."""
+        """The name of a constant."""
 
     def vector(self, entries: tuple[Index, ...]) -> str:
         """Extents as an int64 vector."""
@@ -223,11 +223,11 @@ Spell = Callable[
 class Row:
     """An operator, by its `Node.key`, in opsets `since` to `until` of the default domain.
 
-    `shape_inputs` are inputs whose *values* only shape the result; of `type_inputs` only the element type counts.
-    `spell` gives the outputs in operators of the opset, for what the runtime takes from a model but not from a function
-    body: its own operators of the default domain, and calls whose types it does not infer there.
-    `images`: what it does to images, whose channels are dimension 1 of what it reads and makes.
-    `codes`: it goes between numbers and integer codes, which constants stay, and which the runtime multiplies as such.
+    `shape_inputs` are inputs whose *values* only determine the result's shape; of `type_inputs` only the type is used.
+    `spell` decomposes a call that the runtime accepts in a model but not in a function body: its own operators of the
+    default domain, and calls whose types it does not infer there.
+    `images`: it is a convolution or a pooling; channels are dimension 1 of operands and results.
+    `codes`: it quantizes or dequantizes; constants are not folded through it, since the runtime multiplies integers.
     """
 
     op: str
@@ -242,7 +242,7 @@ class Row:
 
     @property
     def quiet_inputs(self) -> tuple[int, ...]:
-        """Inputs whose elements no definition reads."""
+        """Inputs whose elements no definition loads."""
         return (*self.shape_inputs, *self.type_inputs)
 
 
@@ -262,7 +262,7 @@ class Table:
 
 
 def table(*families: tuple[Row, ...]) -> Table:
-    """The table of some families of rows, of which one at most serves an operator in an opset."""
+    """The table of some families of rows; at most one row serves an operator in an opset."""
     rows: dict[str, tuple[Row, ...]] = {}
     for family in families:
         for row in family:
@@ -278,12 +278,12 @@ def view_of(graph: Graph, node: Node) -> View:
 
 
 REPORT = "report it, with the model if you can: a bug of onnxfuse"
-# What rows raise where nobody thought of a case: never what is meant, but it costs the node alone.
+# Exceptions that a bug in a row raises: the node is left to the runtime (E-INTERNAL), the build goes on.
 UNFORESEEN = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
-    """What a node computes, or why that cannot be said."""
+    """The definitions of a node's outputs, or why there are none (E-NO-KERNEL, E-OPAQUE, E-INVALID, ...)."""
     node = view.node
     if node.invalid:
         return Decision("E-INVALID", (node.name,), f"{node.op}: {node.invalid}", "the runtime refuses it too")
@@ -306,7 +306,7 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
 
 
 def _settled(made: tuple[Definition, ...], demands: tuple[Demand, ...]) -> tuple[Definition, ...]:
-    """Definitions that have names for their extents; what the row demanded goes with the first of them."""
+    """Definitions over named extents; the row's demands are attached to the first of them."""
     made = tuple(map(_with_names, made))
     return (replace(made[0], demands=tuple(d.over(named) for d in demands)), *made[1:]) if demands else made
 
@@ -321,7 +321,7 @@ def _with_names(d: Definition) -> Definition:
 
 
 def with_extents(d: Definition, change: Callable[[Index], Index], places: Callable[[Index], Index]) -> Definition:
-    """A definition with its extents changed, those of axes and ranges too, and by `places` what may be negative."""
+    """A definition with `change` applied to extents (of axes and ranges too), `places` to possibly negative indices."""
     ranges = [r for n in walk(d.value) if isinstance(n, Reduce) for r in n.ranges]
     axes = {a: Axis(a.name, change(a.extent)) for a in (*d.axes, *ranges)}
 
@@ -338,7 +338,7 @@ def with_extents(d: Definition, change: Callable[[Index], Index], places: Callab
 
 
 def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | Decision:
-    """What a node computes by its body: the definitions that its outputs depend on, between the node's own values."""
+    """The definitions of a node without a row by its function body, over the node's own inputs and outputs."""
     needed = set(body.outputs)
     found: list[tuple[Definition, ...]] = []
     for inner in reversed(body.nodes):
@@ -356,9 +356,9 @@ def _by_body(rows: Table, node: Node, body: Graph) -> tuple[Definition, ...] | D
 
 
 def shallow_first(definitions: Sequence[Definition], outputs: Iterable[str]) -> list[Definition]:
-    """What outputs depend on, each definition behind its operands, those of the shortest chain first.
+    """The definitions that outputs depend on, in topological order, operands with the shortest chains first.
 
-    So what a reader needs from aside does not come between it and the chain that it ends.
+    So a side operand is not placed between a definition and the long chain that it ends.
     """
     made = {d.name: d for d in definitions}
     reads = {d.name: [s for s in sorted(sources(d.value)) if s in made] for d in definitions}
@@ -379,7 +379,7 @@ def shallow_first(definitions: Sequence[Definition], outputs: Iterable[str]) -> 
 
 
 def extent_of(view: View) -> tuple[Definition, ...]:
-    """The definition of one integer that is known as an extent."""
+    """The definition of a scalar whose value is a known extent."""
     name = view.out()
     known, type_ = view.known.get(name), view.types.get(name)
     if known is None or len(known) != 1 or type_ is None:
@@ -388,7 +388,7 @@ def extent_of(view: View) -> tuple[Definition, ...]:
 
 
 def renamed(definitions: Iterable[Definition], names: Mapping[str, str]) -> tuple[Definition, ...]:
-    """Definitions of values under other names; those of one number vanish into their readers."""
+    """Definitions with values renamed; scalar constants are inlined."""
     numbers: dict[str, Const] = {}
     out: list[Definition] = []
     for d in definitions:

@@ -39,40 +39,40 @@ def square(x: Scalar) -> Scalar:
 
 
 def root(x: Scalar) -> Scalar:
-    """The square root of x, for integers that of the real number, rounded towards zero."""
+    """The square root of x; for integers computed in floating point and truncated."""
     return cast(apply("sqrt", x if x.dtype.floating else cast(x, F64)), x.dtype)
 
 
 def logarithm(x: Scalar) -> Scalar:
-    """The logarithm of x, for integers that of the real number, rounded towards zero."""
+    """The logarithm of x; for integers computed in floating point and truncated."""
     return cast(apply("log", x if x.dtype.floating else cast(x, F64)), x.dtype)
 
 
 def exponential(x: Scalar) -> Scalar:
-    """e to the power of x, for integers that of the real number, rounded towards zero."""
+    """exp(x); for integers computed in floating point and truncated."""
     return cast(apply("exp", x if x.dtype.floating else cast(x, F64)), x.dtype)
 
 
 def wide(view: View, i: int = 0) -> Element:
-    """Input i in the type that sums are held in."""
+    """Input i in the accumulator type of sums."""
     dtype = view.dtype(i).accumulator
     return lambda at: cast(view.load(i, at), dtype)
 
 
 def here(axes: Sequence[Axis]) -> At:
-    """The index that runs along axes."""
+    """The index of an element on these axes."""
     return tuple(map(Index.of, axes))
 
 
 @dataclass(slots=True)
 class Stages:
-    """The definitions of one node as they are made. Inner values are named after output 0 and a tag."""
+    """Builder of one node's definitions. Intermediate values are named after output 0 and a tag."""
 
     view: View
     made: list[Definition] = field(default_factory=list)
 
     def value(self, tag: str, shape: At, body: Element) -> Element:
-        """An inner value of this shape, computed once per element."""
+        """An intermediate value of this shape, computed once per element."""
         axes = self.view.axes(shape, tag)
         d = Definition(self.view.out() + tag, axes, body(here(axes)))
         self.made.append(d)
@@ -83,7 +83,7 @@ class Stages:
     ) -> Element:
         """`combine` of `body` over axes `over` of a tensor of shape `have`, then `finish`.
 
-        What is given is read at an index of the whole tensor.
+        The returned element is read at an index of the unreduced tensor.
         """
         ranges = {i: Axis(f"{self.view.out()}{tag}:r{i}", have[i]) for i in over}
 
@@ -97,19 +97,19 @@ class Stages:
         return lambda at: read(tuple(e for i, e in enumerate(at) if i not in ranges))
 
     def output(self, shape: At, body: Element, *, k: int = 0, dtype: DType | None = None) -> None:
-        """Output k, where it is wanted, cast to dtype (default: the type of input 0)."""
+        """Define output k, if the node has it, cast to dtype (default: the type of input 0)."""
         if k < len(self.view.node.outputs) and self.view.node.outputs[k]:
             axes = self.view.axes(shape, output=k)
             value = cast(body(here(axes)), dtype or self.view.dtype(0))
             self.made.append(Definition(self.view.out(k), axes, value))
 
     def mean(self, tag: str, have: At, over: Sequence[int], body: Element) -> Element:
-        """The mean of `body` over some axes, read at an index of the whole tensor."""
+        """The mean of `body` over some axes, read at an index of the unreduced tensor."""
         count = product([have[i] for i in over])
         return self.reduced(tag, have, over, "sum", body, lambda v: mean_of(v, count))
 
     def normalized(self, have: At, over: Sequence[int], x: Element, epsilon: float, *, centred: bool = True) -> Normal:
-        """x of shape `have` by its statistics over some axes; not `centred`: by its mean square alone."""
+        """x of shape `have` normalized over some axes; not `centred`: by the root mean square only."""
         mu = self.mean("%mean", have, over, x) if centred else None
 
         def centre(at: At) -> Scalar:
@@ -126,7 +126,7 @@ class Stages:
 
 @dataclass(frozen=True, slots=True)
 class Normal:
-    """A normalized value, the mean that was taken off and the deviation that it was divided by."""
+    """A normalized value, the mean that was subtracted and the deviation that it was divided by."""
 
     value: Element
     mean: Element

@@ -1,7 +1,8 @@
-"""An axis that is resized, and how it is where its extents are symbols.
+"""Resizing along one axis of symbolic extent.
 
-By an integer or its inverse the coordinates are small fractions, and what is read has a closed form. Otherwise they are
-values of the node, computed in single precision as ONNX Runtime does it: once for each position of the axis.
+For an integer scale or its reciprocal, coordinates are fractions with a small denominator, and positions have closed
+forms. Otherwise coordinates are intermediate values of the node, computed at run time in single precision as ONNX
+Runtime does, once for each position of the axis.
 """
 
 from __future__ import annotations
@@ -18,16 +19,16 @@ from onnxfuse.ir.scalar import FromIndex, Scalar, apply, cast, const
 from onnxfuse.ops.spec import View
 from onnxfuse.ops.stages import At, Lift, Stages, number
 
-Read = Callable[[Index], Scalar]  # of a position along an axis
+Read = Callable[[Index], Scalar]  # the element at a position along an axis
 Tapped = Callable[[Index, Read], Scalar]
-TIE = 1e-6  # so near to the middle between two elements, a coordinate counts for the runtime as the middle
+TIE = 1e-6  # distance up to which the runtime treats a coordinate as the midpoint of two elements
 
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """An axis by its number: extents before and after, the scale, and the region of interest of tf_crop_and_resize.
+    """Axis `number`: extents before and after, the scale, and the region of interest of tf_crop_and_resize.
 
-    Without a scale, it is what the extents come to when the model runs.
+    Without a scale, it is the ratio of the extents, computed at run time.
     """
 
     number: int
@@ -38,12 +39,12 @@ class Stretch:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing happens along the axis."""
+        """Whether the axis is not resized."""
         return self.have == self.extent and self.scale == 1.0
 
     @property
     def static(self) -> bool:
-        """Whether every coordinate is known before the model runs."""
+        """Whether all coordinates are compile-time constants."""
         return self.have.constant is not None and self.extent.constant is not None
 
     @property
@@ -55,15 +56,15 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """How a node resizes: its attributes, with the defaults of its opset."""
+    """The attributes of a Resize, with the defaults of its opset."""
 
     mode: str
     coordinates: str
     nearest: str
     cubic: float
-    outside: bool  # taps outside of the axis count nothing
+    outside: bool  # exclude_outside: taps outside of the axis have weight 0
     antialias: bool
-    beyond: float  # the value of tf_crop_and_resize outside of the tensor
+    beyond: float  # extrapolation_value of tf_crop_and_resize
 
 
 def summed(terms: Sequence[Scalar]) -> Scalar:
@@ -75,7 +76,7 @@ def summed(terms: Sequence[Scalar]) -> Scalar:
 
 
 def stretched(stages: Stages, how: Manner, s: Stretch) -> Tapped:
-    """What stands at a position of an axis of symbolic extents, given what is found at those of the original one."""
+    """Interpolation along an axis of symbolic extent: the element at a position, given those of the source axis."""
     if how.mode == "cubic":
         return _cubic(stages, how, s)
     return partial(_symbolic, stages.view, how, s) if _exact(how, s) else _computed(stages, how, s)
@@ -108,7 +109,7 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Sca
 
 
 def _only_linear(view: View, how: Manner, s: Stretch) -> None:
-    """Refuse what takes more than two elements along an axis of a symbolic extent."""
+    """Raise Refused for interpolation with more than two taps along an axis of symbolic extent."""
     if how.mode != "linear" or how.antialias or how.outside:
         raise _open(view, how, s)
 
@@ -124,7 +125,7 @@ def _between(one: Scalar, two: Scalar, part: Scalar) -> Scalar:
 
 
 def _computed(stages: Stages, how: Manner, s: Stretch) -> Tapped:
-    """By places that are computed when the model runs, once for each position of the axis."""
+    """Interpolation at positions that are computed at run time, once for each position of the axis."""
     view, last = stages.view, number(s.have - 1, I64)
 
     def places(tag: str, body: Lift) -> Callable[[Index], Index]:
@@ -236,7 +237,7 @@ def _coordinate(view: View, how: Manner, s: Stretch, at: Index) -> Scalar:
 
 
 def _rounded(view: View, how: Manner, x: Scalar) -> Scalar:
-    """The whole coordinate that is meant, not yet inside."""
+    """The coordinate rounded to an integer, not yet clamped."""
     if how.nearest in ("floor", "ceil"):
         return apply(how.nearest, x)
     low = apply("floor", x)

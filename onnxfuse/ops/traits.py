@@ -1,4 +1,4 @@
-"""What holds for every call of an operator, found by probing its row with small calls."""
+"""Traits of operators (is it a view, does it keep element order?), derived by probing their rows with small calls."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _OTHERS: tuple[tuple[DType, ...], ...] = ((), (F32,), (I64,), (F32, F32))  # inp
 
 @cache
 def keeps_order(row: Row) -> bool:
-    """Whether an operator keeps the row-major order of elements wherever all that it does is to move them.
+    """Whether all pure data movements that an operator performs keep the row-major order of elements.
 
     >>> from onnxfuse.ops.rows import ROWS
     >>> [keeps_order(ROWS.rows[op][-1]) for op in ("Squeeze", "Transpose")]
@@ -42,7 +42,7 @@ def keeps_order(row: Row) -> bool:
 
 @cache
 def is_view(row: Row) -> bool:
-    """Whether every call of an operator gives the elements of its first input in their row-major order.
+    """Whether every call of an operator returns all elements of its first input in row-major order.
 
     >>> from onnxfuse.ops.rows import ROWS
     >>> [is_view(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Cast", "Max")]
@@ -53,7 +53,7 @@ def is_view(row: Row) -> bool:
 
 @cache
 def takes_a_part(row: Row) -> bool:
-    """Whether every call of an operator gives elements of its first input, perhaps not all, in their row-major order.
+    """Whether every call of an operator returns a subset of its first input's elements in row-major order.
 
     >>> from onnxfuse.ops.rows import ROWS
     >>> [takes_a_part(ROWS.rows[op][-1]) for op in ("Reshape", "Slice", "Transpose", "Expand")]
@@ -63,23 +63,23 @@ def takes_a_part(row: Row) -> bool:
 
 
 def _every(holds: Callable[[Definitions, Shapes], bool], calls: Iterator[tuple[Definitions, Shapes]]) -> bool:
-    """Whether there are calls, and each of them holds."""
+    """Whether there are calls and the property holds for each of them."""
     first = next(calls, None)
     return first is not None and holds(*first) and all(holds(*each) for each in calls)
 
 
 def _moves(made: Definitions, shapes: Shapes) -> bool:
-    """Whether all results are elements of the first input, none of them under a guard."""
+    """Whether all results are unguarded copies of elements of the first input."""
     return all(isinstance(d.value, Load) and not d.value.guards and d.value.source == _FIRST for d in made)
 
 
 def _in_order(made: Definitions, shapes: Shapes) -> bool:
-    """Whether each result runs forward through what it reads, none of it twice."""
+    """Whether each result reads elements in increasing order, none of them twice."""
     return order_kept(made, shapes) or all(t == MapType.ONE_TO_ONE for t in edge_types(made, shapes).values())
 
 
 def small_calls(row: Row) -> Iterator[tuple[Definitions, Shapes]]:
-    """What small calls of an operator compute, with the shapes of their inputs; those that it refuses left out."""
+    """The definitions of small calls of an operator and the shapes of their inputs; refused calls are left out."""
     given = [*((vector, {}) for vector in _VECTORS), *((_VECTORS[0], attrs) for attrs in _ATTRIBUTES)]
     others = _OTHERS[:1] if row.shape_inputs else _OTHERS
     for shape, (vector, attrs), behind, outputs in product(_SHAPES, given, others, (1, 2)):

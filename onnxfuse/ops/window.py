@@ -11,7 +11,7 @@ from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, greatest, least, mod
 from onnxfuse.ir.scalar import FromIndex, Guard, Reduce, Scalar, apply, const
 from onnxfuse.ops.spec import View
 
-SPELLED = 8  # taps that are counted one by one, so that edges of an image are told apart
+SPELLED = 8  # taps up to which the divisor of an average is an unrolled sum, so that it is constant inside an image
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Window:
     size: int
 
     def index(self, out: Index, tap: Index) -> Index:
-        """Input position of a tap; outside 0..have-1 in the padding."""
+        """Input position of a tap; outside of 0..have-1 in the padding."""
         return out * self.stride + tap * self.dilation - self.low
 
     @property
@@ -37,12 +37,12 @@ class Window:
         low, beyond = self.low.constant, (last - self.have + 1).constant
         room = self.have + self.low + self.high - (self.size - 1) * self.dilation - 1
         if beyond is None and self.extent == floor_div(room, Index.of(self.stride)) + 1:
-            beyond = self.high.constant  # s * (room // s) <= room: no place ends behind the padding
+            beyond = self.high.constant  # s * (room // s) <= room: no window ends behind the padding
         return low is None or low > 0 or beyond is None or beyond > 0
 
     @property
     def within(self) -> Window:
-        """The window without the first and last taps that lie in the padding for every output."""
+        """The window without leading and trailing taps that lie in the padding for every output."""
         have, extent, low = self.have.constant, self.extent.constant, self.low.constant
         if have is None or extent is None or low is None or extent < 1:
             return self
@@ -53,9 +53,9 @@ class Window:
         return replace(self, low=self.low - first * self.dilation, size=end - first)
 
     def cells(self, out: Index, name: str, counted: bool, dtype: DType) -> Scalar:
-        """How many taps count for an average: those inside the input, or inside the padded input when `counted`.
+        """The divisor of an average: the taps inside the input, or inside the padded input when `counted`.
 
-        The sum over them, where there is one, is spelled out, or, where they are many, has a range of that name.
+        Where it depends on the position, it is a sum over taps: unrolled, or a reduction over a range of that name.
         """
         if not counted and self.within != self:
             return self.within.cells(out, name, counted, dtype)
@@ -111,9 +111,9 @@ def windows(view: View, kernel: tuple[int, ...], data: int = 0, *, pooled: bool 
 
 
 def _places(view: View, room: Index, stride: int, pooled: bool) -> Index:
-    """How many places a window has that may move by `room`.
+    """The number of positions of a window that may move by `room`.
 
-    Where it is larger than the image, a convolution fails; pooling divides towards zero, which makes one place.
+    Where the window is larger than the image, a convolution fails; pooling truncates to one position.
     """
     if room.constant is None:
         view.demand(room, "is at least", Index.of(1 - stride if pooled else 0))
@@ -122,10 +122,9 @@ def _places(view: View, room: Index, stride: int, pooled: bool) -> Index:
 
 
 def _auto_pads(auto: str, have: Index, reach: int, stride: int) -> tuple[Index, Index]:
-    """Padding for as many places as there are strides in the image, the last one a part of one where it is.
+    """Padding of SAME_UPPER and SAME_LOWER, which gives ceil(have / stride) positions.
 
-    The places reach to `reach` behind the last multiple of the stride: that is -have modulo it, and what the window is
-    longer than the stride.
+    In all it is max(0, (-have) % stride + reach - stride), where `reach` is the span of the dilated window.
     """
     if auto == "VALID":
         return ZERO, ZERO
@@ -141,5 +140,5 @@ def guarded_load(view: View, i: int, index: tuple[Index, ...], spots: tuple[Wind
 
 
 def guards_of(index: tuple[Index, ...], spots: tuple[Window, ...]) -> tuple[Guard, ...]:
-    """What holds where an element of windows (two outer axes, then theirs) is none of the padding."""
+    """The guards under which an element of windows (two outer axes, then theirs) is not padding."""
     return tuple(Guard(at, s.have) for at, s in zip(index[2:], spots, strict=True) if s.padded)

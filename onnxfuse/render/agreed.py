@@ -1,6 +1,6 @@
-"""What Python and C++ have to agree on, and the header that says it to C++: `tiles/agreed.h` is written from here.
+"""Constants shared by Python and C++, and the header `tiles/agreed.h` that is generated from them.
 
-Each number stands where it is explained in Python, and nowhere else; `scripts/agreed.py` writes the header.
+Each constant is defined and explained once, in Python; `scripts/agreed.py` writes the header.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from onnxfuse.runtime import entries
 from onnxfuse.target import CPUS, ISA, REQUEST_PERMISSION, TILE_DATA, Cpu
 from onnxfuse.target.cpu import TILE_VECTORS
 
-MEASURES = ("NOTHING", "MULTIPLY_ADD", "READ", "WAIT")  # what the kernel of calibration is asked for, by number
+MEASURES = ("NOTHING", "MULTIPLY_ADD", "READ", "WAIT")  # what the calibration kernel measures, by number
 NOTHING, MULTIPLY_ADD, READ, WAIT = range(len(MEASURES))
 
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """A constant of the header: an integer or a text, and what it means."""
+    """A constant of the header: an integer or a string, and its comment there."""
 
     name: str
     value: int | str
@@ -29,33 +29,33 @@ class Agreed:
 
 AGREED = (
     Agreed("ABI_VERSION", entries.ABI_VERSION, "of the runtime's C interface; the oldest runtime is 1.ABI_VERSION"),
-    Agreed("ALIGNMENT", tasks.ALIGNMENT, "bytes: of every buffer of a run and of a task"),
-    Agreed("AMX_PIECE", products.AMX.piece, "bytes of a row that one product of the matrix unit takes"),
-    Agreed("AMX_ROWS", products.AMX.rows, "rows of a tile of the matrix unit at most"),
-    Agreed("AMX_SIDE", tile.UNIT_SIDE, "rows and columns of one of its registers"),
-    Agreed("CARRIED", lanes.CARRIED, "vectors of one reduction that are carried side by side"),
-    Agreed("DISABLE", entries.DISABLE, "the session config entry that names kernels not to be run"),
-    Agreed("EVEN_ENTRIES", tile.EVEN_ENTRIES, "of a segment of even rows in a table of pointers"),
-    Agreed("FARTHEST", lanes.FARTHEST, "distance from lane to lane up to which whole vectors are read"),
-    Agreed("ISA", ISA, "the environment variable that allows a library one instruction set only"),
-    Agreed("LEAST_POWER", functions.LEAST_POWER, "of e, below which exp_or_zero is 0"),
-    Agreed("PAIR", products.PAIR, "steps of bfloat16 that lie side by side"),
-    Agreed("PLENTY", tasks.PLENTY, "tasks of a core with which the second axis is not divided any more"),
-    Agreed("QUAD", products.QUAD, "steps of codes that lie side by side"),
-    Agreed("REGISTERED", entries.REGISTERED, "what a library says in its entry where it is used, and for what"),
-    Agreed("REQUEST_PERMISSION", REQUEST_PERMISSION, "of arch_prctl: to use a feature of the processor"),
-    Agreed("SLOTS", tasks.SLOTS, "of a run's memory for local buffers, at most"),
-    Agreed("STATUS", entries.STATUS, "behind a domain: the session config entry that says whether its kernels run"),
-    Agreed("TASK", tasks.TASK, "picoseconds of work for which a task is started"),
-    Agreed("TASKS", tasks.TASKS, "of a core, at most"),
-    Agreed("TILE_DATA", TILE_DATA, "the feature that is asked for, and its bit in XCR0"),
-    Agreed("TILE_VECTORS", TILE_VECTORS, "of a row of a register tile"),
-    Agreed("WIDEST", WIDEST, "lanes of a vector at most"),
-    Agreed("ZERO_ROW", tile.ZERO_ROW, "elements of padding that a row pointer may stand for"),
+    Agreed("ALIGNMENT", tasks.ALIGNMENT, "of every scratch and local buffer, in bytes"),
+    Agreed("AMX_PIECE", products.AMX.piece, "bytes of a row in one tile register: the depth of one instruction"),
+    Agreed("AMX_ROWS", products.AMX.rows, "maximum rows of a tile on the matrix unit"),
+    Agreed("AMX_SIDE", tile.UNIT_SIDE, "rows and columns (of 32 bits) of one tile register"),
+    Agreed("CARRIED", lanes.CARRIED, "vector accumulators of one reduction"),
+    Agreed("DISABLE", entries.DISABLE, "session config entry that names kernels to switch off"),
+    Agreed("EVEN_ENTRIES", tile.EVEN_ENTRIES, "row pointers of a segment whose rows are equidistant"),
+    Agreed("FARTHEST", lanes.FARTHEST, "largest stride that is loaded as whole vectors and shuffled"),
+    Agreed("ISA", ISA, "environment variable that restricts a library to one instruction set"),
+    Agreed("LEAST_POWER", functions.LEAST_POWER, "exponent below which exp_or_zero is 0"),
+    Agreed("PAIR", products.PAIR, "consecutive k of bfloat16 that are interleaved"),
+    Agreed("PLENTY", tasks.PLENTY, "tasks per core from which on the second axis is not divided"),
+    Agreed("QUAD", products.QUAD, "consecutive k of 8-bit integers that are interleaved"),
+    Agreed("REGISTERED", entries.REGISTERED, "prefix of the status entry of a registered library; its target follows"),
+    Agreed("REQUEST_PERMISSION", REQUEST_PERMISSION, "of arch_prctl: request to use a processor feature"),
+    Agreed("SLOTS", tasks.SLOTS, "maximum slots for the local buffers of concurrent tasks"),
+    Agreed("STATUS", entries.STATUS, "suffix of a domain: session config entry that says whether its kernels run"),
+    Agreed("TASK", tasks.TASK, "picoseconds of work per task"),
+    Agreed("TASKS", tasks.TASKS, "maximum tasks per core"),
+    Agreed("TILE_DATA", TILE_DATA, "the feature that is requested, and its bit in XCR0"),
+    Agreed("TILE_VECTORS", TILE_VECTORS, "vectors per row of a register tile"),
+    Agreed("WIDEST", WIDEST, "maximum lanes of a vector"),
+    Agreed("ZERO_ROW", tile.ZERO_ROW, "maximum elements of padding that a row pointer may address"),
 )
 
 _HEAD = """\
-// What C++ and Python have to agree on. Written by scripts/agreed.py from onnxfuse/render/agreed.py: not to be edited.
+// Constants shared by C++ and Python. Generated by scripts/agreed.py from onnxfuse/render/agreed.py: do not edit.
 #pragma once
 
 namespace onnxfuse {
@@ -66,7 +66,7 @@ namespace agreed {
 def header() -> str:
     """The whole header."""
     lines = [_constant(each) for each in AGREED]
-    asked = f"enum {{ {', '.join(MEASURES)} }};  // what the kernel of calibration is asked for"
+    asked = f"enum {{ {', '.join(MEASURES)} }};  // what the calibration kernel measures"
     tail = ["}  // namespace agreed", "}  // namespace onnxfuse", ""]
     return "\n".join([_HEAD, *lines, "", asked, "", *_tile_rows(), "", *tail])
 
@@ -78,8 +78,8 @@ def _constant(each: Agreed) -> str:
 
 
 def _tile_rows() -> Iterator[str]:
-    """A function for the rows of register tiles; those of the classes of one architecture come before all others."""
-    yield "// Rows of a register tile at most, by the lanes of a vector."
+    """A C++ function from vector lanes to tile rows; rows of a specific architecture come before the general ones."""
+    yield "// Maximum rows of a register tile, by the lanes of a vector."
     yield "constexpr int tile_rows(int lanes) {"
     found = {(_own(row), row.lanes): row.rows for row in CPUS.values()}
     assert all(found[_own(row), row.lanes] == row.rows for row in CPUS.values()), "rows follow from lanes"
@@ -90,5 +90,5 @@ def _tile_rows() -> Iterator[str]:
 
 
 def _own(row: Cpu) -> str:
-    """The architecture of a machine class whose tiles have rows of their own; empty for others."""
+    """The architecture of a target whose tile rows are specific to it; empty for all others."""
     return row.machine if row.machine == "aarch64" else ""

@@ -1,7 +1,7 @@
-"""What C++ and CUDA have in common: names, literals, indices, scalars and control flow of the kernel IR.
+"""What the C++ and CUDA printers share: names, literals, indices, scalars and control flow of the kernel IR.
 
-A language derives from `Scalars` (expressions) and `Printer` (statements) and says what it spells differently. The
-functions that are called here (get, put, convert, checked, least, floor_div, max_nan, ...) are its headers' matter.
+A language derives from `Scalars` (expressions) and `Printer` (statements) and overrides what it prints differently. Its
+headers define the functions that are called here (get, put, convert, checked, least, floor_div, max_nan, ...).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _SAFE = re.compile(r"[^A-Za-z0-9]+")
 
 
 def stored(t: DType) -> str:
-    """The type of an element in memory."""
+    """The storage type of an element."""
     return STORED.get(t.name, t.c)
 
 
 def computed(t: DType) -> str:
-    """The type that arithmetic on an element is done in."""
+    """The compute type of an element: float for 16-bit floats, uint8_t for bool."""
     return {"bool": "uint8_t", "float16": "float", "bfloat16": "float"}.get(t.name, t.c)
 
 
@@ -64,7 +64,7 @@ def identifier(name: str) -> str:
 
 
 def number(value: float | int | bool, t: DType) -> str:
-    """A literal of the computed type."""
+    """A literal of the compute type."""
     if t.floating:
         suffix = "" if t.name == "float64" else "f"
         if isnan(value):
@@ -82,7 +82,7 @@ def number(value: float | int | bool, t: DType) -> str:
 
 
 def index(e: Index, parent: int = 0) -> str:
-    """An integer expression. `parent` is 0 in a sum, 1 as a factor or operand of a division."""
+    """An integer expression. `parent` is 1 where it is an operand of `*`, `/` or `%` and may need parentheses."""
     if not e.terms:
         return "0"
     parts: list[str] = []
@@ -117,7 +117,7 @@ def _atom(a: Atom) -> str:
 
 
 def condition(guards: tuple[Guard, ...]) -> str:
-    """Whether all guards hold: 0 <= index < extent, halves that are proven left out."""
+    """The conjunction of guards 0 <= index < extent; one unsigned comparison unless index >= 0 is proven."""
     parts: list[str] = []
     for g in guards:
         text = index(g.index)
@@ -133,10 +133,10 @@ def condition(guards: tuple[Guard, ...]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Scalars:
-    """Expressions of one element each, of the types that are computed in."""
+    """Prints scalar expressions, in their compute types."""
 
     def text(self, x: Scalar) -> str:
-        """An expression of the computed type of x."""
+        """x as an expression of its compute type."""
         if isinstance(x, Const):
             return self.wide(self.literal(x.value, x.dtype), x.dtype)
         if isinstance(x, FromIndex):
@@ -147,49 +147,49 @@ class Scalars:
         return self.apply(x)
 
     def declaring(self, name: str) -> Scalars:
-        """How expressions are spelled behind the declaration of a variable."""
+        """The printer of expressions in the scope of a newly declared variable."""
         return self
 
     def literal(self, value: float | int | bool, t: DType) -> str:
-        """A number of the computed type."""
+        """A literal of the compute type."""
         return number(value, t)
 
     def wide(self, text: str, t: DType) -> str:
-        """A value that is the same for all elements that are computed together."""
+        """A uniform value: a broadcast in vector code, the value itself here."""
         return text
 
     def kind(self, t: DType) -> str:
-        """The type that values of an element type are computed in."""
+        """The C++ type of values of an element type."""
         return computed(t)
 
     def back(self, text: str, t: DType) -> str:
-        """An expression brought back to its computed type, where C makes it an int."""
+        """An expression cast back to its compute type after C's promotion to int."""
         return f"({computed(t)})({text})"
 
     def variable(self, x: Load) -> str:
-        """A variable of the block."""
+        """A local variable."""
         return identifier(x.source)
 
     def from_index(self, x: FromIndex) -> str:
-        """An index as a number; 0 where a guard fails."""
+        """An index converted to a number; 0 where a guard fails."""
         t = computed(x.dtype)
         value = f"({t})({index(x.index)})"
         return f"({condition(x.guards)} ? {value} : ({t})0)" if x.guards else value
 
     def load(self, x: Load) -> str:
-        """An element of a buffer, or what stands for it where a guard fails."""
+        """An element of a buffer, or its fill value where a guard fails."""
         return self.guarded(x.guards, f"get({identifier(x.source)} + {index(x.index[0], 1)})", x)
 
     def guarded(self, guards: tuple[Guard, ...], text: str, x: Load) -> str:
-        """What is loaded where these guards hold, else what stands for it."""
+        """`text` where the guards hold, else the fill value of the load x."""
         return f"({condition(guards)} ? {text} : {self.text(otherwise(x))})" if guards else text
 
     def comparison(self, x: Apply) -> str:
-        """A truth value that is not yet an element."""
+        """A comparison as a C++ bool or mask, not yet converted to an element."""
         return f"{COMPARE[x.fn]}({self.text(x.args[0])}, {self.text(x.args[1])})"
 
     def apply(self, x: Apply) -> str:
-        """A function of values, spelled as its types need it."""
+        """A function application."""
         fn = x.fn
         if fn == "select":
             return self.select(x)
@@ -213,7 +213,7 @@ class Scalars:
         return self.unary(x, texts[0]) if len(texts) == 1 else f"{fn}_({', '.join(texts)})"
 
     def unary(self, x: Apply, value: str) -> str:
-        """A function of one value."""
+        """A function of one argument."""
         match x.fn:
             case "isnan":
                 return f"to_bool(ne({value}, {value}))"
@@ -229,13 +229,13 @@ class Scalars:
                 return f"{x.fn}_({value})"
 
     def select(self, x: Apply) -> str:
-        """One of two values."""
+        """A conditional expression."""
         test, yes, no = map(self.text, x.args)
         return f"({test} ? {yes} : {no})"
 
 
 def otherwise(x: Load) -> Scalar:
-    """What stands for a load where a guard fails."""
+    """The fill value of a guarded load."""
     assert x.otherwise is not None
     return x.otherwise
 
@@ -245,7 +245,7 @@ def otherwise(x: Load) -> Scalar:
 
 @dataclass(slots=True)
 class Printer(ABC):
-    """Writes statements of scalar code; knows the types of buffers, and how expressions are spelled where it is."""
+    """Prints statements of scalar code; `scalars` prints the expressions of the current scope."""
 
     buffers: dict[str, DType]
     scalars: Scalars = field(default_factory=Scalars)
@@ -255,20 +255,20 @@ class Printer(ABC):
 
     @abstractmethod
     def call(self, s: Call | Threaded) -> None:
-        """A statement that is no control flow: what it calls is of a language's own headers."""
+        """A statement that is a call into the language's own headers."""
 
     def put(self, text: str) -> None:
         """One line at the current depth."""
         self.lines.append("  " * self.depth + text)
 
     def block(self, head: str, body: tuple[Stmt, ...]) -> None:
-        """Statements in braces behind `head`."""
+        """`head` followed by statements in braces."""
         self.put(f"{head} {{")
         self.body(body)
         self.put("}")
 
     def body(self, stmts: tuple[Stmt, ...]) -> None:
-        """The statements of a block; variables declared in it end with it."""
+        """The statements of a block, which is the scope of variables declared in it."""
         outer = self.scalars
         self.depth += 1
         for s in stmts:
@@ -302,14 +302,14 @@ class Printer(ABC):
                 self.call(s)
 
     def loop(self, s: Loop) -> None:
-        """A loop of one iteration after the other."""
+        """A serial loop."""
         name = identifier(s.axis.name)
         if s.kind == "unroll":
             self.put(f"#pragma GCC unroll {s.axis.extent.constant}")
         self.block(f"for ({self.integer} {name} = {index(s.begin)}; {name} < {index(s.end)}; {name}++)", s.body)
 
     def reduce_loop(self, s: ReduceLoop) -> None:
-        """Variables with their start values, then the loops that accumulate into them, in the same block."""
+        """Accumulators with their identity values, then the loops that accumulate into them, in the same block."""
         start = MONOIDS[s.combine].init(s.dtype)
         alike = start if len(start) == len(s.targets) else start * len(s.targets)
         for name, first in zip(s.targets, alike, strict=True):
@@ -319,7 +319,7 @@ class Printer(ABC):
             self.statement(inner)
 
     def accumulate(self, s: Accumulate) -> None:
-        """Merge values into the variables of the reduction around."""
+        """Combine values into the accumulators of the enclosing reduction."""
         if s.combine in MERGE:
             name = identifier(s.targets[0])
             self.put(f"{name} = {MERGE[s.combine].format(name, self.scalars.text(s.values[0]))};")
@@ -327,7 +327,7 @@ class Printer(ABC):
             self.merge(s)
 
     def merge(self, s: Accumulate) -> None:
-        """A monoid of several slots: all new values first, then all variables."""
+        """A monoid of several components: all new values are computed before any accumulator is assigned."""
         self.put("{")
         for k, m in enumerate(s.merged):
             self.put(f"  const auto next{k} = {self.scalars.text(m)};")
@@ -336,6 +336,6 @@ class Printer(ABC):
         self.put("}")
 
     def store(self, s: Store) -> None:
-        """One element stored."""
+        """Store one element."""
         assert not s.behind, "render: several elements are stored at a time by vectors"
         self.put(f"put({identifier(s.buffer)} + {index(s.offset, 1)}, {self.scalars.text(s.value)});")

@@ -1,4 +1,4 @@
-"""A kernel as one C++17 translation unit: its run, its phases and the descriptor that the host finds it by."""
+"""A kernel as one C++17 translation unit: entry point, one function per phase, and the descriptor for the host."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """The text that tells kernels apart: the same for equal computations, whatever the values are called."""
+    """The text that identifies a kernel: equal for equal computations, independent of value names."""
     return render(kernel, "kernel", "kernel").text + "".join(
         f"// {p.name} {p.layout.steps} {p.shape}\n" for p in (*kernel.inputs, *kernel.outputs)
     )
@@ -60,7 +60,7 @@ def _params(kernel: Kernel) -> tuple[Param, ...]:
 
 
 def _run_struct(kernel: Kernel) -> list[str]:
-    """Everything a task needs: pointers, extents, scratch, how the parallel axes are divided."""
+    """The arguments of a task: pointers, extents, scratch, and the partition of the parallel axes."""
     out = ["struct Run_ {"]
     out += [f"  const {stored(p.dtype)}* __restrict {p.name};  // {p.dtype} {_shape(p)}" for p in kernel.inputs]
     out += [f"  {stored(p.dtype)}* __restrict {p.name};  // {p.dtype} {_shape(p)}" for p in kernel.outputs]
@@ -71,7 +71,7 @@ def _run_struct(kernel: Kernel) -> list[str]:
 
 
 def _table(t: Table) -> str:
-    """A constant table, in 32 bits where they suffice."""
+    """A constant table, of 32-bit integers where they suffice."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
     return f"const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
 
@@ -111,7 +111,7 @@ def _entry(kernel: Kernel) -> list[str]:
 
 
 def _bind(b: ExtentBind | Computed) -> list[str]:
-    """What gives a symbol its value; dimensions that no value fits are found when shapes are checked."""
+    """The definition of a symbol; inconsistent dimensions are rejected by the shape checks that follow."""
     name = b.symbol.name
     if isinstance(b, Computed):
         return [f"  const i64 {name} = run.{name} = {index(b.value)};"]
@@ -132,7 +132,7 @@ def _bytes(b: Buffer) -> str:
 
 
 def _scratch(kernel: Kernel) -> list[str]:
-    """One allocation: shared buffers, then slots of local buffers for the tasks that run at a time."""
+    """One allocation: scratch buffers of all tasks, then one slot of local buffers per concurrent task."""
     out = ["  size_t shared = 0, local = 0;"]
     for b in kernel.scratch:
         out.append(f"  const size_t at_{identifier(b.name)} = shared; shared += {_bytes(b)};")
@@ -226,7 +226,7 @@ def _phase(kernel: Kernel, phase: Phase, number: int) -> list[str]:
 
 
 def _local(b: Buffer, *, slots: bool) -> Iterator[str]:
-    """The declaration of a local buffer: from the task's slot, or on its stack."""
+    """The declaration of a local buffer: in the task's slot, or on the stack."""
     name = identifier(b.name)
     kind = f"const {stored(b.dtype)}*" if b.space == "pointers" else stored(b.dtype)
     if slots:

@@ -1,7 +1,7 @@
-"""Kernels of threads as CUDA: what differs from C++, for the headers in `support/`.
+"""Kernels with launches as CUDA, over the headers in `support/`: what differs from C++.
 
-A translation unit has two parts. The compiler of the device sees the functions of the phases; that of the host sees
-what launches them (`render/cuda_launch.py`).
+A translation unit has two parts: the device code, one `__global__` function per phase, and the host code that launches
+them (`render/cuda_launch.py`).
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from onnxfuse.ir.scalar import Const, Guard, Load, Scalar
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import Scalars, condition, identifier, index, stored
 
-NARROW = 1 << 30  # elements of a buffer up to which indices have 32 bits, with room for a step beyond the end
+NARROW = 1 << 30  # elements of a buffer up to which indices are 32-bit; a loop's last stride still fits
 
 
 def device_text(kernel: Kernel, name: str) -> str:
-    """A function `name_0`, `name_1`, ... for each phase, of what `parameters` says."""
+    """The device code: functions `name_0`, `name_1`, ..., one per phase, all with the same `parameters`."""
     lines = ['#include "cuda.h"', "", *map(_table, tables(kernel))]
     for number, phase in enumerate(kernel.phases):
         lines += ["", *_function(kernel, phase, function_name(name, number))]
@@ -53,7 +53,7 @@ def function_name(name: str, phase: int) -> str:
 
 
 def parameters(kernel: Kernel) -> list[tuple[str, str]]:
-    """Types and names of what a phase is given: inputs, outputs, scratch and symbols."""
+    """Types and names of the parameters of every phase: inputs, outputs, scratch and symbols."""
     found = [(f"const {stored(p.dtype)}*", p.name) for p in kernel.inputs]
     found += [(f"{stored(p.dtype)}*", p.name) for p in kernel.outputs]
     found += [(f"{stored(b.dtype)}*", identifier(b.name)) for b in kernel.scratch]
@@ -61,7 +61,7 @@ def parameters(kernel: Kernel) -> list[tuple[str, str]]:
 
 
 def _table(t: Table) -> str:
-    """A constant table, in 32 bits where they suffice; once where several kernels of a unit look it up."""
+    """A constant table, of 32-bit integers where they suffice; defined once per translation unit."""
     narrow = all(-(2**31) < v < 2**31 for v in t.values)
     made = f"__device__ const {'int32_t' if narrow else 'i64'} {t}[] = {{{', '.join(map(str, t.values))}}};"
     return f"#ifndef {t}\n#define {t} {t}\n{made}\n#endif"
@@ -88,19 +88,19 @@ def _function(kernel: Kernel, phase: Phase, name: str) -> Iterator[str]:
 
 
 def _integer(kernel: Kernel) -> str:
-    """The type of indices: 32 bits are several times as fast."""
+    """The type of indices: 32-bit where all buffers allow it, which is several times as fast."""
     sizes = [product(list(p.storage)).constant for p in (*kernel.inputs, *kernel.outputs)]
     sizes += [b.size.constant for b in kernel.scratch]
     return "int" if all(n is not None and n <= NARROW for n in sizes) else "i64"
 
 
 def _looks_up(x: object) -> bool:
-    """Whether statements use elements as indices."""
+    """Whether statements have indirect accesses, that is, indices loaded from a tensor."""
     if isinstance(x, Index):
         return any(isinstance(a, Loaded) for a in atoms(x))
     if isinstance(x, tuple):
         return any(map(_looks_up, x))
-    return hasattr(x, "__dataclass_fields__") and any(_looks_up(getattr(x, f.name)) for f in fields(x))  # type: ignore[arg-type]  # asked for
+    return hasattr(x, "__dataclass_fields__") and any(_looks_up(getattr(x, f.name)) for f in fields(x))  # type: ignore[arg-type]  # the attribute was just tested
 
 
 def _buffer(b: Buffer) -> str:
@@ -112,10 +112,10 @@ def _buffer(b: Buffer) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Expressions(Scalars):
-    """Expressions of one element."""
+    """Scalar expressions of one thread."""
 
     def literal(self, value: float | int | bool, t: DType) -> str:
-        """A number; those that are none or infinite by their bits, since there are no builtins for them."""
+        """A literal; NaN and infinities by their bits, since device code has no builtins for them."""
         if not t.floating or isfinite(value):
             return Scalars.literal(self, value, t)
         bits = np.array(value, np.float64 if t == F64 else np.float32)
@@ -124,45 +124,45 @@ class Expressions(Scalars):
         return f"bits_as_float({bits.view(np.uint32)}u)"
 
     def address(self, x: Load) -> str:
-        """Where an element lies."""
+        """The address of an element."""
         return f"{identifier(x.source)} + {index(x.index[0], 1)}"
 
 
-Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and under which guards it is read
+Place = tuple[str, Index, tuple[Guard, ...]]  # an element of a buffer, and the guards under which it is read
 
 
 @dataclass(frozen=True, slots=True)
 class Lane(Expressions):
-    """Expressions of one element of a wide access: `found` are those that were loaded together."""
+    """Expressions of one element of a vectorized access: `found` are the elements of its wide loads."""
 
     found: Mapping[Place, str]
 
     def load(self, x: Load) -> str:
-        """An element that was loaded with its neighbours, or one by itself."""
+        """An element of a wide load, or one that is loaded by itself."""
         return self.guarded(x.guards, f"get({self.address(x)})", x)
 
     def address(self, x: Load) -> str:
-        """Where an element lies: in what was loaded together, or by itself."""
+        """The address of an element: inside a wide load's variable, or in memory."""
         whole = self.found.get((x.source, x.index[0], x.guards))
         return whole if whole is not None else Expressions.address(self, x)
 
 
 @dataclass(slots=True)
 class Printer(c_family.Printer):
-    """Writes the statements of one phase as each thread runs them."""
+    """Prints the statements of one phase as SIMT code."""
 
     phase: Phase = field(kw_only=True)
     scalars: Expressions = field(default_factory=Expressions)
-    wide: int = 0  # accesses so far that are wide
+    wide: int = 0  # wide accesses printed so far
 
     @property
     def launch(self) -> Launch:
-        """How the phase is launched."""
+        """The launch configuration of the phase."""
         assert self.phase.launch is not None
         return self.phase.launch
 
     def loop(self, s: Loop) -> None:
-        """A loop that is divided among threads, one of a wide access, or one as in C."""
+        """A loop distributed over blocks, warps, threads or lanes, a vectorized access, or a serial loop."""
         lanes, block = self.launch.lanes, self.launch.block.constant or 0
         divided = {
             "block": ("blockIdx.x", "gridDim.x"),
@@ -189,12 +189,12 @@ class Printer(c_family.Printer):
             c_family.Printer.loop(self, s)
 
     def single(self, s: Loop, stride: str) -> bool:
-        """Whether each of those that a loop is divided among has one iteration at most."""
+        """Whether each thread, warp or lane that a loop is distributed over runs at most one iteration."""
         last = s.end.constant
         return s.begin.constant == 0 and last is not None and last <= int(stride)
 
     def once(self, s: Loop, name: str, first: str, stride: str) -> None:
-        """The iteration of each, where it has one."""
+        """A distributed loop of at most one iteration each: an `if` instead of a `for`."""
         self.put(f"if (const int {name} = {first}; {name} < {s.end!r}) {{" if s.end.constant != int(stride) else "{")
         if s.end.constant == int(stride):
             self.put(f"  const int {name} = {first};")
@@ -202,15 +202,15 @@ class Printer(c_family.Printer):
         self.put("}")
 
     def reduce_loop(self, s: ReduceLoop) -> None:
-        """A reduction of each thread, and of a warp by exchanging what its lanes have."""
-        assert s.scope in ("serial", "warp"), "render: reductions of a block are spelled out before"
+        """A serial reduction per thread, and for the warp scope a shuffle reduction behind it."""
+        assert s.scope in ("serial", "warp"), "render: block reductions are lowered to warp reductions before"
         c_family.Printer.reduce_loop(self, s)
         if s.scope == "warp":
             for t in s.targets:
                 self.put(f"{identifier(t)} = {s.combine}_of_warp<{self.launch.lanes}>({identifier(t)});")
 
     def vector(self, s: Loop) -> None:
-        """What lies side by side is loaded and stored at once; what is done with it, element by element."""
+        """A vectorized access: wide loads and stores of contiguous elements, scalar arithmetic in between."""
         width = s.end.constant
         assert width is not None
         found: dict[Place, str] = {}
@@ -242,11 +242,11 @@ class Printer(c_family.Printer):
         self.put("}")
 
     def store(self, s: Store) -> None:
-        """One element stored."""
+        """Store one element."""
         self.element(f"{identifier(s.buffer)} + {index(s.offset, 1)}", s)
 
     def element(self, to: str, s: Store) -> None:
-        """One element stored at a place: one of 16 bits that is only moved is not made a number on the way."""
+        """Store one element at an address; a 16-bit float that is only copied is not converted to float32 and back."""
         x, t = s.value, self.buffers[s.buffer]
         if isinstance(x, Load) and x.index and x.dtype == t and t in (F16, BF16) and _zero(x.otherwise):
             value = f"*({self.scalars.address(x)})"
@@ -255,19 +255,19 @@ class Printer(c_family.Printer):
             self.put(f"put({to}, {self.scalars.text(x)});")
 
     def together(self, name: str, offset: Index, guards: tuple[Guard, ...], axis: Axis) -> bool:
-        """Whether elements of a buffer are accessed at once: side by side, and all of them or none."""
+        """Whether an access can be wide: contiguous along the axis, with guards that do not depend on it."""
         registers = {b.name for b in self.phase.locals if b.space in ("register", "fragment")}
         apart = any(axis in axes_of(e) for g in guards for e in (g.index, g.extent))
         return name not in registers and coefficient(offset, axis) == ONE and not apart
 
     def wide_variable(self, buffer: str, width: int) -> str:
-        """A new variable for elements of a buffer that are accessed at once."""
+        """A new variable for the elements of a wide access."""
         self.wide += 1
         self.put(f"wide<{stored(self.buffers[buffer])}, {width}> wide{self.wide};")
         return f"wide{self.wide}"
 
     def loaded(self, place: Place, axis: Axis, width: int) -> dict[Place, str]:
-        """What is loaded at once, where guards let it, and the places of its elements."""
+        """A wide load, under its guards; the expressions of its elements."""
         buffer, offset, guards = place
         at = [substitute(offset, {axis: Index.of(lane)}) for lane in range(width)]
         whole = self.wide_variable(buffer, width)
@@ -276,7 +276,7 @@ class Printer(c_family.Printer):
         return {(buffer, e, guards): f"{whole}.at + {lane}" for lane, e in enumerate(at)}
 
     def call(self, s: Call | Threaded) -> None:
-        """A statement of threads that work together."""
+        """A barrier, an asynchronous copy or a matrix product of a warp."""
         match s:
             case Sync():
                 self.put({"warp": f"sync_warp<{self.launch.lanes}>();", "block": "__syncthreads();"}[s.scope])
@@ -295,7 +295,7 @@ class Printer(c_family.Printer):
 
 
 def _zero(x: Scalar | None) -> bool:
-    """Whether an element is 0 where its guards fail, if there are any."""
+    """Whether a fill value is zero or absent."""
     return x is None or (isinstance(x, Const) and x.value == 0 and copysign(1, x.value) > 0)
 
 
@@ -308,7 +308,7 @@ def _loads(body: tuple[Stmt, ...]) -> Iterator[Load]:
 
 
 def _in_lane(s: Stmt, axis: Axis, lane: int) -> Stmt:
-    """A statement, and all that it holds, for one value of the axis of a wide access."""
+    """A statement with the axis of a vectorized access replaced by one lane."""
     values = {axis: Index.of(lane)}
 
     def go(x: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The host's part of a CUDA kernel: what binds its extents, asks for its memory and launches its phases."""
+"""The host code of a CUDA kernel: binds symbols, checks shapes, allocates memory and launches the phases."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name, parameters
 from onnxfuse.render.source import Source
 
-DEVICE = "__CUDACC_RTC__"  # what the device's compiler defines
+DEVICE = "__CUDACC_RTC__"  # defined by NVRTC, which compiles the device code
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:
@@ -20,18 +20,18 @@ def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) 
 
 
 def kernel_text(kernel: Kernel) -> str:
-    """The text that tells kernels apart: the same for equal computations, whatever the values are called."""
+    """The text that identifies a kernel: equal for equal computations, independent of value names."""
     shapes = "".join(f"// {p.name} {p.layout.steps} {p.shape}\n" for p in (*kernel.inputs, *kernel.outputs))
     return render(kernel, "kernel", "kernel").text + shapes
 
 
 def code_symbol(symbol: str) -> str:
-    """The array that holds the compiled code of a source."""
+    """The symbol of the array with the compiled device code."""
     return f"onnxfuse_code_{symbol}"
 
 
 def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
-    """The translation unit of the host: the code, which another one defines, and the function that runs the kernel."""
+    """The host translation unit: a reference to the device code, and the function that runs the kernel."""
     phases = range(len(kernel.phases))
     names = ", ".join(f'"{function_name(symbol, k)}"' for k in phases)
     yield from (
@@ -62,14 +62,14 @@ def host_lines(kernel: Kernel, symbol: str, name: str) -> Iterator[str]:
 
 
 def _shared(phase: Phase) -> str:
-    """The shared memory of a block, which is known before any run."""
+    """Bytes of shared memory per block, a compile-time constant."""
     assert phase.launch is not None
-    assert phase.launch.shared.constant is not None, "render: the shared memory of a block depends on a run"
+    assert phase.launch.shared.constant is not None, "render: the size of shared memory is not a constant"
     return repr(phase.launch.shared)
 
 
 def _bind(b: ExtentBind | Computed) -> Iterator[str]:
-    """What gives a symbol its value; dimensions that no value fits are found when shapes are checked."""
+    """The definition of a symbol; inconsistent dimensions are rejected by the shape checks that follow."""
     name = b.symbol.name
     if isinstance(b, Computed):
         yield f"  const i64 {name} = {index(b.value)};"
@@ -86,7 +86,7 @@ def _bind(b: ExtentBind | Computed) -> Iterator[str]:
 
 
 def _ends(kernel: Kernel) -> Iterator[str]:
-    """Conditions and shapes checked, inputs and outputs as pointers."""
+    """Checks of `requires` and of shapes, then pointers to inputs and outputs."""
     for e in kernel.requires:
         yield f'  if ({index(e)} < 0) return "a dimension is larger than the model allows";'
     for i, p in enumerate(kernel.inputs):
@@ -104,7 +104,7 @@ def _ends(kernel: Kernel) -> Iterator[str]:
 
 
 def _scratch(kernel: Kernel) -> Iterator[str]:
-    """One allocation for all buffers of the run."""
+    """One allocation for all scratch buffers."""
     total = " + ".join(map(_bytes, kernel.scratch))
     if not total:
         return

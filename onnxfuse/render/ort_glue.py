@@ -1,4 +1,4 @@
-"""The registration code of a library: a list of kernels and CPU features, and `tiles/ort_glue.h`, which serves them."""
+"""The registration code of a library: its kernels and required CPU features, for `tiles/ort_glue.h`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from onnxfuse.target import TILE_DATA
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """All kernels of a library for one instruction set, which is used where the CPU has all `features`.
+    """All kernels of a library for one instruction set, eligible where the CPU has all `features`.
 
     For each of `symbols`, `extern const onnxfuse::Kernel onnxfuse_<symbol>` is defined in another source.
     """
@@ -21,23 +21,23 @@ class Variant:
     name: str
     symbols: tuple[str, ...]
     features: tuple[str, ...]  # keys of FEATURES
-    capability: int = 0  # of GPUs: their compute capability, 10 times the major number and the minor one
-    portable: bool = False  # whether later ones run it too
+    capability: int = 0  # of GPUs: compute capability, 10 * major + minor
+    portable: bool = False  # PTX: runs on later capabilities too
 
 
 @dataclass(frozen=True, slots=True)
 class Provider:
-    """Of whose kernels a library has: what its registration includes, and says of the provider and of the machine."""
+    """The execution provider that kernels are registered for: header to include, and arguments of the registration."""
 
     include: str
     arguments: str
 
 
-# XCR0 bits that the operating system must have set: SSE and AVX; the three of AVX-512; the two of AMX.
+# XCR0 bits that the operating system must have enabled: SSE and AVX; the three of AVX-512; the two of AMX.
 _YMM, _ZMM, _TILE = 0x6, 0xE6, 0b11 << TILE_DATA - 1
 _EAX, _EBX, _ECX, _EDX = range(4)
 
-# CPUID leaf, subleaf, register, bit, and the saved state that each feature needs; names as gcc spells them.
+# CPUID leaf, subleaf, register and bit, and the XCR0 bits that each feature needs; names as gcc spells them.
 FEATURES: dict[str, tuple[int, int, int, int, int]] = {
     "sse3": (1, 0, _ECX, 0, 0),
     "ssse3": (1, 0, _ECX, 9, 0),
@@ -93,7 +93,7 @@ extern "C" __attribute__((visibility("default"))) onnxfuse::ort::Status* Registe
 
 
 def _rows(at: int, variant: Variant) -> str:
-    """The kernels of a variant, and the features that it needs."""
+    """The kernels of a variant and its required features."""
     lines = [f"const onnxfuse::Kernel* const kernels{at}[] = {{"]
     lines += [f"    &onnxfuse_{symbol}," for symbol in variant.symbols]
     lines.append("};")
@@ -117,13 +117,13 @@ GLUE = Source("ort_glue", '#include "ort_glue.h"\n')
 
 
 def registration(domain: str, variants: Sequence[Variant], provider: Provider = HOST) -> tuple[Source, ...]:
-    """The sources that register under `domain` the kernels of the first of `variants` that the CPU can run.
+    """The sources that register, in `domain`, the kernels of the first of `variants` that the CPU supports.
 
-    All have the same kernels, in the same order. The first source lists them; the second one is the same for all
-    libraries, so that it is compiled once. They take no target flags: they must run on any machine of the architecture
-    in order to say no.
+    All variants have the same kernels, in the same order. The first source lists them; the second is the same for all
+    libraries, so that it is compiled once. Both are compiled for the baseline of the architecture, since they have to
+    run on machines that support no variant.
 
-    Raises OnnxFuseError for a name that cannot be spelled and for a feature that has no row.
+    Raises OnnxFuseError for a name that is no C++ identifier and for a feature without a row in FEATURES.
     """
     size = len(variants[0].symbols) if variants else 0
     if not size or not re.fullmatch(r"[A-Za-z0-9_.]+", domain):

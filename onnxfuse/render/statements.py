@@ -1,4 +1,4 @@
-"""Statements of the kernel IR as C++, but for those that are the same in CUDA: vector loops, and calls of headers."""
+"""Statements of the kernel IR in C++ that CUDA does not share: vector loops, and calls into the headers of `tiles/`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _ACROSS = {
 
 @dataclass(slots=True)
 class Printer(c_family.Printer):
-    """Writes statements of C++, in which a loop may compute a vector at a time and carry vectors of sums."""
+    """Prints C++ statements, vector loops and vector accumulators included."""
 
     def call(self, s: Call | Threaded) -> None:
-        """A statement that is a call of a function in a header."""
+        """A call of a function in a header."""
         match s:
             case RowPointer():
                 self.point(s)
@@ -61,7 +61,7 @@ class Printer(c_family.Printer):
                 assert_never(s)
 
     def loop(self, s: Loop) -> None:
-        """A loop; the body of a vector loop is a function of the position and the lanes that are alive."""
+        """A loop; the body of a vector loop is a lambda of the position and the mask of active lanes."""
         if s.kind != "vector":
             c_family.Printer.loop(self, s)
             return
@@ -77,7 +77,7 @@ class Printer(c_family.Printer):
         self.put("});")
 
     def reduce_loop(self, s: ReduceLoop) -> None:
-        """A reduction, of which a vector loop in it may carry vectors; these are then combined, or stored."""
+        """A reduction; vector accumulators are combined across lanes, or stored as a vector."""
         if s.scope != "lane":
             c_family.Printer.reduce_loop(self, s)
             return
@@ -95,7 +95,7 @@ class Printer(c_family.Printer):
             self.put(f"const {kind} {name} = {_ACROSS[s.combine]}({name}w[0]);")
 
     def accumulate(self, s: Accumulate) -> None:
-        """Merge values into the variables of the reduction around, or into a vector that is carried."""
+        """Combine values into scalar or vector accumulators of the enclosing reduction."""
         if not s.carried:
             c_family.Printer.accumulate(self, s)
             return
@@ -105,7 +105,7 @@ class Printer(c_family.Printer):
         self.put(f"{target} = {merged};")
 
     def store(self, s: Store) -> None:
-        """A store: of a vector where the offset runs with the lanes, else lane by lane."""
+        """A store: of a vector where lanes are contiguous, else a scatter lane by lane."""
         if not isinstance(self.scalars, Vectors):
             c_family.Printer.store(self, s)
             return
@@ -127,7 +127,7 @@ class Printer(c_family.Printer):
             )
 
     def point(self, s: RowPointer) -> None:
-        """Row pointers of a tile."""
+        """The row pointers of a tile."""
         row = identifier(s.row.name)
         if not s.even:
             self.put(f"for (i64 {row} = {index(s.begin)}; {row} < {index(s.end)}; {row}++) {{")
@@ -139,7 +139,7 @@ class Printer(c_family.Printer):
             self.pointers(s, Index.of(entry), EVEN_ENTRIES)
 
     def pointers(self, s: RowPointer, entry: Index, pitch: int) -> None:
-        """Pointers of one row, in a block that is open."""
+        """The pointers of one row, one for each segment."""
         table = identifier(s.table)
         self.depth += 1
         segment = Index.of(0)
@@ -175,7 +175,7 @@ class Printer(c_family.Printer):
             self.put(f"{name}_{kind}({rows}, {a}, {pieces}, {b}, {out}, {last});")
 
     def codes(self, s: Tile, c: Coding, out: str, ahead: str) -> None:
-        """A call of the register tile of codes."""
+        """A call of the register tile of 8-bit integers."""
         core, zero, zeros = s.core, c.right_zero, f"(const {stored(c.right)}*)nullptr"
         name = core.product.unit.name if core.product.unit is not None else "tile"
         if isinstance(zero, tuple):
@@ -188,7 +188,7 @@ class Printer(c_family.Printer):
         )
 
     def pack(self, s: Pack) -> None:
-        """Rows packed side by side."""
+        """Packs rows k-major: element k of all rows before element k + 1."""
         row = identifier(s.row.name)
         where = _piece(s.load, substitute(s.load.index[0], {s.k: ZERO}))
         self.put("{")
@@ -212,7 +212,7 @@ def _address(buffer: str, at: Index) -> str:
 
 
 def _ahead(s: Tile) -> str:
-    """What a tile fetches while it runs."""
+    """The prefetch argument of a tile."""
     if s.ahead is None:
         return "Ahead{nullptr, 0}"
     following = _address(s.ahead.buffer, s.ahead.at)
@@ -223,7 +223,7 @@ def _ahead(s: Tile) -> str:
 
 
 def _piece(load: Load, at: Index, padding: str = "") -> str:
-    """The address of a contiguous piece; where a guard fails, of `padding`, or zeros."""
+    """The address of a contiguous segment; where a guard fails, that of `padding`, or of zeros."""
     where = f"{identifier(load.source)} + {index(at, 1)}"
     if not load.guards:
         return where

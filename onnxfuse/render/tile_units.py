@@ -1,6 +1,6 @@
-"""The translation units of register tiles: the functions of tile.h that kernels of a library call, compiled once.
+"""The translation units of register tiles: explicit instantiations of the functions of tile.h, once per library.
 
-Each function takes the compiler a third of a second or more, so only those that some kernel calls are spelled out.
+Each instantiation takes the compiler a third of a second or more, so there are only those that some kernel calls.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from onnxfuse.render.source import Source
 
 @dataclass(frozen=True, order=True, slots=True)
 class _Unit:
-    """A translation unit: what it includes, and flags of the compiler besides those of the target."""
+    """A translation unit: the header it includes, and compiler flags beyond those of the target."""
 
     name: str = "tiles"
     header: str = "tile_code.h"
     flags: tuple[str, ...] = ()
 
 
-_COMMON = _Unit()  # what needs no flags of its own; it is there wherever there are others
+_COMMON = _Unit()  # tiles without flags of their own; present in every library that has tiles
 
 
 def tile_headers(kernel: Kernel) -> list[str]:
-    """The lines that include what declares the tiles of a kernel. What packs rows is declared there too."""
+    """The includes that declare the tiles of a kernel and the functions that pack their rows."""
     used = products_of([kernel])
     units = dict.fromkeys(f"{p.unit.name}.h" for p in used if p.unit is not None)
     codes = any(p.exact and p.unit is None for p in used)
@@ -37,7 +37,7 @@ def tile_headers(kernel: Kernel) -> list[str]:
 
 
 def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, ...] = ()) -> tuple[Source, ...]:
-    """The units, compiled with `flags`, those of the kernels' target; `tail` tells its symbols from other targets'."""
+    """The units, compiled with the target's `flags`; `tail` keeps symbols of several targets of a library apart."""
     units: defaultdict[_Unit, set[str]] = defaultdict(set)
     for unit, line in (called for kernel in kernels for called in _called(kernel)):
         units[unit].add(line)
@@ -49,7 +49,7 @@ def tiles_sources(kernels: Iterable[Kernel], tail: str = "", flags: tuple[str, .
 
 
 def _called(kernel: Kernel) -> Iterator[tuple[_Unit, str]]:
-    """For each call of a tile, or of what packs rows: where the function is, and the line there that spells it out."""
+    """For each call of a tile or a pack: the unit of the function, and the line that instantiates it there."""
     for phase in kernel.phases:
         types = {p.name: p.dtype for p in kernel.outputs} | {b.name: b.dtype for b in (*kernel.scratch, *phase.locals)}
         for s in statements(phase.body):
@@ -62,7 +62,7 @@ def _called(kernel: Kernel) -> Iterator[tuple[_Unit, str]]:
 
 
 def _unit_of(p: Product) -> _Unit:
-    """Where the tiles of a product are; a matrix unit, and codes, have headers that need no further word."""
+    """The unit of a product's tiles; headers of matrix units and of 8-bit integers need no instantiation lines."""
     if p.unit is not None:
         return _Unit(f"tiles_{p.unit.name}", f"{p.unit.name}_code.h", p.flags)
     if p.exact:
@@ -71,7 +71,7 @@ def _unit_of(p: Product) -> _Unit:
 
 
 def _line(s: Tile) -> str:
-    """The macro of tile_code.h for the function that render/statements.py calls."""
+    """The macro of tile_code.h that instantiates the function called by render/statements.py."""
     p = s.core.product
     if p.unit is not None or p.exact:
         return ""

@@ -1,4 +1,4 @@
-"""Scalars of the kernel IR as vectors of C++: what an expression is called where a loop computes a vector at a time."""
+"""Scalar expressions of the kernel IR as SIMD code: how they are printed inside vector loops."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from onnxfuse.render.c_family import COMPARE, Scalars, computed, condition, iden
 
 @dataclass(frozen=True, slots=True)
 class Vectors(Scalars):
-    """Expressions in a vector loop over `axis`, of one lane for each of its elements."""
+    """Prints expressions inside a vector loop over `axis`, one iteration per lane."""
 
     axis: Axis
     vectors: frozenset[str] = frozenset()  # variables that are vectors
 
     def declaring(self, name: str) -> Vectors:
-        """A variable that is declared here is a vector."""
+        """The printer behind the declaration of a vector variable."""
         return replace(self, vectors=self.vectors | {name})
 
     def wide(self, text: str, t: DType) -> str:
-        """The same value in all lanes."""
+        """A broadcast."""
         return f"splat<{computed(t)}>({text})"
 
     def kind(self, t: DType) -> str:
-        """A vector of the computed type."""
+        """A vector of the compute type."""
         return f"vec<{computed(t)}>"
 
     def back(self, text: str, t: DType) -> str:
-        """Lanes keep their type."""
+        """Nothing to cast back: vectors are not promoted to int."""
         return f"({text})"
 
     def variable(self, x: Load) -> str:
-        """A variable of this loop, or one from outside in all lanes."""
+        """A vector variable of this loop, or a broadcast of a scalar one from outside."""
         name = identifier(x.source)
         return name if x.source in self.vectors else self.wide(name, x.dtype)
 
     def from_index(self, x: FromIndex) -> str:
-        """An index as numbers, one for each lane where it differs."""
+        """An index converted to numbers: broadcast, an iota, or one number per lane."""
         t = computed(x.dtype)
         if kind_of(x) == "broadcast":
             return self.wide(Scalars.from_index(self, x), x.dtype)
@@ -54,19 +54,19 @@ class Vectors(Scalars):
         return self.each_lane(t, value)
 
     def at_lane(self, e: Index) -> Index:
-        """An index as it is for one lane, which is called so."""
+        """An index for the lane `lane`, the parameter of the printed lambda."""
         return substitute(e, {self.axis: Index.of(Axis("lane", self.axis.extent))})
 
     def guards_at_lane(self, guards: tuple[Guard, ...]) -> tuple[Guard, ...]:
-        """Guards as they are for one lane."""
+        """Guards for the lane `lane`."""
         return tuple(Guard(self.at_lane(g.index), g.extent) for g in guards)
 
     def each_lane(self, t: str, value: str) -> str:
-        """A vector of values that are computed lane by lane."""
+        """A vector that is filled lane by lane."""
         return f"each_lane<{t}>({identifier(self.axis.name)}, lanes, [&](i64 lane) HOLE {{ return {value}; }})"
 
     def load(self, x: Load) -> str:
-        """A vector from a buffer."""
+        """A vector load, as `legalize` chose it."""
         assert x.lanes is not None, f"render: {x!r} is not legal"
         offset, name, step = x.index[0], identifier(x.source), x.lanes.step
         match x.lanes.kind:
@@ -88,11 +88,11 @@ class Vectors(Scalars):
         return self.guarded(x.guards, text, x)
 
     def element(self, x: Load) -> str:
-        """The element that one lane loads."""
+        """The element loaded by the lane `lane`."""
         return f"get({identifier(x.source)} + {index(self.at_lane(x.index[0]))})"
 
     def guarded_lanes(self, x: Load) -> str:
-        """A vector that is loaded lane by lane, each where its own guards hold."""
+        """A gather with a guard per lane."""
         name, guards = identifier(self.axis.name), condition(self.guards_at_lane(x.guards))
         return (
             f"each_lane_if<{computed(x.dtype)}>({name}, lanes, [&](i64 lane) HOLE {{ return {guards}; }}, "
@@ -100,7 +100,7 @@ class Vectors(Scalars):
         )
 
     def masked_load(self, x: Load, apart: int) -> str:
-        """A vector of which the guards let the elements of one range through."""
+        """A masked load: the guards hold for one contiguous range of lanes."""
         cut = cutting(x, self.axis)
         first = reduce(greatest, (-g.index for g in cut))
         last = reduce(least, (g.extent - g.index for g in cut))
@@ -110,7 +110,7 @@ class Vectors(Scalars):
         return self.guarded(tuple(g for g in x.guards if g not in cut), text, x)
 
     def comparison(self, x: Apply) -> str:
-        """A mask. That of the sign of an index is lanes by number."""
+        """A mask. Comparing an affine index with 0 gives a mask of the first or last lanes."""
         left = x.args[0]
         if isinstance(left, FromIndex) and kind_of(left) == "boundary":
             falls = left.lanes is not None and left.lanes.step < 0
@@ -119,12 +119,12 @@ class Vectors(Scalars):
         return Scalars.comparison(self, x)
 
     def select(self, x: Apply) -> str:
-        """Lanes of one vector or of the other."""
+        """A blend of two vectors."""
         test, yes, no = x.args
         return f"select({self.mask(test, computed(x.dtype))}, {self.text(yes)}, {self.text(no)})"
 
     def mask(self, test: Scalar, t: str) -> str:
-        """A truth value as a mask of lanes of a type."""
+        """A bool as a mask of lanes as wide as a type."""
         if isinstance(test, Apply) and test.fn == "isnan":
             inner = self.text(test.args[0])
             return f"mask_to<{t}>(ne({inner}, {inner}))"
@@ -134,6 +134,6 @@ class Vectors(Scalars):
 
 
 def kind_of(x: FromIndex) -> str:
-    """How the lanes of an index get their numbers."""
+    """The lane kind that `legalize` chose for an index."""
     assert x.lanes is not None, f"render: {x!r} is not legal"
     return x.lanes.kind

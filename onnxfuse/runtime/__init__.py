@@ -1,1 +1,1 @@
-"""ONNX Runtime, other processes, work folders, and inputs for models."""
+"""ONNX Runtime sessions, child processes, temporary folders, and inputs for models."""

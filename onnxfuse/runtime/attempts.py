@@ -1,7 +1,7 @@
-"""What a process is about to try, in a file that outlives it: what killed one process is not tried by the next.
+"""Crash recovery for child processes: an attempt that killed one process is skipped by its successor.
 
-Some models bring their process down at some sizes, with the runtime's own operators: a Reshape that divides by zero is
-one. Whoever looks for sizes at which a model runs has to come through that.
+The runtime's own operators crash the process for some models and sizes (a Reshape that divides by zero, say). The
+search for sizes at which a model runs has to survive that, so attempts are logged in a file before they are made.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import process
 from onnxfuse.runtime.folders import work_folder
 
-_VARIABLE = "ONNXFUSE_ATTEMPTS"  # of a child's environment: the file, a line for each attempt that killed a process
-_MOST = 32  # processes that may die, and one more
+_VARIABLE = (
+    "ONNXFUSE_ATTEMPTS"  # environment variable of a child: the log file, a line for each attempt that killed a process
+)
+_MOST = 32  # child processes, the last one included
 
 
 def persistent_child(
@@ -31,7 +33,7 @@ def persistent_child(
     memory_limit: int | None = None,
     stop: threading.Event | None = None,
 ) -> Any:
-    """As `process.python_child`; a child that dies in an `attempt` is started again, and goes around that one."""
+    """As `process.python_child`; a child that dies in an `attempt` is restarted and skips that attempt."""
     begin = time.monotonic()
     with work_folder() as folder:
         attempts = folder / "attempts"
@@ -50,9 +52,9 @@ def persistent_child(
 
 @contextmanager
 def attempt(words: str) -> Iterator[None]:
-    """Around what may kill this process, and is named in one line; noted if a `persistent_child` started the process.
+    """A context around code that may kill this process; `words` describes it in one line.
 
-    Raises DeviceError where it killed an earlier one.
+    It is logged if `persistent_child` started the process. Raises DeviceError where it killed an earlier process.
     """
     file = os.environ.get(_VARIABLE)
     if file is None:
@@ -70,5 +72,5 @@ def attempt(words: str) -> Iterator[None]:
 
 
 def _fatal(attempts: Path) -> list[str]:
-    """The attempts that killed a process, and one that is under way."""
+    """The attempts that killed a process, and one in progress."""
     return attempts.read_text(encoding="utf-8").splitlines() if attempts.exists() else []

@@ -1,4 +1,4 @@
-"""Work that waits for other processes, done beside the build while the build goes on."""
+"""Background threads for work that waits for child processes, concurrent with the build."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-Work = Callable[[threading.Event], Any]  # ends soon after its event is set
+Work = Callable[[threading.Event], Any]  # returns soon after its event is set
 
-_LOOK = 0.05  # seconds between looks: the meter of a build raises its end between two lines of Python
+_LOOK = 0.05  # polling interval in seconds: a build's time limit raises between two lines of Python
 
 
 class Background:
-    """Named pieces of work, each in a thread of its own; as a context it ends them and waits until they have ended."""
+    """Named tasks, each in a thread of its own; leaving the context cancels and joins them."""
 
     def __init__(self) -> None:
         self._stops: dict[str, threading.Event] = {}
@@ -27,14 +27,14 @@ class Background:
             self.cancel(name)
 
     def start(self, name: str, work: Work) -> None:
-        """Begin with it. Nothing of this name may be under way."""
-        assert name not in self._stops, f"background: {name} is under way"
+        """Start a task. None of this name may be running."""
+        assert name not in self._stops, f"background: {name} is running"
         stop, made = threading.Event(), Future[Any]()
         self._stops[name], self._made[name] = stop, made
         threading.Thread(target=_do, args=(work, stop, made), daemon=True, name=f"onnxfuse-{name}").start()
 
     def result(self, name: str, otherwise: Callable[[], Any]) -> Any:
-        """What it gives or raises once it is done; where it was not started, what `otherwise` gives."""
+        """Wait for a task; its result or exception. If it was not started, the result of `otherwise`."""
         if name not in self._made:
             return otherwise()
         while not self._made[name].done():
@@ -42,7 +42,7 @@ class Background:
         return self._made[name].result()
 
     def cancel(self, name: str) -> None:
-        """End it, whatever it was about to give; nothing where it was not started."""
+        """Cancel a task and drop its result; no effect if it was not started."""
         stop, made = self._stops.pop(name, None), self._made.pop(name, None)
         if stop is not None and made is not None:
             stop.set()

@@ -1,4 +1,4 @@
-"""Opens ONNX Runtime sessions in one way for verification and profiling, and runs them on NumPy arrays of any type."""
+"""Opens ONNX Runtime sessions for verification and profiling, and runs them on NumPy arrays of any element type."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from onnxfuse.target import ISA
 Array: TypeAlias = npt.NDArray[Any]
 Feeds: TypeAlias = Mapping[str, Array]
 
-# Element types that NumPy has not: the runtime's name of each, its ONNX number, its bits and its values as seen here.
+# Element types that NumPy lacks: the runtime's name, the ONNX number, the integer type of its bits, and its NumPy type.
 _FOREIGN: dict[str, tuple[int, type[np.generic], Any]] = {
     "tensor(bfloat16)": (16, np.uint16, ml_dtypes.bfloat16),
     "tensor(float8e4m3fn)": (17, np.uint8, ml_dtypes.float8_e4m3fn),
@@ -45,11 +45,12 @@ def options(
 ) -> ort.SessionOptions:
     """Session options that write nothing to the terminal; `threads` 0 leaves the number to the runtime.
 
-    Kernels of the libraries that `disabled` names are run as function bodies. `isa` names the one instruction set whose
-    kernels a library of ours may register; without it the library chooses.
+    The function bodies of kernels named in `disabled` run instead. `isa` restricts libraries of onnxfuse to one
+    instruction set; without it they choose the best.
 
-    A `lean` session is for few runs: the runtime makes no second copy of the weights and keeps them out of its arena.
-    Without `arena` it gives back what it does not need; kernels under test had better get memory that was used before.
+    A `lean` session is for few runs: the runtime does not prepack weights and keeps them out of its arena. Without
+    `arena`, freed memory is returned to the system; kernels under test should get recycled memory instead, which holds
+    arbitrary values.
     Raises DeviceError when a library cannot be registered.
     """
     made = ort.SessionOptions()
@@ -72,16 +73,16 @@ def options(
 
 
 def status(session_options: ort.SessionOptions, domain: str) -> str:
-    """What the library of a domain of ours said when it was registered; empty where there was none."""
+    """The status that the library of a domain reported on registration; empty without one."""
     try:
         return str(session_options.get_session_config_entry(domain + entries.STATUS))
-    except Exception:  # of the runtime: the entry is not there
+    except Exception:  # the runtime's error for an entry that does not exist
         return ""
 
 
 @contextmanager
 def _only(isa: str) -> Iterator[None]:
-    """Tells libraries of ours, which look while they are registered, what they may use; the user's word comes back."""
+    """Sets the environment variable that libraries read when they are registered, and restores the user's value."""
     before = os.environ.get(ISA)
     if isa:
         os.environ[ISA] = isa
@@ -95,9 +96,9 @@ def _only(isa: str) -> Iterator[None]:
 
 
 def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort.InferenceSession:
-    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's own words.
+    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's message.
 
-    What earlier sessions freed goes back to the system first: the C library would keep it.
+    Freed heap memory of earlier sessions is returned to the system first, since malloc would keep it.
     """
     trim()
     try:
@@ -110,7 +111,7 @@ def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort
 def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None = None) -> list[Array]:
     """The outputs `names` (`output_names` by default). Entries of `feeds` that the model has no input for are left out.
 
-    Sequences and maps come as one flat array of what they hold. Raises DeviceError with the runtime's own words.
+    Sequences and maps are flattened to one array of their elements. Raises DeviceError with the runtime's message.
     """
     inputs = {each.name: each.type for each in session.get_inputs()}
     outputs = {each.name: each.type for each in session.get_outputs()}
@@ -128,7 +129,7 @@ def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None
 
 
 def prepared(session: ort.InferenceSession, feeds: Feeds) -> Callable[[], Any]:
-    """A call to be timed: it runs the model on `feeds` and does little else. Its errors are the runtime's."""
+    """A function to be timed, which runs the model on `feeds` by IO binding. Its exceptions are the runtime's."""
     inputs = {each.name: each.type for each in session.get_inputs()}
     given = {name: value for name, value in feeds.items() if name in inputs}
     if not _FOREIGN.keys() & {*inputs.values(), *(each.type for each in session.get_outputs())}:
@@ -137,12 +138,12 @@ def prepared(session: ort.InferenceSession, feeds: Feeds) -> Callable[[], Any]:
 
 
 def output_names(session: ort.InferenceSession) -> list[str]:
-    """The outputs in order, each once: a model may name one twice."""
+    """The outputs in order, without duplicates, which models may have."""
     return list(dict.fromkeys(each.name for each in session.get_outputs()))
 
 
 def _flat(value: Any) -> Array:
-    """A tensor as it is; what a sequence or a map holds as one row, an absent optional as an empty one."""
+    """A tensor as it is; the elements of a sequence or a map as one row, an absent optional as an empty one."""
     if isinstance(value, np.ndarray):
         return value
     if isinstance(value, dict):
@@ -169,6 +170,6 @@ def _to_array(value: ort.OrtValue) -> Array:
 
 
 def reason(problem: BaseException) -> str:
-    """What went wrong, in one line: the runtime's messages span several and open with a name in brackets."""
+    """An exception's message in one line: the runtime's have several, and start with a name in brackets."""
     text = " ".join(str(problem).split())
     return text.removeprefix("[ONNXRuntimeError] : ")[:400] or type(problem).__name__

@@ -1,8 +1,8 @@
-"""Names and words by which a session and the libraries that are registered in it know each other."""
+"""Names of session config entries through which a session and its kernel libraries communicate."""
 
 from __future__ import annotations
 
-STATUS = ".status"  # behind a domain: the session config entry in which a library says whether its kernels run
-DISABLE = "onnxfuse.disable"  # the entry that names kernels, commas between them, to be run as function bodies
-REGISTERED = "kernels for "  # what a library says of itself, and its instruction set, where it is used
-ABI_VERSION = 18  # of the runtime's C interface that libraries are made for: that of the oldest runtime, 1.18
+STATUS = ".status"  # suffix of a domain: the entry in which a library reports whether its kernels run
+DISABLE = "onnxfuse.disable"  # the entry with a comma-separated list of kernels whose function bodies run instead
+REGISTERED = "kernels for "  # prefix of the status of a library whose kernels run; its instruction set follows
+ABI_VERSION = 18  # of the runtime's C API that libraries use: that of the oldest supported runtime, 1.18

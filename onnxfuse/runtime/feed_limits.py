@@ -1,4 +1,4 @@
-"""What a model does with its integer inputs, found by following them: which are indices, and which are sizes."""
+"""Data-flow analysis of a model's integer inputs: which are indices, and which are sizes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from onnxfuse.errors import ModelError, UsageError
 from onnxfuse.runtime import inference, wire
 from onnxfuse.runtime.graphs import bounded, graphs
 
-_SMALL = 128  # elements: constants up to this size can matter to shapes and stay in a skeleton
+_SMALL = 128  # elements of constants that may matter to shapes and are kept in a skeleton
 
-# What follows is of models as they are, operators without a row included, and read without the compiler's rooms;
-# tests/ops/test_traits.py holds it against the rows.
+# These tables are about unmodified models, operators without a row included, and do not import the compiler's operator
+# table; tests/ops/test_traits.py compares them with it.
 
-# Operators whose output holds values of these inputs.
+# Operators whose outputs are elements of these inputs.
 PASSED: dict[str, tuple[int, ...]] = dict.fromkeys(
     ("Identity", "Cast", "CastLike", "Reshape", "Unsqueeze", "Squeeze", "Flatten", "Transpose", "Expand", "Slice",
      "Gather", "Tile", "Split", "Trilu", "Clip", "GatherElements", "GatherND", "Pad", "Crop", "CenterCropPad",
@@ -48,9 +48,9 @@ INDICES: dict[str, dict[int, int]] = {
     "ScatterND": {1: 0},
     "EmbedLayerNormalization": {0: 2, 1: 4},
 }
-_ALL_AXES = {"GatherND", "ScatterND"}  # an index into any leading axis: the smallest extent is safe
+_ALL_AXES = {"GatherND", "ScatterND"}  # an index may be into any leading axis: it stays below the smallest extent
 
-# Operators with inputs that are sizes, positions or counts, where 1 is the value most likely to be taken.
+# Operators with inputs that are sizes, positions or counts, for which 1 is most likely valid.
 SIZES: dict[str, tuple[int, ...]] = {
     "Reshape": (1,),
     "Expand": (1,),
@@ -68,31 +68,39 @@ SIZES: dict[str, tuple[int, ...]] = {
 
 _COMPARES = ("Equal", "Less", "LessOrEqual", "Greater", "GreaterOrEqual")
 
-_RANKED = ("Conv", "ConvTranspose", "LSTM", "GRU", "RNN", "Gemm", "MatMul")  # of their weights' rank is what they take
+_RANKED = (
+    "Conv",
+    "ConvTranspose",
+    "LSTM",
+    "GRU",
+    "RNN",
+    "Gemm",
+    "MatMul",
+)  # operators whose data has the rank of their weights
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """An integer input is an index below `limit` (an extent, possibly a symbol), a size, or decides by its value."""
+    """The use of an integer input: an index below `limit` (extent or symbol), a size, or a value in comparisons."""
 
     kind: Literal["index", "size", "choice"]
     limit: int | str = 1
-    values: tuple[int, ...] = ()  # of a choice: what it is compared with
+    values: tuple[int, ...] = ()  # of a choice: the constants it is compared with
 
 
 def load_proto(path: Path) -> ModelProto:
-    """The model of a file, external data left where it is. Raises UsageError and ModelError.
+    """The model of a file, without loading external data. Raises UsageError and ModelError.
 
-    The file is mapped: its weights are in memory once, not twice. A model that is too large with its functions written
-    out is refused before anything writes them out.
+    The file is mapped, so that its weights are in memory once, not twice. A model whose inlined functions would be too
+    large is refused before anything inlines them.
     """
     return _read(path, ModelProto.FromString)
 
 
 def skeleton(path: Path) -> ModelProto:
-    """The model without the values of its weights, which shape inference treats as external data.
+    """The model without the payloads of its weights, which become external data for shape inference.
 
-    They are not even read. Raises as `load_proto` does.
+    Payloads are not read from disk. Raises as `load_proto` does.
     """
     return _read(path, _without_weights)
 
@@ -125,7 +133,7 @@ def _without_weights(view: memoryview) -> ModelProto:
 
 
 def uses(bare: ModelProto) -> dict[str, Use]:
-    """How the integer inputs of a skeleton are used; those of no known use are left out. An index wins over a size."""
+    """The uses of a skeleton's integer inputs; unknown ones are left out. An index takes precedence over a size."""
     names = [v.name for v in bare.graph.input if v.type.tensor_type.elem_type in (TensorProto.INT32, TensorProto.INT64)]
     if not names:
         return {}
@@ -137,16 +145,16 @@ def uses(bare: ModelProto) -> dict[str, Use]:
 
 
 def _inferred(bare: ModelProto) -> ModelProto:
-    """With functions inlined and shapes inferred, as far as that goes."""
+    """The model with functions inlined and shapes inferred, as far as possible."""
     try:
         inlined = inliner.inline_local_functions(bare) if bare.functions else bare
         return inference.of_model(inlined) or bare
-    except Exception:  # a model that the tools cannot take is still run; its indices are then guessed
+    except Exception:  # a model that the tools reject may still run; its uses are then guessed
         return bare
 
 
 def rank_of(name: str, graph: GraphProto) -> int:
-    """The rank of an input whose shape is not stated: as the first reader demands that has weights, else 0."""
+    """The rank of an input of unknown shape: that required by its first consumer with weights, else 0."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for node in graph.node:
         if name in node.input[:1] and node.op_type in _RANKED and len(node.input) > 1:
@@ -155,7 +163,7 @@ def rank_of(name: str, graph: GraphProto) -> int:
 
 
 def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:
-    """Readers of each value by name, inner graphs included: their names do not shadow outer ones."""
+    """Consumers of each value by name, including those in subgraphs, whose names do not shadow outer ones."""
     found: defaultdict[str, list[tuple[NodeProto, int]]] = defaultdict(list)
     for each in graphs(graph):
         for node in each.node:
@@ -165,7 +173,7 @@ def _consumers(graph: GraphProto) -> Mapping[str, list[tuple[NodeProto, int]]]:
 
 
 def shapes_of(graph: GraphProto) -> dict[str, tuple[int | str | None, ...]]:
-    """The extents of every value whose rank is known."""
+    """The shape of every value of known rank."""
     found: dict[str, tuple[int | str | None, ...]] = {}
     for each in graphs(graph):
         for tensor in each.initializer:
@@ -187,7 +195,7 @@ def _use(
     shapes: Mapping[str, tuple[int | str | None, ...]],
     numbers: Mapping[str, int],
 ) -> Use | None:
-    """The tightest use among all that the values of `name` reach."""
+    """The most restrictive use of `name` and of all values that hold its elements."""
     limits: list[int | str] = []
     compared: dict[int, None] = {}
     sized = False
@@ -210,7 +218,7 @@ def _use(
 
 
 def _numbers(graph: GraphProto) -> dict[str, int]:
-    """The values of constants that are one integer."""
+    """The values of constants of one integer element."""
     tensors = [(t.name, t) for each in graphs(graph) for t in each.initializer]
     for node in (n for each in graphs(graph) for n in each.node if n.op_type == "Constant"):
         tensors += [(node.output[0], a.t) for a in node.attribute if a.name == "value"]
@@ -220,7 +228,7 @@ def _numbers(graph: GraphProto) -> dict[str, int]:
 
 
 def _inner_names(node: NodeProto, position: int) -> list[str]:
-    """The input of a Loop or Scan body that takes this input of the node."""
+    """The formal input of a Loop or Scan body for this input of the node."""
     if node.op_type not in ("Loop", "Scan"):
         return []
     body = next((a.g for a in node.attribute if a.name == "body"), GraphProto())

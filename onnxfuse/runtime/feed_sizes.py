@@ -1,4 +1,4 @@
-"""Sizes of a model's inputs that follow from what its operators demand of each other: widths of weights above all."""
+"""Infers symbolic input sizes of a model from its operators' shape constraints, above all the widths of weights."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 Extents: TypeAlias = tuple[int | str | None, ...]
 Pair: TypeAlias = tuple[int | str | None, int | str | None]
 
-_ROUNDS = 3  # a size that is found may give others away
-_MARK = "onnxfuse_size_"  # symbols that stand for extents of inputs while shapes are inferred
+_ROUNDS = 3  # propagation rounds: a size that is found may determine others
+_MARK = "onnxfuse_size_"  # prefix of symbols that stand for extents of inputs during shape inference
 
 _USUAL, _LARGEST = (
     64,
@@ -68,7 +68,7 @@ def told_sizes(bare: ModelProto) -> tuple[int, ...]:
 
 
 def _wholes(bare: ModelProto) -> Iterator[tuple[str, TensorProto]]:
-    """Small integer constants, by the names of their values."""
+    """Small integer constants, with their names."""
     for graph in graphs(bare.graph):
         for name, t in (*((t.name, t) for t in graph.initializer), *_constants(graph)):
             if t.data_type in (TensorProto.INT64, TensorProto.INT32) and math.prod(t.dims) <= _SHAPE:
@@ -153,7 +153,7 @@ def _marked(bare: ModelProto, inputs: Sequence[Input], sizes: Mapping[str, int])
 
 
 def _solved(pairs: Sequence[Pair], marks: Mapping[str, str]) -> dict[str, int]:
-    """Values of marked symbols that are equal to a number, if only by way of others."""
+    """Values of marked symbols that are equal to a number, also transitively (union-find)."""
     home: dict[str, str] = {}
 
     def root(name: str) -> str:
@@ -172,7 +172,7 @@ def _solved(pairs: Sequence[Pair], marks: Mapping[str, str]) -> dict[str, int]:
 
 
 def _pairs(node: NodeProto, shapes: Mapping[str, Extents]) -> Iterator[Pair]:
-    """Extents that an operator demands to be equal."""
+    """Pairs of extents that an operator requires to be equal."""
     read = [shapes.get(name, ()) if name else () for name in node.input]
     if node.op_type in _PRODUCTS:
         yield from _of_product(node, read)
@@ -202,7 +202,7 @@ def _pairs(node: NodeProto, shapes: Mapping[str, Extents]) -> Iterator[Pair]:
 
 
 def _flattened(node: NodeProto, shapes: Mapping[str, Extents], wholes: Mapping[str, Sequence[int]]) -> Iterator[Pair]:
-    """What a Reshape to given extents behind an inferred or kept one probably flattens: all axes but the first one."""
+    """Constraints of a Reshape to (-1 or 0, extents...), which probably flattens all axes but the first."""
     shape, target = shapes.get(node.input[0], ()), wholes.get(node.input[1], ())
     rest = [e for e in shape[1:] if isinstance(e, int)]
     if len(shape) > len(target) > 1 and target[0] <= 0 < min(target[1:]) and len(rest) == len(shape) - 1:
@@ -210,7 +210,7 @@ def _flattened(node: NodeProto, shapes: Mapping[str, Extents], wholes: Mapping[s
 
 
 def _of_product(node: NodeProto, read: Sequence[Extents]) -> Iterator[Pair]:
-    """The inner sizes of a product, and those that come in batches on both sides."""
+    """The inner extents of a matrix product, and its batch extents."""
     a, b = (_at(read, i) or () for i in _PRODUCTS[node.op_type])
     if node.op_type == "FusedMatMul" and (_attribute(node, "transA", 0) or _attribute(node, "transB", 0)):
         return
@@ -219,7 +219,7 @@ def _of_product(node: NodeProto, read: Sequence[Extents]) -> Iterator[Pair]:
 
 
 def _of_recurrent(read: Sequence[Extents]) -> Iterator[Pair]:
-    """Of X, W, R, B, lengths, the first state and the first cell."""
+    """Constraints of an RNN's inputs: X, W, R, B, sequence lengths, initial state and initial cell."""
     whole: list[Extents] = [*read, *[()] * (7 - len(read))]
     x, w, r, lengths, *states = (whole[i] for i in (0, 1, 2, 4, 5, 6))
     yield _at(x, 2), _at(w, 2)
@@ -229,7 +229,7 @@ def _of_recurrent(read: Sequence[Extents]) -> Iterator[Pair]:
 
 
 def _at(items: Sequence[T], place: int) -> T | None:
-    """What is at a place, counted from the end where it is negative; None where there is nothing."""
+    """The item at a position, counted from the end where negative; None if out of range."""
     return items[place] if -len(items) <= place < len(items) else None
 
 

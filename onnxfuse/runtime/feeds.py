@@ -26,14 +26,14 @@ Array: TypeAlias = npt.NDArray[Any]
 Extent: TypeAlias = int | str  # a number, or a symbol such as "batch" or "past + 1"
 
 _FOREIGN: dict[int, Any] = {TensorProto.BFLOAT16: ml_dtypes.bfloat16, TensorProto.FLOAT8E4M3FN: ml_dtypes.float8_e4m3fn}
-_MOST_ELEMENTS = 1 << 27  # of one random input
-_MOST_SUMMED = 6  # symbols among which one is sought that is the sum of two others
+_MOST_ELEMENTS = 1 << 27  # of a random input, at most
+_MOST_SUMMED = 6  # symbols, at most, among which one is tried as the sum of two others
 _PRIMES = ((2, 5, 7, 11, 13, 17, 19, 23, 29, 31), (3, 37, 41, 43, 47, 53, 59, 61, 67, 71))
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """One input of a model: what it holds and how large its values may be."""
+    """One input of a model: type, shape, role, and the range of its values."""
 
     name: str
     dtype: np.dtype[Any]
@@ -45,16 +45,16 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How open questions about inputs are answered; `RECIPES` lists the answers in the order they are tried."""
+    """A strategy for sizes and values that the model does not determine; `RECIPES` are tried in order."""
 
     name: str
-    sizes: tuple[tuple[int, ...], ...] = _PRIMES  # of symbols in the order of the inputs, for each set
+    sizes: tuple[tuple[int, ...], ...] = _PRIMES  # of symbols in order of appearance, for each set
     spatial: tuple[int, ...] = (37, 67)  # symbolic height and width, for each set
-    shared: bool = False  # extents without a name are equal where the axis is
-    equal: bool = False  # all symbols have one value
-    ones: bool = False  # integers of no known use are 0 or 1
+    shared: bool = False  # anonymous extents of the same axis are equal
+    equal: bool = False  # all symbols are equal
+    ones: bool = False  # integers of unknown use are 0 or 1
     positive: bool = False  # floats are between 0.1 and 1
-    bounds: bool = False  # single floats that are named a minimum or maximum leave room between them
+    bounds: bool = False  # scalar floats whose names say minimum or maximum are far apart
 
 
 RECIPES = (
@@ -70,9 +70,9 @@ TYPICAL = Recipe("typical", ((1, *[128] * 9),), (224,))  # sizes worth measuring
 
 
 def inputs_of(skeleton: onnx.ModelProto) -> tuple[Input, ...]:
-    """The inputs that a caller must feed. Raises DeviceError for sequences and the like.
+    """The required inputs of a model. Raises DeviceError for inputs that are no tensors.
 
-    `skeleton` is the model, its large weights may be missing (`feed_limits.skeleton`).
+    `skeleton` is the model, possibly without the payloads of weights (`feed_limits.skeleton`).
     """
     given = {each.name for each in skeleton.graph.initializer}
     found = uses(skeleton)
@@ -110,8 +110,8 @@ def random_sets(
 ) -> list[dict[str, Array]]:
     """Random values for `inputs`, one set for each of the recipe's choices of sizes; `dims` fixes some symbols.
 
-    From the second set on, an integer input holds two values only, again and again, as padding does: what a model sums
-    up over them may cancel out, and then rounding is all that is left.
+    From the second set on, an integer input holds two distinct values only, as padded sequences do: sums over them may
+    cancel, which shows rounding errors at their largest.
 
     Raises DeviceError for strings and for sizes that come out far too large.
     """
@@ -133,7 +133,7 @@ def drawn(
 
 
 def decided(inputs: Sequence[Input], number: int) -> tuple[Input, ...]:
-    """The inputs, of those that decide by their value the way of this number: the last one is none that is named."""
+    """The inputs with those of role "choice" fixed to their value of this number; the last is one not compared with."""
 
     def one(each: Input) -> Input:
         ways = (*each.values, max(each.values, default=0) + 1)
@@ -143,10 +143,9 @@ def decided(inputs: Sequence[Input], number: int) -> tuple[Input, ...]:
 
 
 def with_sums(inputs: Sequence[Input], fixed: Collection[str]) -> Iterator[tuple[Input, ...]]:
-    """The inputs with one symbol written as the sum of two others, in every way: a cache and what is new are a whole.
+    """The inputs with one symbol replaced by the sum of two others, in every way: total = past + new, in a KV cache.
 
-    Symbols that are `fixed` stay, those of first axes, which count the inputs of a batch, and those whose names no sum
-    can be written of.
+    Symbols that are `fixed` are not replaced, nor those of first axes (batch sizes), nor those that are no identifiers.
     """
     extents = dict.fromkeys(extent for each in inputs for extent in each.shape[1:] if isinstance(extent, str))
     settled = {*fixed, *(each.shape[0] for each in inputs if each.shape)}
@@ -158,7 +157,7 @@ def with_sums(inputs: Sequence[Input], fixed: Collection[str]) -> Iterator[tuple
 
 
 def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mapping[str, int]) -> dict[str, int]:
-    """A size for each symbol, in the order in which the inputs mention them."""
+    """A size for each symbol, in order of appearance."""
     sizes: dict[str, int] = dict(dims)
     free = iter(recipe.sizes[variant] * 10)
     by_axis: dict[str, int] = {}
@@ -182,7 +181,7 @@ def sizes_of(inputs: Sequence[Input], recipe: Recipe, variant: int, dims: Mappin
 
 
 def symbols(extent: Extent) -> Iterator[str]:
-    """The symbols of an extent: names of an arithmetic expression, else the text itself."""
+    """The symbols of an extent: the names in an arithmetic expression, else the text itself."""
     if isinstance(extent, str):
         tree = _arithmetic(extent)
         yield from [extent] if tree is None else (n.id for n in ast.walk(tree) if isinstance(n, ast.Name))
@@ -199,7 +198,7 @@ def _arithmetic(text: str) -> ast.expr | None:
 
 
 def size_of(extent: Extent, sizes: Mapping[str, int]) -> int:
-    """The value of an extent under these sizes; 1 for what they do not cover.
+    """The value of an extent for these sizes; other symbols are 1.
 
     >>> size_of("past + 1", {"past": 5})
     6
@@ -245,21 +244,21 @@ def _values(each: Input, sizes: Mapping[str, int], recipe: Recipe, random: np.ra
 
 
 def _integers(dtype: np.dtype[Any], shape: tuple[int, ...], recipe: Recipe, random: np.random.Generator) -> Array:
-    """The whole range of 8-bit types, small numbers of wider ones."""
+    """Integers over the whole range of 8-bit types, small ones for wider types."""
     facts = np.iinfo(dtype)
     low, high = (facts.min, facts.max + 1) if dtype.itemsize == 1 else (0, 2 if recipe.ones else 10)
     return random.integers(low, high, shape).astype(dtype)
 
 
 def _repeated(values: Array, random: np.random.Generator) -> Array:
-    """Two of the values, each about half of the time; 8-bit ones stay, they are images rather than names of things."""
+    """Only two of the values, in random order; 8-bit ones are kept, since they are images rather than ids."""
     if values.dtype.itemsize == 1 or not values.size:
         return values
     return random.choice(random.choice(values.ravel(), 2), values.shape)
 
 
 def _mask(shape: tuple[int, ...], random: np.random.Generator) -> Array:
-    """Zeros and ones. No row is all zero; rows of a matrix are ones and then zeros, as padding is."""
+    """Zeros and ones. No row is all zero; rows of a matrix are ones followed by zeros, like padding masks."""
     if len(shape) == 2:
         lengths = random.integers((shape[1] + 1) // 2, shape[1] + 1, (shape[0], 1))
         return np.arange(shape[1])[None, :] < lengths
@@ -308,7 +307,7 @@ def _matched(values: Mapping[str, Array], inputs: Sequence[Input], path: Path) -
 
 
 def _as_type(value: Array, dtype: np.dtype[Any]) -> Array:
-    """Numbers of another width of the same kind are converted; everything else is left for the runtime to judge."""
+    """Numbers of another width of the same kind are converted; anything else is left to the runtime to reject."""
     return value.astype(dtype) if value.dtype != dtype and value.dtype.kind == dtype.kind != "V" else value
 
 

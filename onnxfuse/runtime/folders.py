@@ -1,4 +1,4 @@
-"""Folders to work in that nobody has to remove: at the end they go, and those of a killed program with the next one."""
+"""Temporary folders that clean up after themselves; those of killed programs are removed by the next one."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 _PREFIX = ".onnxfuse-"
-_LOCK = ".lock"  # held by the program that works in a folder, as long as it lives
+_LOCK = ".lock"  # a lock file, locked by the owner of a folder during its lifetime
 
 
 @contextmanager
 def work_folder(beside: Path | None = None) -> Iterator[Path]:
-    """An empty folder (but for its lock), in `beside` or where temporary files go; removed at the end. Raises OSError.
+    """An empty folder (except for its lock), in `beside` or the system's temporary folder; removed at the end.
 
-    Folders there that were left by programs which were killed are removed too.
+    Stale folders of killed programs there are removed too. Raises OSError.
     """
     parent = beside or Path(tempfile.gettempdir())
     sweep(parent)
@@ -32,7 +32,7 @@ def work_folder(beside: Path | None = None) -> Iterator[Path]:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """The lock of a folder, held; where the file system has no locks, nobody ever takes it for left."""
+    """Holds the lock of a folder; on file systems without locks, folders never count as stale."""
     descriptor = os.open(folder / _LOCK, os.O_CREAT | os.O_RDWR, 0o600)
     try:
         with suppress(OSError):
@@ -44,7 +44,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the folders in `parent` whose programs are dead: their locks were taken and are free again."""
+    """Remove the stale folders in `parent`: their lock files exist and are not locked."""
     with suppress(OSError):
         for folder in sorted(parent.glob(f"{_PREFIX}*")):
             if not folder.is_symlink() and _left(folder):
@@ -55,7 +55,7 @@ def _left(folder: Path) -> bool:
     try:
         descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:
-        return False  # another's, or not locked yet
+        return False  # of another user, or not locked yet
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return os.fstat(descriptor).st_uid == os.getuid() and os.fstat(descriptor).st_size > 0

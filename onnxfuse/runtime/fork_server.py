@@ -1,8 +1,8 @@
-"""A program that has imported what children of `process.python_child` import, and forks itself into each of them.
+"""A server that preloads the modules of children of `process.python_child` and forks one for each request.
 
-To import NumPy, ONNX and ONNX Runtime takes half a second; a fork takes a hundredth. No session is opened here and no
-work is done, so that what is forked holds nothing of anybody's. As `multiprocessing.forkserver`, but for programs that
-read a payload from stdin: nothing of the asking process's own main module is run here.
+Importing NumPy, ONNX and ONNX Runtime takes half a second, a fork 10 ms. The server opens no session and does no work,
+so that children inherit no state. It is like `multiprocessing.forkserver`, but for programs that read a payload from
+stdin: the main module of the requesting process is not run here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import traceback
 from contextlib import suppress
 from typing import Any
 
-OURS = "ONNXFUSE_"  # variables that are read when they are needed; others are read by libraries while they are loaded
+OURS = "ONNXFUSE_"  # prefix of variables that are read on use; others may be read by libraries while loading
 MOST = 1 << 16  # bytes of a request
 
 
@@ -36,15 +36,15 @@ def main(number: int) -> None:
 
 
 def _reaped(pid: int) -> int:
-    """The exit status of a child that has ended; its number is free now."""
+    """Reaps a child that has ended; its exit status."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _forked(asked: socket.socket, request: dict[str, Any], files: list[int]) -> int:
-    """The number of a new child, which leads a process group; 0 where its module cannot be imported."""
+    """The pid of a new child, which leads a process group; 0 where its module cannot be imported."""
     try:
         importlib.import_module(request["module"])
-    except Exception:  # what is wrong with it is for a process that runs it alone to say
+    except Exception:  # a child without the server will report what is wrong
         return 0
     leads, told = os.pipe()
     pid = os.fork()
@@ -61,11 +61,11 @@ def _forked(asked: socket.socket, request: dict[str, Any], files: list[int]) -> 
             os.close(file)
         code = _run(request, files)
     finally:
-        os._exit(code)  # neither threads nor what is to be done at the end were inherited
+        os._exit(code)  # no atexit handlers, and no other threads were inherited
 
 
 def _run(request: dict[str, Any], files: list[int]) -> int:
-    """Run a module as a program would be; its exit status."""
+    """Run a module like `python -m`; its exit status."""
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(request["cwd"])

@@ -1,4 +1,4 @@
-"""Python children that are forked from a program which has their imports: the asking half of `fork_server`."""
+"""Python children forked from a server with preloaded modules: the client of `fork_server`."""
 
 from __future__ import annotations
 
@@ -17,20 +17,22 @@ from onnxfuse.runtime.fork_server import MOST, OURS
 
 
 class Program(Protocol):
-    """One that was started."""
+    """The server's process."""
 
     def kill(self) -> None:
-        """End it."""
+        """Kill it."""
 
     def wait(self) -> int:
         """Reap it."""
 
 
-Start = Callable[[int, Mapping[str, str]], Program]  # starts `fork_server` with a socket of this number, and variables
+Start = Callable[
+    [int, Mapping[str, str]], Program
+]  # starts `fork_server` with the file descriptor of a socket, and an environment
 
 
 def _can_wait() -> bool:
-    """Whether a process can wait for one that is not its child: Linux 5.3 and newer, where no sandbox forbids it."""
+    """Whether a process can wait for one that is not its child (pidfd_open): Linux 5.3 or newer, unless sandboxed."""
     try:
         os.close(os.pidfd_open(os.getpid()))
     except (AttributeError, OSError):
@@ -43,7 +45,7 @@ HAS_FORKS = _can_wait()
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """One that runs, of the process `owner`, with the `variables` that libraries were loaded with."""
+    """A running server of the process `owner`; `variables` is the environment that its libraries were loaded in."""
 
     asked: socket.socket
     program: Program
@@ -52,7 +54,7 @@ class Server:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def ask(self, request: object, files: tuple[int, ...] = ()) -> int:
-        """The number that is answered. Raises OSError where there is no server any more."""
+        """Send a request; the number in the reply. Raises OSError where the server has ended."""
         with self.lock:
             socket.send_fds(self.asked, [json.dumps(request).encode()], files)
             answer = self.asked.recv(MOST)
@@ -62,7 +64,7 @@ class Server:
 
 
 class Forked:
-    """A child of a server, as `subprocess.Popen` shows one: what has ended is reaped by `wait` alone."""
+    """A child of a server with the interface of `subprocess.Popen`; only `wait` reaps it."""
 
     def __init__(self, server: Server, pid: int) -> None:
         self._server = server
@@ -76,7 +78,7 @@ class Forked:
             raise
 
     def ended(self) -> bool:
-        """Whether it has."""
+        """Whether it has ended."""
         return self._ends_within(0)
 
     def wait(self) -> int:
@@ -89,7 +91,7 @@ class Forked:
         return self.returncode
 
     def _ends_within(self, milliseconds: int | None) -> bool:
-        poll = select.poll()  # takes file numbers of any size
+        poll = select.poll()  # unlike select, takes file descriptors of any number
         poll.register(self._end, select.POLLIN)
         return bool(poll.poll(milliseconds))
 
@@ -97,11 +99,11 @@ class Forked:
         try:
             self.returncode = self._server.ask({"pid": self.pid})
         except OSError:
-            self.returncode = -9  # the server was killed, and a child may have been with it
+            self.returncode = -9  # the server was killed, and possibly the child with it
 
 
 class Forks:
-    """The server of this process: started when it is first asked, once in each process that asks."""
+    """The server of this process, started lazily; forked processes start their own."""
 
     def __init__(self, start: Start) -> None:
         self._start = start
@@ -109,9 +111,9 @@ class Forks:
         self._lock = threading.Lock()
 
     def child(self, module: str, variables: Mapping[str, str], files: tuple[int, int, int]) -> Forked | None:
-        """A child that runs `module` with this environment, its input and its two outputs; None where none can be had.
+        """A child that runs `module` with this environment and standard streams; None where forking is not possible.
 
-        None too where the environment is another than that in which libraries were loaded.
+        None too where libraries of the server were loaded in a different environment.
         """
         if not HAS_FORKS:
             return None
@@ -139,7 +141,7 @@ class Forks:
             return self._server if self._server.variables == variables else None
 
     def end(self) -> None:
-        """End the server, if there is one and it is this process's; its children go on."""
+        """End this process's server, if there is one; its children keep running."""
         with self._lock, suppress(OSError):
             server, self._server = self._server, None
             if server is not None and server.owner == os.getpid():
@@ -149,5 +151,5 @@ class Forks:
 
 
 def _theirs(variables: Mapping[str, str]) -> dict[str, str]:
-    """Those that libraries may read."""
+    """The environment variables that libraries may read while they are loaded."""
     return {name: value for name, value in variables.items() if not name.startswith(OURS)}

@@ -1,4 +1,4 @@
-"""Whether models can be run on a GPU here: a driver, a device, and a runtime that has the provider for it."""
+"""Whether this machine can run models on a GPU: driver, device, and a runtime with the CUDA provider."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.target import cuda_driver
 
 PROVIDER = "CUDAExecutionProvider"
-OLDEST = 13000  # the line of CUDA that code is made with
+OLDEST = 13000  # the CUDA version that code is compiled with
 ELSEWHERE = "optimize --target cuda builds without a GPU; scripts/gpu_check.sh measures and compares on one"
 
 
 def require_gpu(verb: str) -> None:
-    """Raises DeviceError with what is missing for a verb to run models on a GPU, and where there is one, too.
+    """Always raises DeviceError: it says what the machine lacks, or that verbs run models on the CPU only.
 
-    Models are compared and measured on the CPU: on a GPU the check script does so.
+    On a GPU, scripts/gpu_check.sh compares and measures.
     """
     raise DeviceError(f"{verb}: {_missing()}", hint=ELSEWHERE)
 
 
 def _missing() -> str:
-    """What a machine lacks, the first thing first."""
+    """The first requirement that the machine does not meet."""
     driver = cuda_driver()
     if driver is None:
         return "there is no GPU here: no CUDA driver"

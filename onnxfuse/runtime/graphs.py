@@ -1,7 +1,7 @@
-"""Graphs inside of graphs, and how large a model is once every call of its own functions is written out.
+"""Nested graphs, and the size of a model once all calls of its functions are inlined.
 
-It may double with each of them. The runtime and the tools of ONNX write them out whatever comes of it; a model of a few
-kilobytes takes them years.
+The size may double with each function. The runtime and ONNX's tools inline without a limit; a model of a few kilobytes
+can keep them busy for years.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MOST_NODES = 100_000
 
 
 def bounded(proto: onnx.ModelProto, stage: str) -> None:
-    """Raise ModelError for a model that is too large once its functions are written out."""
+    """Raise ModelError for a model that is too large once its functions are inlined."""
     count = written_out(proto) if proto.functions else 0
     if count > MOST_NODES:
         raise ModelError(
@@ -26,7 +26,7 @@ def bounded(proto: onnx.ModelProto, stage: str) -> None:
 
 
 def written_out(proto: onnx.ModelProto) -> int:
-    """How many nodes a model has once every call of its own functions is written out; a function of itself counts 1."""
+    """The number of nodes once all calls of a model's functions are inlined; a recursive call counts 1."""
     functions = {(f.domain, f.name): f for f in proto.functions}
     sizes: dict[tuple[str, str], int] = {}
 
@@ -46,7 +46,7 @@ def written_out(proto: onnx.ModelProto) -> int:
 
 
 def subgraphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    """The graphs that are attributes of a node."""
+    """The subgraphs of a node: its graph attributes."""
     for a in node.attribute:
         if a.type == onnx.AttributeProto.GRAPH:
             yield a.g

@@ -1,7 +1,7 @@
-"""ONNX's own shape inference of models and nodes, in a process of its own.
+"""ONNX's shape inference of models and nodes, sandboxed in a child process.
 
-It is C++ code that crashes, loops or takes all memory on models that the runtime runs well. What it does not answer
-within the limits is not known, which costs types and nothing else.
+It is C++ code that crashes, loops or exhausts memory on some models that the runtime accepts. Where it gives no answer
+within the limits, types stay unknown; nothing else is lost.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from onnx import onnx_cpp2py_export
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.runtime.process import Companion
 
-_SECONDS = 10.0  # that a request may take, and all those that fail while a model is loaded
-_BYTES = 10**9  # that the process may take, beside what follows from the size of the request
-_TIMES = 20  # memory of inference by the size of the request, with much to spare
+_SECONDS = 10.0  # limit of a request, and of all failing requests while a model is loaded
+_BYTES = 10**9  # memory limit of the process, plus _TIMES the size of the request
+_TIMES = 20  # generous estimate of memory needed per byte of a request
 _CHILD = str(Path(__file__).with_name("inference_child.py"))
 
 
 @dataclass(slots=True)
 class Losses:
-    """What inference did not answer: sentences, and the seconds that are left for requests that fail."""
+    """Failures of inference: messages, and the remaining seconds for failing requests."""
 
     seconds: float = _SECONDS
     said: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ _losses: ContextVar[Losses | None] = ContextVar("losses", default=None)
 
 @contextmanager
 def watched(seconds: float | None = None) -> Iterator[Losses]:
-    """Requests within share the `seconds` (at most 10) that failing ones may take, and note why they failed."""
+    """A context whose failing requests share a budget of `seconds` (at most 10) and record why they failed."""
     losses = Losses(_SECONDS if seconds is None else min(_SECONDS, seconds))
     token = _losses.set(losses)
     try:
@@ -54,11 +54,11 @@ def watched(seconds: float | None = None) -> Iterator[Losses]:
 
 
 def of_model(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model with types of all values that can be inferred, and integers followed; None where that fails."""
+    """The model with inferred types, including shapes propagated through integer values; None on failure."""
     try:
         done = _PROGRAM.ask("model", model.SerializeToString())
         return None if done is None else onnx.ModelProto.FromString(done)
-    except ValueError:  # protobuf writes no more than 2 GB
+    except ValueError:  # protobuf's limit of 2 GB
         return None
 
 
@@ -68,21 +68,21 @@ def of_node(
     types: Mapping[str, onnx.TypeProto],
     data: Mapping[str, onnx.TensorProto],
 ) -> dict[str, onnx.TypeProto]:
-    """Types of the outputs of a node of the default domain whose input types are known; none where that fails."""
+    """Output types of a node of the default domain with known input types; empty on failure."""
     given = ({name: each.SerializeToString() for name, each in some.items()} for some in (types, data))
     done = _PROGRAM.ask("node", node.op_type, opset, node.SerializeToString(), *given, onnx.IR_VERSION)
     return {name: onnx.TypeProto.FromString(t) for name, t in (done or {}).items()}
 
 
 class _Program:
-    """The process, started when it is first asked, again after it died, and once in each process that asks."""
+    """The child process: started lazily, restarted after it died; forked processes start their own."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._running: tuple[int, Companion] | None = None
 
     def ask(self, *request: Any) -> Any:
-        """The answer to a request; None where there is none."""
+        """The answer to a request; None on failure."""
         losses = _losses.get() or Losses()
         if losses.seconds <= 0:
             return None
@@ -96,7 +96,7 @@ class _Program:
             losses.said.append(problem.message)
             return None
         well, found = marshal.loads(answer)
-        return found if well else None  # a model that inference does not understand is still a model
+        return found if well else None  # a model that inference rejects may still be valid
 
     def _companion(self) -> Companion:
         if self._running is None or self._running[0] != os.getpid() or self._running[1].ended:
@@ -105,7 +105,7 @@ class _Program:
         return self._running[1]
 
     def end(self) -> None:
-        """End the process, if there is one and it is this process's."""
+        """Kill this process's child, if there is one."""
         if self._running is not None and self._running[0] == os.getpid():
             self._running[1].end()
 

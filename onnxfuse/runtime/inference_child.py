@@ -1,7 +1,7 @@
-"""The half of shape inference that runs ONNX's C++ code: a program that answers requests until its input ends.
+"""The child process of `inference.py`, which runs ONNX's C++ code and answers requests until its input ends.
 
-It is started as a file, without onnxfuse and without the package onnx, of which it loads the compiled part alone: that
-takes a tenth of the time. Requests and answers are those of `inference.py`, as `process.Companion` frames them.
+It is started as a script and imports neither onnxfuse nor the package onnx, only the latter's extension module, which
+takes a tenth of the time. Messages are framed as in `process.Companion`.
 """
 
 import marshal
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def main(path: str) -> None:
-    """Answer with (whether it went well, what came of it); `path` is that of ONNX's compiled part."""
+    """Answer requests with (success, result); `path` is that of ONNX's extension module."""
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     native = _loaded(path)
@@ -29,7 +29,7 @@ def main(path: str) -> None:
 
 
 def _loaded(path: str) -> Any:
-    name = "onnx_cpp2py_export"  # of the function that makes it
+    name = "onnx_cpp2py_export"  # the extension's init function is named after it
     loader = ExtensionFileLoader(name, path)
     spec = spec_from_file_location(name, path, loader=loader)
     assert spec is not None, path

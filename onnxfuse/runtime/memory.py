@@ -1,6 +1,6 @@
-"""How much memory processes hold of what a machine can run out of: anonymous, shared and swapped pages.
+"""Memory of processes that the system cannot reclaim: anonymous, shared and swapped pages.
 
-Clean pages of mapped files are not counted: the system takes them back when it needs them.
+Clean pages of mapped files are not counted, since the system can drop them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from typing import TypeVar
 T = TypeVar("T")
 
 _COUNTED = ("RssAnon:", "RssShmem:", "VmSwap:")
-_EVERY = 0.004  # seconds between looks at what is watched
-_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc has it
+_EVERY = 0.004  # sampling interval in seconds
+_TRIM = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None  # glibc only
 
 
 def tree(pid: int) -> Iterator[int]:
@@ -47,26 +47,26 @@ def held_by_tree(pid: int) -> int:
 
 
 def trim() -> None:
-    """Give back to the system what was freed: the C library would keep it."""
+    """Return freed heap memory to the system (malloc_trim)."""
     if _TRIM is not None:
         _TRIM(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What one way to load a model costs a process: seconds until it can run, and the most memory, one run included."""
+    """The cost of one way to load a model: seconds until it can run, and peak memory including one run."""
 
     way: str
     seconds: float
-    peak_bytes: int  # above what the process held before
-    run_seconds: float = 0.0  # the least that a run took, beside whatever else the machine did
+    peak_bytes: int  # above the process's memory before
+    run_seconds: float = 0.0  # minimum over the runs
 
 
 class Watch:
-    """Measures, as a context, what loading a model and running it once costs this process.
+    """A context that measures time and peak memory of loading and running a model in this process.
 
-    `opened` says that it is loaded, `timed` is for runs. Whatever is to be watched must let other threads run, as the
-    runtime does.
+    Call `opened` once the model is loaded, and run it by `timed`. A thread samples memory, so the measured code has to
+    release the GIL, as the runtime does.
     """
 
     def __init__(self) -> None:
@@ -87,19 +87,19 @@ class Watch:
         self._look()
 
     def opened(self) -> None:
-        """The model can run now."""
+        """Mark the end of loading."""
         self.seconds = time.monotonic() - self._begin
         self._look()
 
     def timed(self, run: Callable[[], T]) -> T:
-        """What a run gives."""
+        """Time a run; its result."""
         begin = time.monotonic()
         found = run()
         self.least = min(self.least, time.monotonic() - begin)
         return found
 
     def load(self, way: str) -> Load:
-        """What was measured of one way, of at least one run."""
+        """The measured cost, after at least one run."""
         return Load(way, round(self.seconds, 4), self.peak, round(self.least, 5))
 
     def _sample(self) -> None:

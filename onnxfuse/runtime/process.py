@@ -1,12 +1,12 @@
-"""Runs a command or a Python child within limits of time and memory, and leaves none of its processes behind.
+"""Runs a command or a Python child with limits of time and memory, and leaves no process behind.
 
 The only file that starts programs. Each command leads a process group of its own, which is killed as a whole; should
-this process be killed itself, a guard that waits for that kills the group.
+this process be killed itself, a guard process kills the group.
 
-Memory is sampled, not limited by the kernel: RLIMIT_AS counts mapped weights, RLIMIT_RSS does nothing on Linux, and
-RLIMIT_DATA counts reserved arenas and stacks that nobody touched, holds per process and makes some allocation fail
-instead of ending with a clear message. What is counted is what a machine can run out of: anonymous, shared and swapped
-pages of the command and all its descendants, without clean file pages. A spike shorter than a sample can be missed.
+Memory is sampled, not limited by the kernel: RLIMIT_AS counts mapped weights, RLIMIT_RSS has no effect on Linux, and
+RLIMIT_DATA counts reserved but untouched arenas and stacks, is per process, and makes some allocation fail instead of
+ending with a clear message. Counted are anonymous, shared and swapped pages of the command and all its descendants,
+without clean file pages. A spike shorter than the sampling interval can be missed.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from onnxfuse.runtime import forks, memory
 _FIRST_SAMPLE, _LAST_SAMPLE = (
     0.002,
     0.05,
-)  # seconds between looks at a command: short ones end soon, long ones cost little
-_GUARD = ("/bin/sh", "-c", 'read -r done || kill -s KILL -- "-$1"', "sh")  # its input ends when this process does
+)  # sampling intervals in seconds, growing from the first to the last
+_GUARD = ("/bin/sh", "-c", 'read -r done || kill -s KILL -- "-$1"', "sh")  # its stdin is closed when this process ends
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
 
@@ -79,7 +79,7 @@ class Child(Protocol):
     returncode: int | None
 
     def ended(self) -> bool:
-        """Whether it has; its number is its own until it is reaped."""
+        """Whether it has ended; its pid is not reused before it is reaped."""
 
     def wait(self) -> int:
         """Its exit status, minus the signal that ended it."""
@@ -103,7 +103,7 @@ _Start = Callable[[IO[bytes], IO[bytes], IO[bytes]], Child]  # with files that a
 
 @dataclass(frozen=True, slots=True)
 class _Limits:
-    """Of a child of this name: seconds and bytes, and what ends it early."""
+    """Limits of a child in seconds and bytes, its name in messages, and an event that ends it early."""
 
     name: str
     seconds: float | None
@@ -112,7 +112,7 @@ class _Limits:
 
 
 def _finished(start: _Start, stdin: str, limits: _Limits, what: str) -> Finished:
-    """Start a child and see it to its end; `what` names it where it cannot be started."""
+    """Start a child and wait for its end; `what` names it in messages if it cannot be started."""
     begin = time.monotonic()
     with tempfile.TemporaryFile() as given, tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
         given.write(stdin.encode())
@@ -125,7 +125,7 @@ def _finished(start: _Start, stdin: str, limits: _Limits, what: str) -> Finished
             with _guarded(child.pid):
                 peak = _watch(child, begin, limits)
         finally:
-            # Before `child` is reaped its number cannot have been given to another group.
+            # Before `child` is reaped its process group id is not reused.
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(child.pid, signal.SIGKILL)
             code = child.wait()
@@ -134,7 +134,7 @@ def _finished(start: _Start, stdin: str, limits: _Limits, what: str) -> Finished
 
 @contextlib.contextmanager
 def _guarded(group: int) -> Iterator[None]:
-    """A guard over a process group; where there is no shell to be one, none."""
+    """A guard process for a process group, or none without a shell."""
     quiet = subprocess.DEVNULL
     try:
         guard = subprocess.Popen(
@@ -150,7 +150,7 @@ def _guarded(group: int) -> Iterator[None]:
 
 
 def _watch(child: Child, begin: float, limits: _Limits) -> int:
-    """The peak memory of a child in bytes once it has ended (unreaped) or is to stop. Raises BudgetError at a limit."""
+    """Wait until a child has ended (it is not reaped) or is to stop; its peak memory. Raises BudgetError at a limit."""
     peak, pause = 0, _FIRST_SAMPLE
     while not child.ended():
         peak = max(peak, memory.held_by_tree(child.pid))
@@ -177,8 +177,8 @@ def _too_long(name: str, limit: float) -> errors.BudgetError:
 class Companion:
     """A program that answers requests one by one, each within limits; it ends with this process at the latest.
 
-    Requests and answers are bytes, each behind its length in 8 bytes, little end first. Once it has died or exceeded a
-    limit it has `ended`.
+    Requests and answers are bytes, prefixed with their length as 8 bytes, little-endian. It has `ended` once it died or
+    exceeded a limit.
     """
 
     def __init__(self, command: Sequence[str], *, stage: str) -> None:
@@ -208,7 +208,7 @@ class Companion:
 
     def _asked(self, request: bytes, end: float, time_limit: float, memory_limit: int) -> bytes:
         assert self._child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it died: there will be no answer
+        with contextlib.suppress(BrokenPipeError):  # it died, which reading the answer will report
             _write(self._child.stdin, len(request).to_bytes(8, "little") + request)
         have, wanted, pause = bytearray(), 8, _FIRST_SAMPLE
         while len(have) < wanted:
@@ -241,7 +241,7 @@ class Companion:
         if self.ended:
             return
         self.ended = True
-        if self._child.returncode is None:  # else its number may be another's by now
+        if self._child.returncode is None:  # otherwise its pid may have been reused
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._child.pid, signal.SIGKILL)
             self._child.wait()
@@ -252,7 +252,7 @@ class Companion:
 
 
 def _write(stream: IO[bytes], data: bytes) -> None:
-    """All of it: an unbuffered pipe may take less at once."""
+    """Write all bytes: an unbuffered pipe may accept fewer at once."""
     view = memoryview(data)
     while view:
         view = view[stream.write(view) :]
@@ -273,12 +273,12 @@ def python_child(
     memory_limit: int | None = None,
     stop: threading.Event | None = None,
 ) -> Any:
-    """What `module`, run as a program of its own that calls `serve`, answers to `payload`; both are JSON values.
+    """Run `module` as a child process that calls `serve`, and return its answer to `payload`; both are JSON values.
 
-    The child imports the same onnxfuse as this process, and nothing from the current folder; where it can be, it is
-    forked from a process that has imported its module (`fork_server`). An onnxfuse error of the
-    child is raised here as it was there; setting `stop` kills it. Raises DeviceError when it dies of a signal,
-    OnnxFuseError when it ends without an answer (both with its stderr as a note), BudgetError as `run` does.
+    The child imports the same onnxfuse as this process, and nothing from the current folder; where possible it is
+    forked from a server that has imported its module (`fork_server`). An onnxfuse error of the child is raised again
+    here; setting `stop` kills it. Raises DeviceError when it dies of a signal, OnnxFuseError when it ends without an
+    answer (both with its stderr as a note), BudgetError as `run` does.
     """
     variables = {**os.environ, **_import_path(), **(env or {})}
 
@@ -286,7 +286,7 @@ def python_child(
         forked = _FORKS.child(module, variables, (given.fileno(), out.fileno(), err.fileno()))
         if forked is not None:
             return forked
-        for file in (given, out, err):  # a fork that was ended at once may have used them
+        for file in (given, out, err):  # a fork that was killed at once may have written to them
             file.seek(0)
         for file in (out, err):
             file.truncate()
@@ -305,12 +305,12 @@ def python_child(
 
 
 def _python(module: str, *arguments: str) -> tuple[str, ...]:
-    """The command that runs a module as a program; it imports nothing from the current folder."""
+    """The command line `python -m module`, without the current folder in the import path."""
     return (sys.executable, "-P", "-m", module, *arguments)
 
 
 def _fork_server(number: int, variables: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start the server whose socket has this number, in this environment."""
+    """Start the server with a socket's file descriptor and an environment."""
     command, quiet = _python(_SERVER, str(number)), subprocess.DEVNULL
     given: dict[str, Any] = {"env": variables, "pass_fds": (number,), "start_new_session": True}
     return subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=quiet, **given)
@@ -322,7 +322,7 @@ atexit.register(_FORKS.end)
 
 
 def _import_path() -> dict[str, str]:
-    """PYTHONPATH for a child that must import this onnxfuse; empty when it is installed where Python looks anyway."""
+    """PYTHONPATH for a child that must import this onnxfuse; empty where it is installed."""
     if _PACKAGE_ROOT in sysconfig.get_paths().values():
         return {}
     return {"PYTHONPATH": os.pathsep.join(filter(None, (_PACKAGE_ROOT, os.environ.get("PYTHONPATH"))))}
@@ -345,9 +345,9 @@ def _death(code: int) -> str:
 
 
 def serve(function: Callable[[Any], Any]) -> None:
-    """The child's half of `python_child`: answer the payload on stdin with `function(payload)`, as stdout's last line.
+    """The child's side of `python_child`: answers the payload on stdin with `function(payload)`, stdout's last line.
 
-    While `function` runs, whatever it or a C library writes to stdout goes to stderr.
+    While `function` runs, stdout is redirected to stderr, for C libraries too.
     """
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

@@ -23,13 +23,13 @@ def session(
     providers: Sequence[Any] | None = None,
     sess_options: ort.SessionOptions | None = None,
 ) -> ort.InferenceSession:
-    """An `onnxruntime.InferenceSession` of the model, its kernel library registered; any other model opens as usual.
+    """An `onnxruntime.InferenceSession` of the model with its kernel library registered; other models open as usual.
 
-    Native code that a model names is run only from the model's own folder; `library` names another place. Either way it
-    must have the hash that the model states. `sess_options` takes the registration, so it serves one model only.
+    A library that a model names is loaded only from the model's own folder, or from the path `library`. Either way it
+    must have the SHA-256 that the model states. The library is registered in `sess_options`, so they serve one model.
 
-    Raises UsageError when a file is missing, ModelError when model and library do not belong together, DeviceError when
-    the runtime refuses the library; what the runtime says of the model itself passes through.
+    Raises UsageError when a file is missing, ModelError when model and library do not match, DeviceError when the
+    runtime refuses the library; the runtime's own errors about the model pass through.
     """
     model = Path(path)
     options = ort.SessionOptions() if sess_options is None else sess_options

@@ -1,7 +1,7 @@
-"""ONNX files as wire bytes: large tensors are cut out on the way in, to stay mapped, and put back on the way out.
+"""ONNX files at the level of protobuf's wire format: large payloads are replaced by stubs, and put back by `expand`.
 
-A tensor that was cut out is a stub: its payload is an external location "onnxfuse-blob:KEY". `slim` makes the keys
-"OFFSET:LENGTH" of the file; whoever writes a model may make stubs with keys of its own and answer for them in `expand`.
+So payloads stay in the mapped file. A stub's payload is an external location "onnxfuse-blob:KEY". `slim` makes keys
+"OFFSET:LENGTH" of the file; writers of models may make stubs with keys of their own, which they resolve in `expand`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import onnx
 
 Buffer = bytes | memoryview
 MARK = "onnxfuse-blob:"
-THRESHOLD = 1024  # bytes of a payload that is worth cutting out; shape arithmetic stays below
+THRESHOLD = 1024  # bytes of a payload from which on it becomes a stub; constants of shape arithmetic are smaller
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _TENSOR: Any = onnx.TensorProto.DESCRIPTOR
@@ -48,7 +48,7 @@ def slim(data: memoryview) -> bytes:
 def expand(data: bytes, blob: Callable[[str], Buffer], size: Callable[[str], int] | None = None) -> Iterator[Buffer]:
     """The chunks of a serialized ModelProto with every stub replaced by the bytes that `blob` gives for its key.
 
-    They are asked for one by one, when it is their turn; `size` tells beforehand how many bytes that will be.
+    Blobs are requested lazily, one by one; `size` gives their lengths in advance.
     """
     sizes = size or (lambda key: memoryview(blob(key)).nbytes)
     chunks: list[Buffer | str] = []
@@ -134,7 +134,7 @@ def _slim_message(descriptor: Any, data: memoryview, start: int, end: int, out: 
     children, keep = _children(descriptor), start
     for number, kind, begin, at, stop in _fields(data, start, end):
         if descriptor is _ATTRIBUTE and number in _LISTS:
-            break  # no tensor is beside a list, which has millions of elements where it holds the trees of a forest
+            break  # an attribute with a list has no tensor, and lists may have millions of elements (tree ensembles)
         if kind == _BYTES and stop - at > THRESHOLD and number in children:
             out += data[keep:begin]
             body = bytearray()
@@ -164,7 +164,7 @@ def _slim_tensor(data: memoryview, start: int, end: int, out: bytearray) -> None
 
 
 def _tag(number: int, length: int) -> bytes:
-    """The head of a length-delimited field."""
+    """The tag and length of a length-delimited field."""
     out = bytearray()
     for value in (number << 3 | _BYTES, length):
         while value > 0x7F:
@@ -194,7 +194,7 @@ def _expand_message(
 ) -> int:
     """Append the chunks of one message, or the keys of blobs, and return their length.
 
-    Messages without a mark are one slice.
+    Messages without stubs are copied as one slice.
     """
     if descriptor is _TENSOR:
         return _expand_tensor(data[start:end], size, out)

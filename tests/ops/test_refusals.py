@@ -27,7 +27,7 @@ REFUSED: tuple[tuple[Case, str, str], ...] = (
     (Case("BatchNormalization", BATCH_NORM, {"spatial": 0}, 7), "E-NO-KERNEL", "statistics per element"),
     (Case("BatchNormalization", BATCH_NORM, {"training_mode": 1}, 15), "E-NO-KERNEL", "training mode"),
     (Case("Dropout", TRAINING, {}, 13, constants=(1, 2)), "E-RANDOM", "training mode"),
-    (Case("Dropout", (X,), {}, 13, outputs=2), "E-RANDOM", "a wanted mask"),
+    (Case("Dropout", (X,), {}, 13, outputs=2), "E-RANDOM", "the mask output is used"),
     (Case("Cast", (X,), {"to": TensorProto.STRING}), "E-DTYPE", "element type 8"),
     (Case("Cast", (X,), {"to": TensorProto.FLOAT8E4M3FN}, 19), "E-DTYPE", "element type 17"),
     (Case("Cast", (X,), {"to": TensorProto.INT4}, 21), "E-DTYPE", "element type 22"),

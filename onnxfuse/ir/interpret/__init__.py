@@ -1,9 +1,9 @@
-"""A reference interpreter of kernels in NumPy, without a compiler; it defines what a kernel computes.
+"""The reference interpreter of kernels, in NumPy: it defines the semantics of the kernel IR.
 
-This defines what a kernel means. Tasks run at a time, as many as the kernel can be divided into up to a limit, and so
-do all threads of a launch, the iterations of vector loops, and those of loops none of whose iterations reads what
-another one stores. Memory knows who stored what, and when: to leave a buffer, to read what nothing stored, or to meet
-another task of the phase, or another thread without a barrier between, is a `KernelFault`.
+It is vectorized over tasks (as many as the kernel can be divided into, up to a limit), threads of a launch, iterations
+of vector loops, and iterations of loops without loop-carried dependences. Memory records who stored and read each
+element: out-of-bounds accesses, reads of uninitialized elements, and data races between tasks of a phase or between
+threads without a barrier raise `KernelFault`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from onnxfuse.ir.interpret.threads import Clock, Threads
 from onnxfuse.ir.interpret.values import Places
 from onnxfuse.ir.kernel import Computed, ExtentBind, Kernel
 
-TASKS = 128  # into which a phase is divided at most
+TASKS = 128  # maximum tasks of a phase
 
 
 def interpret(kernel: Kernel, inputs: Sequence[Array], lanes: int, tasks: int = TASKS) -> tuple[Array, ...]:
@@ -44,7 +44,7 @@ def interpret(kernel: Kernel, inputs: Sequence[Array], lanes: int, tasks: int = 
 def prepared(
     kernel: Kernel, symbols: dict[str, int], inputs: Sequence[Array], lanes: int, tasks: int, *, sample: bool = False
 ) -> Run:
-    """A run that has its inputs, and memory in which nothing is stored yet."""
+    """A run with its inputs and uninitialized buffers."""
     clock = Clock()
     alone = Threads(clock, 1)
     run = Run(symbols, clock, lanes, tasks, sample=sample)
@@ -60,7 +60,7 @@ def prepared(
 
 
 def bound(kernel: Kernel, shapes: Sequence[tuple[int, ...]]) -> dict[str, int]:
-    """The values of a kernel's symbols for inputs of these shapes; a fault where they do not fit."""
+    """The values of a kernel's symbols for inputs of these shapes. Raises KernelFault where they do not fit."""
     symbols: dict[str, int] = {}
     here = Places((), np.zeros(1, np.int64), symbols, {})
     for b in kernel.binds:

@@ -1,6 +1,6 @@
-"""What the statements of a kernel mean that are calls of its headers: pointers, packs, tiles, reductions of vectors.
+"""Semantics of statements that call the CPU's headers: row pointers, packs, tiles, horizontal reductions.
 
-They stand outside of loops that run at a time, so that places are tasks.
+They occur outside of vectorized loops only, so that each place is a task.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import PAIR, QUAD
 from onnxfuse.ir.tile import EVEN_ENTRIES, Packed, Pointers, Quantized, Tile
 
-ZEROS = 0  # the number of the buffer that padding is read from
+ZEROS = 0  # number of the zero buffer, which pointers to padding refer to
 
 
 def point(s: RowPointer, p: Places, names: list[str]) -> None:
-    """Row pointers; the numbers of buffers are their places in `names`, behind that of zeros."""
+    """Row pointers; buffers are numbered by their positions in `names`, after the zero buffer."""
     begin, end = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end))
     if s.even:
         entries = np.arange(EVEN_ENTRIES)[:, None]
@@ -49,7 +49,7 @@ def point(s: RowPointer, p: Places, names: list[str]) -> None:
 
 
 def _most(e: Array, alive: Where) -> int:
-    """The largest of what is alive."""
+    """The maximum over active places."""
     e = np.broadcast_to(e, np.broadcast_shapes(e.shape, alive.shape)) if alive is not None else e
     chosen = e if alive is None else e[np.broadcast_to(alive, e.shape)]
     return int(chosen.max()) if chosen.size else 0
@@ -62,7 +62,7 @@ def _number(names: list[str], name: str) -> int:
 
 
 def across(s: HorizontalReduce, p: Places, lanes: int) -> None:
-    """All lanes of each vector combined; lanes of the result behind the last row mean nothing."""
+    """Horizontal reductions; lanes of the result after the last row are undefined."""
     rows = np.asarray(p.index(s.rows))
     if _most(rows, p.alive) > lanes:
         raise KernelFault(f"{s.target} has {lanes} lanes, for {_most(rows, p.alive)} rows")
@@ -75,7 +75,7 @@ def across(s: HorizontalReduce, p: Places, lanes: int) -> None:
 
 
 def pack(s: Pack, p: Places) -> None:
-    """Rows side by side, zeros behind the last one, and behind the last step of a matrix unit's piece."""
+    """Rows packed k-major, with zeros after the last row, and after the last k in a matrix unit's piece."""
     out = p.memory[s.out]
     begin, end, depth = np.asarray(p.index(s.begin)), np.asarray(p.index(s.end)), np.asarray(p.index(s.k.extent))
     count, skip, at = end - begin, p.index(s.skip), p.index(s.at)
@@ -101,7 +101,7 @@ def pack(s: Pack, p: Places) -> None:
 
 
 def _packed_at(s: Pack, t: DType, at: Array, row: Array, k: Array, pitch: Array | int, skip: Array) -> Array:
-    """Where step k of a row lies in what is packed."""
+    """The offset of element k of a row in the packed block."""
     piece = s.unit.piece // t.bytes if s.unit is not None else PAIR if t == BF16 else 1
     k = k + skip
     return np.asarray(at + (k // piece * pitch + row) * piece + k % piece)
@@ -109,7 +109,7 @@ def _packed_at(s: Pack, t: DType, at: Array, row: Array, k: Array, pitch: Array 
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """The steps of a tile's sum for each task: their segment, their number in it, and which there are."""
+    """The k iterations of a tile for each task: segment, number within it, and which are active."""
 
     segment: Array  # steps x 1 x 1
     k: Array
@@ -117,7 +117,7 @@ class _Steps:
     alive: Where
 
     def flat(self, padded: Array) -> Array:
-        """The number of each step where segments are padded to a length."""
+        """The flat k where segments are padded to a length."""
         return np.asarray(self.segment * padded + self.k)
 
 
@@ -131,7 +131,7 @@ def _steps(s: Tile, p: Places) -> _Steps:
 
 
 def tile(s: Tile, p: Places, names: list[str]) -> None:
-    """Sums of products of rows and a panel's columns."""
+    """The products of rows and a panel's columns."""
     rows = np.asarray(p.index(s.rows))
     height = _most(rows, p.alive)
     if height > s.core.most:
@@ -166,7 +166,7 @@ def tile(s: Tile, p: Places, names: list[str]) -> None:
 
 
 def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array) -> Array:
-    """Steps x rows x tasks of a packed block."""
+    """k x rows x tasks: elements of a packed block."""
     unit, t = s.core.product.unit, s.core.product.left
     piece = unit.piece // t.bytes if unit is not None else PAIR if t == BF16 else 1
     k, where = steps.flat(steps.length), both(there, steps.alive)
@@ -178,7 +178,7 @@ def _packed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, ro
 
 
 def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Array:
-    """Segments x rows x tasks of addresses of pieces; of even rows those between the first and the last follow."""
+    """segments x rows x tasks: row pointers; inner ones of equidistant rows are extrapolated."""
     table, segment, start = p.memory[s.left.buffer], np.arange(s.left.segments)[:, None, None], p.index(s.left.at)
     if not (isinstance(s.left, Pointers) and s.left.even):
         address, _ = table.read(start + segment * s.core.most + row, there, p.tasks)
@@ -192,7 +192,7 @@ def _addresses(s: Tile, p: Places, row: Array, there: Where, rows: Array) -> Arr
 
 
 def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, rows: Array, names: list[str]) -> Array:
-    """Steps x rows x tasks of rows that pointers lead to."""
+    """k x rows x tasks: elements of rows behind pointers."""
     address = _addresses(s, p, row, there, rows)[steps.segment[:, 0, 0]]
     number, offset = pointed(address)
     alive = both(there, steps.alive)
@@ -210,7 +210,7 @@ def _pointed_left(s: Tile, p: Places, steps: _Steps, row: Array, there: Where, r
 
 
 def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:
-    """Steps x columns x tasks of a panel, and which columns mean something."""
+    """k x columns x tasks: elements of a panel, and which columns are defined."""
     step, column = s.core.product.step, np.arange(s.core.width)[:, None]
     k = steps.flat(steps.length if not isinstance(s.left, Quantized) else -(-steps.length // QUAD) * QUAD)
     at = p.index(s.right.at) + (k // step * s.core.width + column) * step + k % step
@@ -226,7 +226,7 @@ def _right(s: Tile, p: Places, steps: _Steps) -> tuple[Array, Where]:
 
 
 def _right_zeros(s: Tile, p: Places) -> tuple[Array, Where]:
-    """Zero points of the columns, and the columns that there are."""
+    """Zero points of columns, and which columns are valid."""
     assert isinstance(s.left, Quantized)
     column, zero = np.arange(s.core.width)[:, None], s.left.coding.right_zero
     there = np.broadcast_to(column < p.index(s.right.columns), (s.core.width, *p.shape))

@@ -1,4 +1,4 @@
-"""What an element of a kernel is while it is computed with, and what a fault of a kernel is."""
+"""Compute types, conversions and pointers of interpreted kernels, and `KernelFault`."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import numpy as np
 from onnxfuse.ir.dtype import BF16, DType
 
 Array = np.ndarray[Any, Any]
-Where = Array | None  # which of the places that are computed at a time are alive; None: all
+Where = Array | None  # mask of active places; None: all
 
-SEGMENT = 1 << 44  # of addresses: a pointer is the number of a buffer and an offset in it
+SEGMENT = 1 << 44  # address space per buffer: a pointer is number * SEGMENT + offset
 MIDDLE = SEGMENT // 2
 
 
 class KernelFault(Exception):
-    """A kernel does what no kernel may: leaves a buffer, reads what nothing stored, or its threads meet at a place."""
+    """Undefined behaviour of a kernel: an access out of bounds, a read of uninitialized memory, or a data race."""
 
 
 def computed(t: DType) -> np.dtype[Any]:
-    """The type that arithmetic on an element is done in: float32 for 16-bit floating types."""
+    """The compute type of an element: float32 for 16-bit floats."""
     return t.accumulator.numpy
 
 
@@ -34,7 +34,7 @@ def rounded(x: Array, t: DType) -> Array:
 
 
 def converted(x: Array, t: DType) -> Array:
-    """x as elements of a type that are computed with: truncated to integers, which wrap, or rounded to 16 bits."""
+    """x converted to a type, in its compute type: truncated to integers, which wrap, or rounded to 16-bit floats."""
     if t.kind == "b":
         return np.asarray(x != 0)
     if t.floating:
@@ -51,7 +51,7 @@ def converted(x: Array, t: DType) -> Array:
 
 
 def from_stored(x: Array, t: DType) -> Array:
-    """An array as the runtime has it, bfloat16 as its bits, as a buffer is kept."""
+    """An array in the runtime's form (bfloat16 as bits) as values in the compute type."""
     if t == BF16 and x.dtype != np.float32:
         return (np.ascontiguousarray(x).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return x
@@ -63,5 +63,5 @@ def pointer(number: int, offset: Array) -> Array:
 
 
 def pointed(address: Array) -> tuple[Array, Array]:
-    """The number of the buffer and the offset that an address stands for."""
+    """The buffer number and offset of an address."""
     return address // SEGMENT, address % SEGMENT - MIDDLE

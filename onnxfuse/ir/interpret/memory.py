@@ -1,4 +1,4 @@
-"""Buffers that remember who stored and who read each element, to find races and reads of what was never stored."""
+"""Buffers with shadow memory: who stored and read each element, to detect data races and uninitialized reads."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.interpret.elements import Array, KernelFault, Where, computed
 from onnxfuse.ir.interpret.threads import THREADS, Readers, Threads
 
-ON_THE_WAY = -1  # the stamp of what a copy in the background goes to
+ON_THE_WAY = -1  # stamp of elements that an asynchronous copy in flight will write
 
 
 class Memory:
-    """A buffer: its elements in one copy, or one for each block, task or thread; bfloat16 as float32.
+    """A buffer, or one private copy for each block, task or thread; bfloat16 as float32.
 
-    `made` is 0 where nothing is stored, and otherwise the stamp of what is: who stored it and when; None for inputs.
+    `made` is 0 for uninitialized elements, otherwise the stamp (thread and time) of the last store; None for inputs.
     """
 
     def __init__(self, name: str, dtype: DType, values: Array, made: Array | None, threads: Threads) -> None:
         self.name, self.dtype, self.values, self.made = name, dtype, values, made  # copies x elements
-        self.checked = True  # whether to read what nothing stored is a fault
+        self.checked = True  # whether uninitialized reads are faults
         self.of(threads)
 
     @staticmethod
     def empty(
         name: str, dtype: DType, size: int, threads: Threads, copies: int = 1, *, pointers: bool = False
     ) -> Memory:
-        """One in which nothing is stored."""
+        """An uninitialized buffer."""
         kind = np.dtype(np.int64) if pointers else dtype.numpy
         values = np.full((copies, size), np.nan, kind) if kind.kind == "f" else np.zeros((copies, size), kind)
         return Memory(name, dtype, values, np.zeros((copies, size), np.int64), threads)
 
     def of(self, threads: Threads) -> None:
-        """From now on these threads read and store."""
+        """Start a phase: these threads access it from now on."""
         self.threads, copies = threads, len(self.values)
         self.copy = threads.number // (threads.count // copies) if copies > 1 else np.zeros(1, np.int64)
         meet = self.made is not None and copies < threads.count and threads.block > 1
         self.readers = Readers(self.values.shape) if meet else None
 
     def _places(self, offset: Array, where: Where, doing: str) -> Array:
-        """Offsets that are inside, 0 where nothing is alive; a fault where one that is alive is not."""
+        """Checked offsets, 0 at inactive places. Raises KernelFault for an active one that is out of bounds."""
         size = self.values.shape[1]
         outside = (offset < 0) | (offset >= size)
         if where is not None:
@@ -52,9 +52,9 @@ class Memory:
         return offset
 
     def read(self, offset: Array, where: Where, task: Array, *, lenient: bool = False) -> tuple[Array, Where]:
-        """Elements at the offsets, and which of them mean something: all, but where it is `lenient`.
+        """Elements at the offsets, and which of them are defined: all, unless `lenient`.
 
-        `task` are the numbers of the tasks that read, along the last dimension.
+        `task` are the numbers of the reading tasks, along the last dimension.
         """
         offset = np.asarray(offset)
         if not self.values.shape[1]:
@@ -92,7 +92,7 @@ class Memory:
         return f"{self.name}[{np.broadcast_to(at, wrong.shape)[wrong].flat[0]}]"
 
     def write(self, offset: Array, value: Array, where: Where, task: Array, known: Where = None) -> None:
-        """Store values at the offsets; those that are not `known` mean nothing."""
+        """Store values at the offsets; those that are not `known` are undefined."""
         by = self.threads.stamps(task) if known is None else np.where(known, self.threads.stamps(task), 0)
         place, copy, value, by = self._stored(offset, where, np.asarray(value).astype(self.values.dtype), by)
         assert self.made is not None
@@ -109,7 +109,7 @@ class Memory:
         self._unread(place, copy, by % THREADS - 1)
 
     def expect(self, offset: Array, where: Where, task: Array) -> None:
-        """A copy to these elements is on its way: what is there until it is waited for means nothing."""
+        """Mark elements as targets of an asynchronous copy: they are undefined until it is waited for."""
         place, copy, task = self._stored(offset, where, task)
         assert self.made is not None
         before = self.made[copy, place]
@@ -119,7 +119,7 @@ class Memory:
         self._unread(place, copy, task)
 
     def _stored(self, offset: Array, where: Where, *others: Array) -> list[Array]:
-        """The elements that are stored, which copy of the buffer they are in, and what else belongs to each."""
+        """Active elements as flat arrays: offset, copy of the buffer, and the other arrays likewise."""
         if self.made is None:
             raise KernelFault(f"stores into {self.name}, which is an input")
         alive = np.asarray(True) if where is None else where
@@ -128,7 +128,7 @@ class Memory:
         return [part[parts[-1]] for part in parts[:-1]]
 
     def _unread(self, place: Array, copy: Array, thread: Array) -> None:
-        """A fault where threads store what others read that they have not met since."""
+        """Raise KernelFault for a store that races with another thread's read since the last common barrier."""
         read = self.readers.unseen((copy, place), thread, self.threads) if self.readers is not None else np.zeros(0)
         if read.any():
             raise KernelFault(

@@ -1,4 +1,4 @@
-"""Reductions of a kernel while it is interpreted: partial results of iterations, lanes, warps and blocks."""
+"""Interpretation of reductions: partial results of iterations, lanes, warps and blocks."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from onnxfuse.ir.scalar import Const, Load
 
 
 class _Sum:
-    """A variable of a reduction while it runs, which stands in places of `rank` dimensions.
+    """An accumulator, at places of `rank` dimensions.
 
-    `lanes` is not 0 where the lanes of vectors are kept apart, in a dimension before those.
+    `lanes` is not 0 for a vector accumulator, which has a leading dimension of lanes.
     """
 
     def __init__(self, value: Array, rank: int, lanes: int = 0) -> None:
@@ -25,9 +25,9 @@ class _Sum:
 
 
 class Reductions:
-    """Those that are open, by the names of their variables, on vectors of so many lanes.
+    """The open reductions, by the names of their accumulators, on vectors of so many lanes.
 
-    `vectors` are the dimensions that vector loops run along, from the last one on.
+    `vectors` are the dimensions of the enclosing vector loops.
     """
 
     def __init__(self, lanes: int) -> None:
@@ -36,7 +36,7 @@ class Reductions:
         self.open: dict[str, _Sum] = {}
 
     def begin(self, s: ReduceLoop, p: Places) -> None:
-        """Start values."""
+        """Set accumulators to the identity."""
         start = MONOIDS[s.combine].init(s.dtype)
         start = start if len(start) == len(s.targets) else start * len(s.targets)
         lanes = self.lanes if s.part is not None else 0
@@ -47,7 +47,7 @@ class Reductions:
             self.open[target] = _Sum(value, len(p.shape), lanes)
 
     def end(self, s: ReduceLoop, p: Places, threads: Threads) -> None:
-        """Partial results combined: the variables have values, or a vector is left in memory."""
+        """Combine partial results and define the variables, or store a vector accumulator to memory."""
         for target in s.targets:
             value = self.open.pop(target).value
             if s.part is not None:
@@ -59,7 +59,7 @@ class Reductions:
                 p.variables[target] = value
 
     def accumulate(self, s: Accumulate, p: Places) -> None:
-        """Values of all places merged into those of the reduction around."""
+        """Combine the values of all places into the accumulators of the enclosing reduction."""
         sums = [self.open[t] for t in s.targets]
         monoid = MONOIDS[s.combine]
         start = monoid.init(s.values[0].dtype)
@@ -81,7 +81,7 @@ class Reductions:
         held.value = _reduced(monoid.numpy, np.stack([held.value, value]), (0,))
 
     def _by_lanes(self, value: Array, held: _Sum, idle: Any, rank: int) -> Array:
-        """Values with the dimension of the vector loop cut into (vectors, lanes), both of them first."""
+        """Values with the dimension of the vector loop split into leading dimensions (vectors, lanes)."""
         along = rank - 1 - self.vectors[-1]
         value = np.moveaxis(value, along, 0)
         rest = -len(value) % held.lanes
@@ -90,7 +90,7 @@ class Reductions:
 
 
 def _of_all(s: ReduceLoop, value: Array, p: Places, threads: Threads) -> Array:
-    """The partial results of all threads of a warp or a block combined, which each of them has then."""
+    """An all-reduce of partial results over the threads of a warp or a block."""
     scope, merge = s.scope, MONOIDS[s.combine].numpy
     assert scope in ("warp", "block")
     if merge is None:
@@ -105,7 +105,7 @@ def _of_all(s: ReduceLoop, value: Array, p: Places, threads: Threads) -> Array:
 
 
 def _merge_in_order(s: Accumulate, p: Places, sums: list[_Sum], values: list[Array], inner: int) -> None:
-    """A monoid of several slots, one iteration after the other, the outer loops slowest."""
+    """A monoid over tuples, combined in the serial order of iterations."""
     order = (*range(inner - 1, -1, -1), *range(inner, len(p.shape)))
     outer = p.shape[inner:]
     flat = [v.transpose(order).reshape(-1, *outer) for v in values]
@@ -123,7 +123,7 @@ def _merge_in_order(s: Accumulate, p: Places, sums: list[_Sum], values: list[Arr
 
 
 def _reduced(merge: Any, value: Array, axes: tuple[int, ...]) -> Array:
-    """A monoid over some dimensions in the type of the values, which the sum of small integers would leave."""
+    """A reduction over some dimensions in the type of the values; NumPy would widen sums of small integers."""
     if not axes:
         return value
     typed = {"dtype": value.dtype} if merge in (np.sum, np.prod) else {}

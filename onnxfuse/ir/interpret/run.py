@@ -1,4 +1,4 @@
-"""One run of a kernel: its phases, the threads of each, statements, and loops of many iterations at a time."""
+"""Interpretation of a kernel's phases, statements and loops, vectorized over tasks, threads and iterations."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from onnxfuse.ir.kernel import (
 from onnxfuse.ir.launch import Commit, CopyAsync, Launch, Mma, Sync, Wait
 from onnxfuse.ir.tile import Tile
 
-MOST = 1 << 18  # places that run at a time
-FEW = 3  # iterations of a loop that a sample runs: neighbours, which meet at the barriers they have
+MOST = 1 << 18  # maximum places that are interpreted together
+FEW = 3  # iterations of a loop in a sample run: enough to find races between neighbours
 IN_ORDER = (RowPointer, Tile, Pack, HorizontalReduce, Sync, CopyAsync, Commit, Wait, Mma)
 
 
 class Run:
-    """A run of a kernel's phases on `memory`, on vectors of so many lanes, in up to so many tasks.
+    """A run of a kernel's phases on `memory`, with vectors of so many lanes and up to so many tasks.
 
-    A `sample` are the first blocks and the first iterations, on memory of which it is not known what was stored.
+    A `sample` runs the first blocks and the first iterations only, so that uninitialized reads are not checked.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Run:
         self.together = Together(self.threads)
         self.reductions = Reductions(lanes)
         self.apart: dict[int, bool] = {}
-        self.pointed = [""]  # buffers that pointers lead to, behind that of zeros
+        self.pointed = [""]  # buffers that pointers refer to, after the zero buffer
 
     def phase(self, phase: Phase) -> None:
-        """All tasks or threads of a phase at a time."""
+        """Run all tasks or threads of a phase together."""
         here = Places((), np.zeros(1, np.int64), self.symbols, self.memory)
         extents = [int(here.index(s.extent)) for s in phase.splits]
         if any(e <= 0 for e in extents):
@@ -89,7 +89,7 @@ class Run:
         self.memory.update(outer)
 
     def divided(self, phase: Phase, extents: Sequence[int]) -> list[int]:
-        """Into how many parts each split is divided."""
+        """The number of parts of each split."""
         parts: list[int] = []
         for e, s in zip(extents, phase.splits, strict=True):
             room = max(self.most_tasks // max(int(np.prod(parts)), 1), 1 if self.most_tasks == 1 else 2)
@@ -112,7 +112,7 @@ class Run:
         return made
 
     def body(self, body: Sequence[Stmt], p: Places) -> None:
-        """Statements one after the other; what they declare is seen by those behind them."""
+        """Statements in order; declarations are visible to the following ones."""
         for s in body:
             self.statement(s, p)
 
@@ -150,7 +150,7 @@ class Run:
                 assert_never(s)
 
     def call(self, s: Call, p: Places) -> None:
-        """A statement that is a call, which stands in no loop that runs at a time."""
+        """A call, which is in no vectorized loop."""
         match s:
             case RowPointer():
                 calls.point(s, p, self.pointed)
@@ -168,7 +168,7 @@ class Run:
     # Loops ------------------------------------------------------------------------------------------------------------
 
     def loop(self, s: Loop, p: Places) -> None:
-        """All iterations, as many at a time as there is room for, where they do not depend on each other."""
+        """All iterations; as many together as fit (MOST) where they are independent."""
         first, stride = self.threads.place(s.kind)
         begin, end = np.asarray(p.index(s.begin)) + first, np.asarray(p.index(s.end))
         counts = -((begin - end) // stride)
@@ -198,7 +198,7 @@ class Run:
             self.reductions.vectors = self.reductions.vectors[: -1 if vector else None]
 
     def independent(self, s: Loop) -> bool:
-        """Whether no iteration reads what a statement of the loop stores."""
+        """Whether there is no loop-carried dependence: no buffer is both read and stored in the loop."""
         if id(s) not in self.apart:
             inside = list(statements(s.body))
             stored = {x.buffer for x in inside if isinstance(x, Store)}
@@ -209,7 +209,7 @@ class Run:
 
 
 def _read(s: Stmt) -> set[str]:
-    """The buffers that a statement reads by its values and indices."""
+    """The buffers that a statement's values and indices read."""
     found: set[str] = set()
     match s:
         case Let():

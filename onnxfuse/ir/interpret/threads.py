@@ -1,7 +1,7 @@
-"""Which tasks or threads run at the same time, and when they last met at a barrier.
+"""Concurrency of tasks and threads: a logical clock that advances at barriers (happens-before).
 
-Every store is stamped with its thread and the time; time goes on at barriers. A store is seen by its own thread, and by
-those threads that have met its thread at a barrier since.
+Every store is stamped with its thread and time. It is visible to its own thread, and to threads that have passed a
+common barrier with it since.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from onnxfuse.ir.interpret.elements import Array, KernelFault, Where
 from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.launch import Scope
 
-THREADS = 1 << 24  # at most; a stamp is the time and, behind it, the thread and 1
+THREADS = 1 << 24  # maximum number; a stamp is time * THREADS + thread + 1
 
 
 class Clock:
-    """The time, which goes on through all phases of a run, and since when all threads have seen all stores."""
+    """The logical time of a run, and the time of the last barrier of all threads."""
 
     def __init__(self) -> None:
         self.time = 1
-        self.all_seen = 1  # what was stored before this time, everybody has seen
+        self.all_seen = 1  # earlier stores are visible to all threads
 
     def meet(self) -> None:
-        """All threads wait for each other."""
+        """A barrier of all threads."""
         self.time += 1
         self.all_seen = self.time
 
@@ -44,11 +44,11 @@ class Threads:
         clock.meet()
 
     def stamps(self, thread: Array) -> Array:
-        """What is stored now by these threads."""
+        """The stamps of stores by these threads now."""
         return np.asarray(self.clock.time * THREADS + thread + 1)
 
     def place(self, kind: LoopKind) -> tuple[Array | int, int]:
-        """The first iteration of a loop that a thread runs, and how far it is to its next one."""
+        """The first iteration of a distributed loop that each thread runs, and the stride to its next one."""
         within = self.number % self.block
         if kind == "block":
             return self.groups["block"], self.grid
@@ -61,7 +61,7 @@ class Threads:
         return 0, 1
 
     def unseen(self, stamp: Array, thread: Array) -> Array:
-        """Which of these stores, or reads, threads have not met: those of others since the last barrier of both."""
+        """Which of these stores or reads are concurrent: by other threads, since the last common barrier."""
         other = np.asarray((stamp >= self.clock.all_seen * THREADS) & (stamp % THREADS != thread + 1))
         if self.block == 1 or not other.any():
             return other
@@ -81,7 +81,7 @@ class Threads:
             self.met[group] = np.where(alive, self.clock.time, self.met[group])
 
     def together(self, scope: Scope, alive: Where, what: str) -> Array:
-        """The threads that run here; a fault where only some of a group do, of which all have to."""
+        """The active threads. Raises KernelFault where only some of a group are active, in a divergent branch."""
         alive = np.ones(self.count, bool) if alive is None else np.atleast_1d(alive)
         running = np.broadcast_to(alive, (*alive.shape[:-1], self.count))
         size = {"warp": self.lanes, "block": self.block, "grid": self.count}[scope]
@@ -92,7 +92,7 @@ class Threads:
 
 
 class Readers:
-    """Who read each element of a buffer since its threads last met: the first and the last of them, and when."""
+    """The readers of each element since the last barrier: the lowest and the highest thread, and the time."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.first = np.full(shape, THREADS, np.int64)
@@ -100,7 +100,7 @@ class Readers:
         self.time = np.zeros(shape, np.int64)
 
     def unseen(self, at: tuple[Array, ...], thread: Array, threads: Threads) -> Array:
-        """Which elements some other thread reads, that these threads have not met since."""
+        """Which elements another thread has read since the last common barrier."""
         time = self.time[at]
         found = np.zeros(thread.shape, bool)
         for each in (self.first[at], self.last[at]):
@@ -109,7 +109,7 @@ class Readers:
         return found
 
     def read(self, at: tuple[Array, ...], thread: Array, threads: Threads) -> None:
-        """Elements are read by threads; what those met before is forgotten."""
+        """Record reads; those before the last barrier are dropped."""
         old = ~self.unseen(at, thread, threads)
         past = tuple(np.asarray(each)[old] for each in at)
         self.first[past], self.last[past] = THREADS, -1

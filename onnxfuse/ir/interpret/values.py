@@ -1,4 +1,4 @@
-"""Indices and scalars of a kernel as NumPy arrays, for many iterations at a time."""
+"""Evaluation of indices and scalars as NumPy arrays, for many iterations together."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Numbers = Any  # an integer, or an array of them
 
 
 class Places:
-    """The iterations that run at a time: `shape` has those of the innermost loop first and the tasks last.
+    """Iterations that are interpreted together (places): `shape` has the innermost loop first and tasks last.
 
-    `axes` and `variables` hold what has a value there, as arrays that broadcast to the shape. `alive` are the
-    iterations that there are; `tasks` their numbers.
+    `axes` and `variables` are the values in scope, as arrays that broadcast to `shape`. `alive` is the mask of active
+    places; `tasks` are the task numbers.
     """
 
     def __init__(
@@ -34,18 +34,18 @@ class Places:
         self.alive: Where = None
 
     def inner(self, shape: tuple[int, ...], alive: Where) -> Self:
-        """The same for what is inside: what it declares ends with it."""
+        """A nested scope with its own shape and mask."""
         made = copy(self)
         made.shape, made.alive = shape, alive
         made.axes, made.variables = dict(self.axes), dict(self.variables)
         return made
 
     def within(self, alive: Where) -> Self:
-        """The same for fewer iterations."""
+        """The same with a stricter mask."""
         return self.inner(self.shape, both(self.alive, alive))
 
     def index(self, e: Index, where: Where = None) -> Numbers:
-        """An index; what is looked up is looked up `where` it says, or wherever something is alive."""
+        """The value of an index; indices are loaded from tensors under the mask `where`, or at active places."""
         inside = self.alive if where is None else where
         return evaluate(e, self._atom(inside))
 
@@ -66,7 +66,7 @@ class Places:
         return value
 
     def _looked_up(self, a: Loaded, at: Array, extent: Numbers, inside: Where) -> Array:
-        """An index that a tensor holds: from the end where it is negative."""
+        """An index loaded from a tensor, counted from the end where negative."""
         got, _ = self.memory[a.source].read(at, inside, self.tasks)
         number = got.astype(np.int64)
         number = np.where(number < 0, number + extent, number)
@@ -76,7 +76,7 @@ class Places:
         return np.where(outside, 0, number)
 
     def holds(self, guards: tuple[Guard, ...]) -> Where:
-        """Where all guards hold, among what is alive; each is asked only where those before it hold."""
+        """The mask of active places where all guards hold; each is evaluated only where the previous ones hold."""
         inside = self.alive
         for g in guards:
             i = self.index(g.index, inside)
@@ -84,7 +84,7 @@ class Places:
         return inside
 
     def scalar(self, x: Scalar) -> Array:
-        """A value in the type that it is computed in."""
+        """A value in its compute type."""
         if isinstance(x, Const):
             return np.asarray(x.value, computed(x.dtype))
         if isinstance(x, FromIndex):
@@ -120,5 +120,5 @@ def _entries(a: Entry, at: Array, inside: Where) -> Array:
 
 
 def both(a: Where, b: Where) -> Where:
-    """Where both are."""
+    """The conjunction of two masks."""
     return b if a is None else a if b is None else a & b

@@ -19,7 +19,7 @@ _Copy = tuple[Memory, Array, Array, Where, Array]  # where to, what, and by whom
 
 
 class Together:
-    """What threads do together in one phase."""
+    """Cooperative statements of one phase and its copies in flight."""
 
     def __init__(self, threads: Threads) -> None:
         self.threads = threads
@@ -27,7 +27,7 @@ class Together:
         self.groups: list[list[_Copy]] = []
 
     def statement(self, s: Threaded, p: Places) -> None:
-        """One statement, which stands in no loop that runs at a time."""
+        """A cooperative statement, which is in no vectorized loop."""
         match s:
             case Sync():
                 self.threads.sync(s.scope, p.alive)
@@ -44,7 +44,7 @@ class Together:
                 assert_never(s)
 
     def copy(self, s: CopyAsync, p: Places) -> None:
-        """Elements are read, and on their way."""
+        """Start an asynchronous copy: elements are read now, and stored by `wait`."""
         number = np.arange(s.count).reshape(-1, *(1,) * len(p.shape))
         got, _ = p.memory[s.source].read(p.index(s.at) + number, p.alive, p.tasks)
         to = p.memory[s.target]
@@ -53,7 +53,7 @@ class Together:
         self.begun.append((to, at, got, p.alive, p.tasks))
 
     def wait(self, pending: int) -> None:
-        """All groups but the last ones have arrived."""
+        """Complete all groups but the last `pending` ones."""
         done = len(self.groups) - pending
         for group in self.groups[: max(done, 0)]:
             for to, at, got, alive, tasks in group:
@@ -61,12 +61,12 @@ class Together:
         self.groups = self.groups[max(done, 0) :]
 
     def end(self) -> None:
-        """The phase is over."""
+        """End the phase. Raises KernelFault for copies in flight."""
         if self.begun or self.groups:
             raise KernelFault("a copy is never waited for")
 
     def multiply(self, s: Mma, p: Places) -> None:
-        """Fragments put together, multiplied, and the sums taken apart again."""
+        """Assemble matrices from fragments, multiply, and distribute the sums."""
         core = s.core
         if core.lanes != self.threads.lanes:
             raise KernelFault(f"{core.lanes} lanes multiply, and {self.threads.lanes} are a warp")
@@ -81,7 +81,7 @@ class Together:
         p.memory[s.sums].write(at, np.moveaxis(values, -1, 0).reshape(core.sums.registers, -1), p.alive, p.tasks)
 
     def matrix(self, f: Fragment, shape: tuple[int, int], name: str, at: Array, p: Places) -> Array:
-        """The matrix that each warp holds."""
+        """The matrix in the fragments of each warp."""
         got, _ = p.memory[name].read(at + np.arange(f.registers)[:, None], p.alive, p.tasks)
         values = np.moveaxis(got.reshape(f.registers, -1, f.lanes), 0, -1)
         row, column = elements(f)
@@ -93,12 +93,12 @@ class Together:
 
 
 def _wide(x: Array) -> Array:
-    """Values in a type that sums of products stay exact in, as far as a unit keeps them."""
+    """Values in a type wide enough for the accumulators of matrix units."""
     return x.astype(np.float64 if x.dtype.kind == "f" else np.int64)
 
 
 def elements(f: Fragment) -> tuple[Array, Array]:
-    """Row and column of each lane's registers: lanes x registers."""
+    """Rows and columns of a fragment's elements, as arrays of lanes x registers."""
     lane, register = np.meshgrid(np.arange(f.lanes), np.arange(f.registers), indexing="ij")
     values = {lane_of(f.lanes): lane, register_of(f.registers): register}
     row, column = (np.broadcast_to(evaluate(e, lambda a: values[a]), lane.shape) for e in (f.row, f.column))  # type: ignore[index]
@@ -106,7 +106,7 @@ def elements(f: Fragment) -> tuple[Array, Array]:
 
 
 def misfits(core: Core) -> list[str]:
-    """What is wrong with a core's maps: elements that are outside or that nothing holds, sums that are held twice."""
+    """Errors in a core's fragment maps: elements out of range or missing, replicated accumulators."""
     found = []
     for name, f, shape in (
         ("left", core.left, (core.m, core.k)),

@@ -1,4 +1,4 @@
-"""Which numbers a value can be, from what it is made of."""
+"""Interval analysis of scalars."""
 
 from onnxfuse.ir.ranges.functions import ANY, EXACT, Range, wrapped
 from onnxfuse.ir.ranges.scalars import of_array, range_of

@@ -1,4 +1,4 @@
-"""What the functions of the table do to ranges of numbers: a row each, anything where there is none."""
+"""Interval transfer functions of the scalar functions; any value for functions without one."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.functions import FUNCTIONS
 from onnxfuse.ir.scalar import Const, Scalar
 
-EXACT = 2**53  # whole numbers up to here are exact in float64
-_NEAR = 2.0**-18  # by how much, relatively, a computed function may lie beside the true one
+EXACT = 2**53  # integers up to here are exact in float64
+_NEAR = 2.0**-18  # bound of the relative error of computed functions
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """All numbers from low to high; `nan`: or NaN. `minus`: a zero may be -0. `whole`: no fractions."""
+    """An interval [low, high]; `nan`: or NaN. `minus`: zeros may be -0. `whole`: integers only."""
 
     low: float = -inf
     high: float = inf
@@ -28,7 +28,7 @@ class Range:
 
     @staticmethod
     def number(value: float) -> Range:
-        """One number."""
+        """A constant."""
         return Range(value, value)
 
     @property
@@ -52,7 +52,7 @@ class Range:
         return 0.0 if self.zero else min(abs(self.low), abs(self.high))
 
     def union(self, other: Range) -> Range:
-        """What is in either."""
+        """The smallest range that contains both."""
         return Range(
             min(self.low, other.low),
             max(self.high, other.high),
@@ -67,7 +67,7 @@ _BOOL = Range(0, 1, whole=True)
 
 
 def wrapped(x: Range, dtype: DType) -> Range:
-    """A range as the element type holds it: ends rounded outwards; integers that overflow may be any."""
+    """A range converted to an element type: bounds are rounded outwards; on integer overflow, the type's full range."""
     if dtype.kind == "b":
         return Range(max(x.low, 0), min(x.high, 1), whole=True)
     if not dtype.floating:
@@ -82,7 +82,7 @@ def wrapped(x: Range, dtype: DType) -> Range:
 def _outward(end: float, dtype: DType, to: float) -> float:
     if isinf(end) or end == 0 or dtype.bits == 64:
         return end
-    if dtype.name == "bfloat16":  # held as float32, rounded to 8 bits of it
+    if dtype.name == "bfloat16":  # computed as float32, rounded to 8 significant bits
         end = end * (1 + (2.0**-7 if (end > 0) == (to > 0) else -(2.0**-7)))
     kind = dtype.numpy.type
     if abs(end) < float(np.finfo(kind).tiny) and (end > 0) != (to > 0):
@@ -95,7 +95,7 @@ def _outward(end: float, dtype: DType, to: float) -> float:
 
 
 def applied(fn: str, args: Sequence[Scalar], of: Sequence[Range]) -> Range:
-    """The range of a function of numbers in these ranges, `args` being what they are."""
+    """The range of a function applied to `args` with these ranges."""
     if FUNCTIONS[fn].result == "bool":
         return _compared(fn, of)
     nan = any(r.nan for r in of)
@@ -150,7 +150,7 @@ def _times(x: float, y: float) -> float:
 
 
 def _positive(a: Range) -> bool:
-    """Whether no number has a sign."""
+    """Whether all values are nonnegative and none is -0."""
     return a.low >= 0 and not (a.minus and a.zero)
 
 
@@ -189,7 +189,7 @@ def _power(x: Range, exponent: Scalar, e: Range, nan: bool) -> Range:
 
 
 def raised(x: float, e: float) -> float:
-    """x ** e, a little more, or infinity."""
+    """x ** e, rounded upwards, possibly to infinity."""
     try:
         return float(x**e) * (1 + _NEAR)
     except OverflowError:
@@ -209,7 +209,7 @@ def _extreme(fn: str, a: Range, b: Range, nan: bool) -> Range:
 
 
 def _monotone(f: Callable[[float], float], low: float, high: float, near: float = _NEAR) -> Callable[[Range], Range]:
-    """A growing function with values from low to high, computed up to a relative error."""
+    """A monotonically increasing function with values in [low, high] and a bounded relative error."""
 
     def made(x: Range) -> Range:
         ends = f(x.low), f(x.high)
@@ -262,7 +262,7 @@ def _sign(x: Range) -> Range:
 
 
 def converted(x: Range, dtype: DType) -> Range:
-    """As another element type, see `wrapped` for what lies outside of it; towards zero, and any from NaN."""
+    """A cast: truncates to integers, wraps as in `wrapped`; the full range of integers from NaN."""
     if dtype.kind == "b":
         return Range(0 if x.zero else 1, 1 if x.high > 0 or x.low < 0 or x.nan else 0, whole=True)
     if dtype.floating:

@@ -1,9 +1,8 @@
-"""Which numbers a value can be: an interval, whether it may be NaN, and whether a zero in it may be negative.
+"""Interval analysis of scalars: bounds, possible NaN, and possible -0.
 
-Interval arithmetic over scalars (R. E. Moore, Interval Analysis, 1966). Ends are rounded outwards to the element type,
-so they hold for what is computed: rounding keeps the order of numbers. Three things that intervals cannot see are read
-off the form of a scalar: a number less the largest of those it is among is at most 0, exponentials of such numbers add
-up to 1 at least, and what is divided by the root of the mean of n squares, one of them its own, is at most sqrt(n).
+Interval arithmetic (R. E. Moore, Interval Analysis, 1966). Bounds are rounded outwards to the element type, so that
+they hold for computed values, since rounding is monotonic. Three facts that intervals cannot express are recognised by
+form: x - max(x) <= 0, sum(exp(x - max(x))) >= 1, and x / sqrt(mean(x**2) + e) <= sqrt(n) for n terms.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ Unfold = Callable[[Load], Scalar | None]
 
 
 def range_of(x: Scalar, of: Of, unfold: Unfold = lambda load: None) -> Range:
-    """The range of x, given those of what it loads; `unfold` says what makes an element, where that is known.
+    """The range of x, given those of its loads; `unfold` gives the definition of a load, where it is known.
 
     >>> from onnxfuse.ir.dtype import F32
     >>> from onnxfuse.ir.scalar import apply
@@ -42,7 +41,7 @@ def range_of(x: Scalar, of: Of, unfold: Unfold = lambda load: None) -> Range:
 
 
 def of_array(array: np.ndarray[Any, Any], dtype: DType) -> Range:
-    """The range of known numbers."""
+    """The range of an array's elements."""
     if dtype.kind not in "fiub" or array.size == 0:
         return ANY
     low, high = float(array.min()), float(array.max())
@@ -56,7 +55,7 @@ def of_array(array: np.ndarray[Any, Any], dtype: DType) -> Range:
     return Range(low, high, nan, minus, not dtype.floating)
 
 
-_LARGE = 1 << 20  # elements of an array whose zeros are not looked at one by one
+_LARGE = 1 << 20  # elements of an array from which on signs of zeros are not examined
 _LONGEST = 2.0**40  # no axis of a tensor has more elements
 
 
@@ -83,7 +82,7 @@ def _range(x: Scalar, inner: list[Range], of: Of, unfold: Unfold) -> Range:
     return made
 
 
-_SLACK = 1 + 2.0**-6  # roundings of a sum of squares, and of its root
+_SLACK = 1 + 2.0**-6  # bound of the rounding errors of a sum of squares and its root
 
 
 def _of_index(e: Index) -> Range:
@@ -122,7 +121,7 @@ def _reduced(x: Reduce, inner: list[Range], unfold: Unfold) -> Range:
         low = max(low, 1.0)
     high = 0.0 if body.high <= 0 else body.high * most
     largest = float(np.finfo(x.dtype.numpy).max) if x.dtype.floating else inf
-    opposite = low < -largest and high > largest  # parts of the sum may overflow both ways
+    opposite = low < -largest and high > largest  # partial sums may overflow in both directions, which gives NaN
     return Range(low, high, body.nan or opposite, body.minus, body.whole)
 
 
@@ -130,13 +129,13 @@ def _reduced(x: Reduce, inner: list[Range], unfold: Unfold) -> Range:
 
 
 def _is_peak_of(m: Scalar, x: Scalar, unfold: Unfold) -> bool:
-    """Whether m is the largest of numbers among which x is."""
+    """Whether m is a maximum over terms that include x."""
     m = _unfolded(m, unfold)
     return isinstance(m, Reduce) and m.combine in ("max", "peak") and _among(x, m)
 
 
 def _is_sum_of_powers(s: Reduce, unfold: Unfold) -> bool:
-    """Whether a sum is of exp(x - m), where m is the largest x of those that are summed over."""
+    """Whether a sum is sum(exp(x - max(x))) over the same terms."""
     power = _unfolded(s.body[0], unfold)
     if not isinstance(power, Apply) or power.fn not in ("exp", "exp_or_zero"):
         return False
@@ -156,7 +155,7 @@ def _is_test_for_nan(c: Scalar, x: Scalar, unfold: Unfold) -> bool:
 
 
 def _squares_below(x: Apply, unfold: Unfold) -> int | None:
-    """n where x is d / sqrt(mean + e) of n squares among which that of d is, and e is above 0."""
+    """n where x is d / sqrt(mean of n squares, d's among them, + e) with e > 0; None for others."""
     root = _unfolded(x.args[1], unfold)
     if x.fn == "mul":
         if not isinstance(root, Apply) or root.fn != "reciprocal":
@@ -198,7 +197,7 @@ def _among(x: Scalar, r: Reduce, body: Scalar | None = None) -> bool:
 
 
 def _places(x: Scalar, r: Reduce, body: Scalar | None = None) -> dict[Axis, Index] | None:
-    """Where each range stands for the term of a reduction that x is; None where it is no such term."""
+    """The values of the ranges at which a reduction's term is x; None where it is no term."""
     body = body or r.body[0]
     pairs = zip(_loads(body), _loads(x), strict=False)
     at: dict[Axis, Index] = {}

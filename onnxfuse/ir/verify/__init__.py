@@ -1,4 +1,4 @@
-"""What is wrong with a kernel, without a compiler and without data."""
+"""The verifier of kernels, without a compiler and without data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from onnxfuse.ir.verify.order import disorder
 
 
 def verify(kernel: Kernel) -> tuple[str, ...]:
-    """What is wrong with a kernel, each once; equal kernels of a network are looked at once."""
+    """The errors in a kernel, without duplicates; memoized, since networks have equal kernels."""
     inputs, outputs = (tuple(replace(p, value="") for p in each) for each in (kernel.inputs, kernel.outputs))
     return _verified(replace(kernel, inputs=inputs, outputs=outputs, choices=()))
 

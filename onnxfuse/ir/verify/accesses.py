@@ -1,7 +1,8 @@
-"""What is wrong with the accesses of a kernel, without running it.
+"""Verification of a kernel's memory accesses, by sampled iterations.
 
-Every finding has a witness, an iteration that leaves a buffer or meets another task; what has none may still be wrong.
-Iterations are sampled at the corners of all loops, where affine indices are largest and smallest, and in between.
+Every finding has a witness, an iteration that is out of bounds or races with another task: there are no false
+positives, but there may be false negatives. Samples are the corners of all loops, where affine indices are extreme, and
+some inner iterations.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ from onnxfuse.ir.tile import EVEN_ENTRIES, ZERO_ROW, Packed, Pointers, Quantized
 from onnxfuse.ir.verify.samples import ALONE, EXTENTS, GROUP, GROUPS, SAMPLES, Samples, pattern_of, picked
 
 ZERO_BYTES = ZERO_ROW * F32.bytes
-UNKNOWN = -1  # a task that has all of a phase
+UNKNOWN = -1  # a task that runs the whole phase
 
 
 def access_faults(kernel: Kernel) -> list[str]:
-    """Accesses of sampled iterations that leave their buffers, or meet those of another task."""
+    """Accesses of sampled iterations that are out of bounds, or race with those of another task."""
     return _Check(kernel).findings()
 
 
@@ -57,7 +58,7 @@ Accesses = dict[str, list[tuple[Array, Where]]]
 
 
 class _Check:
-    """The findings of one kernel, while its statements are walked."""
+    """Walks the statements of one kernel and collects findings."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel
@@ -65,7 +66,7 @@ class _Check:
         self.sizes: dict[str, Any] = {}
         self.dtypes: dict[str, DType] = {}
         self.shared = {p.name for p in kernel.outputs} | {b.name for b in kernel.scratch}
-        self.stored: Accesses = {}  # of the phase that is walked, in buffers that tasks share
+        self.stored: Accesses = {}  # in the current phase, to buffers shared by tasks
         self.read: Accesses = {}
         self.where = ""
         self.depth = 0
@@ -73,7 +74,7 @@ class _Check:
         self.task = np.zeros(SAMPLES, np.int64)
 
     def findings(self) -> list[str]:
-        """What the samples show."""
+        """All findings."""
         p = Samples(self.symbols(), self.reads)
         possible = np.ones(SAMPLES, bool)
         for e in self.kernel.requires:
@@ -105,7 +106,7 @@ class _Check:
         return values
 
     def phase(self, phase: Phase, p: Samples) -> None:
-        """Bounds of all accesses of one task in each sample, and what tasks do to each other."""
+        """Check bounds of all accesses of one task per sample, and races between tasks."""
         self.stored, self.read, self.depth, self.task = {}, {}, 0, np.zeros(SAMPLES, np.int64)
         for s in phase.splits:
             extent = np.broadcast_to(p.index(s.extent), (SAMPLES,))
@@ -124,9 +125,9 @@ class _Check:
             self.meetings()
 
     def meetings(self) -> None:
-        """Tasks of the phase that store into one element, or of which one reads what another one stores.
+        """Find races: two tasks that store one element, or a task that reads what another one stores.
 
-        Threads of a launch are looked at on their own (`launches.py`).
+        Threads of a launch are checked in `launches.py`.
         """
         for name, stored in self.stored.items():
             at, task = self.places(stored)
@@ -142,7 +143,7 @@ class _Check:
                 self.found.append(f"{self.where}: a task reads an element of {name} that another one stores")
 
     def places(self, accesses: list[tuple[Array, Where]]) -> tuple[Array, Array]:
-        """The elements that samples of known tasks access, those of each group apart, and their tasks."""
+        """The elements that samples with known tasks access, distinct for each group of samples, and the tasks."""
         group = np.repeat(np.arange(GROUPS), GROUP) if self.kernel.binds else np.zeros(SAMPLES, np.int64)
         at, task = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         for offset, where in accesses:
@@ -155,19 +156,19 @@ class _Check:
     # Accesses ---------------------------------------------------------------------------------------------------------
 
     def reads(self, name: str, offset: Any, count: Any, where: Where) -> None:
-        """Elements of a buffer from an offset on are read."""
+        """Record and check reads of `count` elements from an offset on."""
         self.inside(name, offset, count, where, "reads")
         if name in self.shared:
             self.read.setdefault(name, []).append((np.asarray(offset), where))
 
     def stores(self, name: str, offset: Any, count: Any, where: Where) -> None:
-        """Elements of a buffer from an offset on are stored."""
+        """Record and check stores of `count` elements from an offset on."""
         self.inside(name, offset, count, where, "stores")
         if name in self.shared:
             self.stored.setdefault(name, []).append((np.asarray(offset), where))
 
     def inside(self, name: str, offset: Any, count: Any, where: Where, doing: str) -> None:
-        """A finding where some of the elements are outside of the buffer."""
+        """Find accesses out of bounds."""
         size = self.sizes[name]
         outside = (np.asarray(count) > 0) & ((offset < 0) | (offset + count > size))
         if where is not None:
@@ -178,13 +179,13 @@ class _Check:
             self.found.append(f"{self.where}: {doing} {name}[{low}{last}], which has {all_} elements")
 
     def multiple(self, name: str, offset: Any, of: int, where: Where) -> None:
-        """A finding where an offset is not a multiple of what is taken at a time."""
+        """Find offsets that are not aligned to a multiple of `of`."""
         wrong = np.asarray(offset % of != 0)
         if (wrong if where is None else wrong & where).any():
             self.found.append(f"{self.where}: an offset in {name} is no multiple of {of}")
 
     def value(self, x: Scalar, p: Samples) -> None:
-        """All that a value reads."""
+        """Check all reads of a value."""
         for n in walk(x):
             if isinstance(n, Load) and n.index:
                 where = p.holds(n.guards)
@@ -195,7 +196,7 @@ class _Check:
     # Statements -------------------------------------------------------------------------------------------------------
 
     def body(self, body: tuple[Stmt, ...], p: Samples) -> None:
-        """Statements, those behind a fault too."""
+        """Check statements, continuing after findings."""
         for s in body:
             try:
                 self.statement(s, p)
@@ -233,7 +234,7 @@ class _Check:
                 assert_never(s)
 
     def threaded(self, s: Threaded, p: Samples) -> None:
-        """A statement of threads that work together: copies, and the registers of fragments."""
+        """A statement of cooperating threads: copies, and the registers of fragments."""
         if isinstance(s, CopyAsync):
             self.reads(s.source, p.index(s.at), s.count, p.alive)
             self.stores(s.target, p.index(s.to), s.count, p.alive)
@@ -264,7 +265,7 @@ class _Check:
         self.depth, self.vector = outer
 
     def store(self, s: Store, p: Samples) -> None:
-        """Elements that are stored, and what a vector of them asks for."""
+        """A store, and the requirements of vector stores."""
         for v in s.values:
             self.value(v, p)
         self.stores(s.buffer, p.index(s.offset), len(s.values), p.alive)
@@ -274,7 +275,7 @@ class _Check:
             self.found.append(f"{self.where}: what is streamed into {s.buffer} is no vector")
 
     def call(self, s: Call, p: Samples) -> None:
-        """A statement that is a call; what is only fetched may be anywhere."""
+        """A call; prefetches may be out of bounds."""
         match s:
             case RowPointer():
                 self.point(s, p)
@@ -291,7 +292,7 @@ class _Check:
                 assert_never(s)
 
     def piece(self, load: Load, length: Any, p: Samples, padding: str) -> None:
-        """A contiguous piece of a row, or the padding that stands for it."""
+        """A contiguous segment of a row, or its padding."""
         where = p.holds(load.guards)
         self.reads(load.source, p.index(load.index[0], where), length, where)
         if load.guards and padding:
@@ -300,7 +301,7 @@ class _Check:
             self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
 
     def point(self, s: RowPointer, p: Samples) -> None:
-        """Entries of a table, and the pieces that they lead to."""
+        """Entries of a pointer table, and the segments that they address."""
         begin = p.index(s.begin)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
         counts = [p.index(a.extent) for a in s.segments]
@@ -314,7 +315,7 @@ class _Check:
         self.piece(s.load, p.index(s.length), here, s.padding)
 
     def pack(self, s: Pack, p: Samples) -> None:
-        """Rows that are read, and where they are packed."""
+        """The rows that a pack reads, and the block that it writes."""
         t, begin, depth, at = self.dtypes[s.out], p.index(s.begin), p.index(s.k.extent), p.index(s.at)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))
         if coefficient(s.load.index[0], s.k) != ONE:
@@ -329,7 +330,7 @@ class _Check:
         self.stores(s.out, at, last * piece if s.unit is not None else (last - 1) * piece + 1, here.alive)
 
     def tile(self, s: Tile, p: Samples) -> None:
-        """Both sides of a tile and its sums."""
+        """Both operands of a tile and its sums."""
         core, rows, length, unit = s.core, p.index(s.rows), p.index(s.left.length), s.core.product.unit
         where = both(p.alive, np.broadcast_to(np.asarray(rows) > 0, (SAMPLES,)))
         if (

@@ -1,8 +1,8 @@
-"""What is wrong with the phases of a kernel that are launched as threads.
+"""Verification of phases that are launched as threads.
 
-Barriers, and all else that threads do together, stand where every thread of their group comes by: this is a rule of
-what may be written, and checked as such. Who stores what another one reads is seen by running the first blocks and the
-first iterations of every loop, without data: every finding has two threads as its witness.
+Barriers and other cooperative statements have to be in uniform control flow of their group, which is checked statically
+(and conservatively). Data races are found by interpreting the first blocks and the first iterations of every loop,
+without data: every finding has two threads as its witness.
 """
 
 from __future__ import annotations
@@ -50,15 +50,20 @@ from onnxfuse.ir.launch import (
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Guard
 
-GRID, BLOCK, WARP, THREAD = range(4)  # who takes the same branch: all threads, those of a block, of a warp, nobody else
+GRID, BLOCK, WARP, THREAD = range(4)  # uniformity of values: over all threads, a block, a warp, or none
 SCOPES = {"grid": GRID, "block": BLOCK, "warp": WARP}
-DIVIDED = {"block": BLOCK, "warp": WARP, "thread": THREAD, "lane": THREAD}  # loops that differ between those
-EXTENTS = (17, 40, 129)  # of symbols, where threads are run
+DIVIDED = {
+    "block": BLOCK,
+    "warp": WARP,
+    "thread": THREAD,
+    "lane": THREAD,
+}  # uniformity of the loop variables of distributed loops
+EXTENTS = (17, 40, 129)  # values of symbols for the interpreted samples
 WIDE = (1, 2, 4, 8)  # elements of one access
 
 
 def launch_faults(kernel: Kernel) -> list[str]:
-    """What is wrong with the phases that have a launch, and with those that do as if they had one."""
+    """The errors in phases with a launch, and in phases of tasks that use features of launches."""
     found: list[str] = []
     for number, phase in enumerate(kernel.phases):
         here = _alone(phase) if phase.launch is None else (*_Levels(kernel, phase).found, *_buffers(phase))
@@ -69,7 +74,7 @@ def launch_faults(kernel: Kernel) -> list[str]:
 
 
 def _alone(phase: Phase) -> Iterator[str]:
-    """What a phase of tasks, each of which is one thread, may not have."""
+    """Statements and buffers that a phase without a launch may not have."""
     for s in statements(phase.body):
         if isinstance(s, Threaded) or (isinstance(s, Loop) and s.kind in DIVIDED):
             yield f"{_name(s)} in a phase that is not launched as threads"
@@ -83,7 +88,7 @@ def _name(s: Stmt) -> str:
 
 
 def _buffers(phase: Phase) -> Iterator[str]:
-    """Shared buffers lie in the memory of their block, and not on each other."""
+    """Check that shared buffers fit and do not overlap."""
     launch = phase.launch
     assert launch is not None
     places = []
@@ -108,14 +113,14 @@ def _buffers(phase: Phase) -> Iterator[str]:
 
 
 class _Levels:
-    """Whose branches differ at each statement of a launched phase, and what is found wrong with that."""
+    """Uniformity analysis of a launched phase, and its findings."""
 
     def __init__(self, kernel: Kernel, phase: Phase) -> None:
         assert phase.launch is not None
         self.launch: Launch = phase.launch
         self.found: list[str] = []
-        self.levels: dict[str, int] = {}  # of axes: who has the same value
-        self.unrolled: set[str] = set()  # axes that are numbers when the kernel is printed
+        self.levels: dict[str, int] = {}  # uniformity of axes
+        self.unrolled: set[str] = set()  # axes that are constants after unrolling
         self.vector: Axis | None = None
         buffers = (*kernel.scratch, *phase.locals)
         self.types = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in buffers}
@@ -129,7 +134,7 @@ class _Levels:
         self.found.append(what)
 
     def limits(self, phase: Phase) -> None:
-        """What no machine launches."""
+        """Check the limits of launches."""
         grid, block = self.launch.grid.constant, self.launch.block.constant
         if phase.splits:
             self.say("it is divided into tasks and into threads")
@@ -147,7 +152,7 @@ class _Levels:
                 self.found += self.fragments(s)
 
     def fragments(self, s: Mma) -> Iterator[str]:
-        """Fragments lie in buffers of fragments of their types."""
+        """Check that fragments are in fragment buffers of their types."""
         if s.core.lanes != self.launch.lanes:
             yield f"{s.core!r} is of {s.core.lanes} lanes, and a warp has {self.launch.lanes}"
         for name, f in ((s.left, s.core.left), (s.right, s.core.right), (s.sums, s.core.sums)):
@@ -157,17 +162,17 @@ class _Levels:
     # Levels -----------------------------------------------------------------------------------------------------------
 
     def level(self, e: Index) -> int:
-        """Who has the same value of an index."""
+        """The uniformity of an index."""
         here = max((self.levels.get(a.name, GRID) for a in axes_of(e)), default=GRID)
         looked_up = [a for a in atoms(e) if isinstance(a, Loaded)]
         return THREAD if any(a.source in self.private for a in looked_up) else here
 
     def guarded(self, guards: tuple[Guard, ...]) -> int:
-        """Who takes the same branch under guards."""
+        """The uniformity of a branch under guards."""
         return max((max(self.level(g.index), self.level(g.extent)) for g in guards), default=GRID)
 
     def body(self, body: tuple[Stmt, ...], level: int) -> None:
-        """Statements that threads come by together which differ at a level at most."""
+        """Check statements in control flow of this uniformity."""
         for s in body:
             self.statement(s, level)
 
@@ -197,12 +202,12 @@ class _Levels:
                 pass
 
     def whole(self, what: str, scope: str, level: int) -> None:
-        """A finding where not all of a group come by."""
+        """Find a cooperative statement in control flow that is not uniform over its group."""
         if level > SCOPES[scope]:
             self.say(f"{what} stands in a branch that not all threads of a {scope} take")
 
     def loop(self, s: Loop, level: int) -> None:
-        """A loop: those that it is divided among go through it at different times."""
+        """A loop; a distributed one diverges between those that it is distributed over."""
         own = max(DIVIDED.get(s.kind, GRID), self.level(s.begin), self.level(s.end))
         outer = self.vector
         self.levels[s.axis.name] = own
@@ -221,7 +226,7 @@ class _Levels:
     # Accesses ---------------------------------------------------------------------------------------------------------
 
     def accesses(self, s: Stmt) -> None:
-        """Registers are chosen when the kernel is printed, and wide accesses are aligned."""
+        """Check that registers have constant offsets and wide accesses are aligned."""
         if isinstance(s, CopyAsync):
             self.copy(s)
         if isinstance(s, Store):
@@ -251,7 +256,7 @@ class _Levels:
             self.say(f"an access of {width} elements at {name}[{offset!r}] is not aligned")
 
     def copy(self, s: CopyAsync) -> None:
-        """A copy in the background."""
+        """An asynchronous copy."""
         if s.count * self.types[s.target].bytes not in (4, 8, 16) or self.types[s.target] != self.types[s.source]:
             self.say(f"a copy of {s.count} elements of {s.source} is none of 4, 8 or 16 bytes")
         if self.spaces.get(s.target) != "shared" or s.source in self.private:
@@ -261,7 +266,7 @@ class _Levels:
 
 
 def _divides(width: int, offset: Index) -> bool:
-    """Whether an offset is a multiple of a width for all values of its axes and symbols, as far as its terms show."""
+    """Whether an offset is proven a multiple of a width: each of its terms is."""
     return all(c % width == 0 for _, c in offset.terms)
 
 
@@ -269,7 +274,7 @@ def _divides(width: int, offset: Index) -> bool:
 
 
 def _run_some(kernel: Kernel) -> list[str]:
-    """What the first blocks and iterations do to each other, for inputs of some sizes that are all 0."""
+    """Faults of an interpreted sample, the first blocks and iterations, on zero inputs of some sizes."""
     found: dict[str, None] = {}
     for extent in EXTENTS if kernel.binds else EXTENTS[:1]:
         symbols = _symbols(kernel.binds, extent)
@@ -289,7 +294,7 @@ def _run_some(kernel: Kernel) -> list[str]:
 
 
 def _symbols(binds: tuple[ExtentBind | Computed, ...], extent: int) -> Mapping[str, int]:
-    """Symbols that are read off inputs of such an extent, and what follows from them."""
+    """Values of symbols where all bound dimensions have this extent, and computed symbols."""
     values: dict[str, int] = {}
     here = Places((), np.zeros(1, np.int64), values, {})
     for b in binds:

@@ -1,4 +1,4 @@
-"""Whether what `legalize` wrote into a kernel is true, and whether anything of it is missing."""
+"""Verification of the annotations of `legalize`: that they are correct, and complete in legal kernels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ COMPARED = ("less", "greater_equal")  # functions that compare a `boundary` with
 
 
 def illegal(kernel: Kernel) -> Iterator[str]:
-    """What a kernel says of its vectors, reductions and phases and is not so; of a legal one, what it does not say."""
+    """Wrong annotations of vectors, reductions and phases; in a legal kernel also missing ones."""
     for number, phase in enumerate(kernel.phases):
         found = (*_body(phase.body, _Place(kernel.legal)), *_of_phase(phase, legal=kernel.legal))
         yield from (f"phase {number}: {what}" for what in found)
 
 
 def _of_phase(phase: Phase, *, legal: bool) -> Iterator[str]:
-    """Of a phase: the unit that its tiles need, and whether it streams."""
+    """Annotations of a phase: its matrix unit, and whether it streams."""
     cores = [s.core for s in statements(phase.body) if isinstance(s, Tile)]
     units = {(core.product.unit, core.most) for core in cores if core.product.unit is not None}
     said = {phase.matrix_unit} if phase.matrix_unit is not None else set()
@@ -37,11 +37,11 @@ def _of_phase(phase: Phase, *, legal: bool) -> Iterator[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where statements stand: in which vector loop, and in which reductions, of whose variables lanes are carried."""
+    """The context of a statement: its vector loop, and the enclosing reductions' vector accumulators."""
 
     legal: bool
     loop: Loop | None = None
-    carried: tuple[tuple[str, int], ...] = ()  # variables, and how many vectors there are of each
+    carried: tuple[tuple[str, int], ...] = ()  # accumulators, and the number of vectors of each
 
 
 def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
@@ -67,7 +67,7 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
 
 
 def _accumulate(s: Accumulate, place: _Place) -> Iterator[str]:
-    """Of variables: whether a vector is carried of them, and so many as its loop says."""
+    """Annotations of an accumulation: whether it is a vector accumulator, and how many its loop has."""
     for value in (*s.values, *s.merged):
         yield from _value(value, place)
     vectors = dict(place.carried).get(s.targets[0], 0) if place.loop is not None else 0
@@ -80,7 +80,7 @@ def _accumulate(s: Accumulate, place: _Place) -> Iterator[str]:
 
 
 def _store(s: Store, place: _Place) -> Iterator[str]:
-    """Of a store: whether lanes lie side by side."""
+    """Annotations of a store: whether lanes are contiguous."""
     for value in s.values:
         yield from _value(value, place)
     loop = place.loop
@@ -90,7 +90,7 @@ def _store(s: Store, place: _Place) -> Iterator[str]:
 
 
 def _value(x: Scalar, place: _Place) -> Iterator[str]:
-    """Of all that a value is made of: whether its lanes are as they are said to be."""
+    """Annotations of all nodes of a value: their lane kinds."""
     boundaries = {id(n.args[0]) for n in walk(x) if isinstance(n, Apply) and _is_boundary(n, place)}
     for n in walk(x):
         if isinstance(n, FromIndex) or (isinstance(n, Load) and n.index):
@@ -104,7 +104,7 @@ def _value(x: Scalar, place: _Place) -> Iterator[str]:
 
 
 def _is_boundary(x: Apply, place: _Place) -> bool:
-    """Whether a comparison is one of an index, of which each lane has one more or one less than the last, with 0."""
+    """Whether it compares an index of slope 1 or -1 along the lanes with 0."""
     if place.loop is None or x.fn not in COMPARED:
         return False
     left, zero = x.args
@@ -115,7 +115,7 @@ def _is_boundary(x: Apply, place: _Place) -> bool:
 
 
 def _fits(x: Load | FromIndex, lanes: Lanes, loop: Loop) -> bool:
-    """Whether lanes can be made in this way."""
+    """Whether a lane kind is valid for a load or index in this loop."""
     axis: Axis = loop.axis
     at = x.index[0] if isinstance(x, Load) else x.index
     stride, cut = coefficient(at, axis), any(axis in axes_of(g.index) for g in x.guards)

@@ -1,4 +1,4 @@
-"""Whether a kernel's statements come in an order that makes sense: what is read was named and stored before."""
+"""Verification of definition before use: names, buffers, and the kinds and scopes of statements."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TILE_PARTS = (Ahead, Coding, Packed, Panel, Pointers, Quantized)
 
 
 def disorder(kernel: Kernel) -> tuple[str, ...]:
-    """What a kernel has twice or not at all, what it names before there is such a thing, and reads before it stores."""
+    """Duplicate and undefined names, uses before definitions, and reads before stores."""
     found = dict.fromkeys(_kinds(kernel))
     found |= dict.fromkeys(f"{name} is read before anything is stored there" for name in early_reads(kernel))
     found |= dict.fromkeys(_unnamed(kernel))
@@ -48,7 +48,7 @@ def _shared(kernel: Kernel) -> list[str]:
 
 
 def _kinds(kernel: Kernel) -> Iterator[str]:
-    """Names that buffers share, and kinds that there are not."""
+    """Duplicate names of buffers, invalid kinds, and stores into inputs."""
     shared = _shared(kernel)
     inputs = {p.name for p in kernel.inputs}
     for phase in kernel.phases:
@@ -66,7 +66,7 @@ def _kinds(kernel: Kernel) -> Iterator[str]:
 
 
 def _lanes(body: tuple[Stmt, ...], *, vector: bool) -> Iterator[str]:
-    """Reductions whose scope is not what their loops make of them: lanes are those of vectors that begin in them."""
+    """Reductions whose scope does not match their loops: lane if and only if a vector loop is inside."""
     for s in body:
         if isinstance(s, ReduceLoop):
             carried = not vector and any(isinstance(x, Loop) and x.kind == "vector" for x in statements(s.body))
@@ -77,10 +77,9 @@ def _lanes(body: tuple[Stmt, ...], *, vector: bool) -> Iterator[str]:
 
 
 def early_reads(kernel: Kernel) -> tuple[str, ...]:
-    """Buffers that some statement reads though no statement before it, in the order of the text, stores into them.
+    """Buffers that are read before any store into them, in textual order.
 
-    Those of tasks are empty when a phase begins; inputs never are. What a loop carries from one iteration to the next
-    has to be set before the loop.
+    Local buffers are uninitialized when a phase begins. Loop-carried values have to be initialized before the loop.
     """
     made = {p.name for p in kernel.inputs}
     found: dict[str, None] = {}
@@ -99,7 +98,7 @@ def _walk(body: tuple[Stmt, ...], made: set[str], found: dict[str, None]) -> Non
 
 
 class _Scope:
-    """What has a name at a place: loop variables, variables, those of open folds, symbols and buffers."""
+    """The names in scope: loop variables, variables, accumulators of open reductions, symbols and buffers."""
 
     def __init__(self, axes: set[str], symbols: frozenset[str], buffers: frozenset[str]) -> None:
         self.axes, self.symbols, self.buffers = axes, symbols, buffers
@@ -108,24 +107,24 @@ class _Scope:
         self.found: dict[str, None] = {}
 
     def inner(self, *axes: str) -> _Scope:
-        """The same for a block, in which some more axes have names."""
+        """A nested scope with more axes."""
         made = copy(self)
         made.axes, made.variables = self.axes | {*axes}, set(self.variables)
         return made
 
     def among(self, variables: tuple[str, ...]) -> _Scope:
-        """A scope in which more variables have values."""
+        """A scope with more variables."""
         made = copy(self)
         made.variables = {*self.variables, *variables}
         return made
 
     def index(self, e: Index) -> None:
-        """The names of an index."""
+        """Check the names in an index."""
         missing = {a.name for a in axes_of(e)} - self.axes | {s.name for s in symbols_of(e)} - self.symbols
         self.found.update((f"{name} has no value yet in {e!r}", None) for name in sorted(missing))
 
     def scalar(self, x: Scalar) -> None:
-        """The names of a value."""
+        """Check the names in a value."""
         for e in indices_of(x):
             self.index(e)
         for n in walk(x):
@@ -133,7 +132,7 @@ class _Scope:
                 self.found[f"{n.source} has no value yet"] = None
 
     def parts(self, x: object) -> None:
-        """The names of all that a statement holds, its body and what it declares aside."""
+        """Check the names in a statement's fields, except its body and declarations."""
         if isinstance(x, Index):
             self.index(x)
         elif isinstance(x, Guard):
@@ -149,7 +148,7 @@ class _Scope:
 
 
 def _unnamed(kernel: Kernel) -> Iterator[str]:
-    """What is named before it has a value."""
+    """Uses of names without a definition."""
     symbols = frozenset(b.symbol.name for b in kernel.binds)
     shared = frozenset(_shared(kernel))
     for phase in kernel.phases:
@@ -194,7 +193,7 @@ def _named(body: tuple[Stmt, ...], scope: _Scope) -> None:
 
 
 def _read(s: Stmt) -> Iterator[str]:
-    """Buffers that a statement itself reads."""
+    """Buffers that a statement reads, nested statements excluded."""
     match s:
         case Let():
             yield from sorted(sources(s.value))
@@ -219,7 +218,7 @@ def _read(s: Stmt) -> Iterator[str]:
 
 
 def _stored(s: Stmt) -> tuple[str, ...]:
-    """Buffers that a statement stores into, once all that it holds is done."""
+    """Buffers that a statement stores into, nested statements excluded."""
     match s:
         case Store():
             return (s.buffer,)

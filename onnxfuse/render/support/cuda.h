@@ -1,4 +1,4 @@
-// What CUDA kernels are spelled with. All assembly is here; EMULATED, it is done by host code (emulated.h).
+// The vocabulary of generated CUDA kernels. All inline assembly is here; with EMULATED, host code replaces it (emulated.h).
 #pragma once
 #ifdef EMULATED
 #include "emulated.h"
@@ -31,7 +31,7 @@ struct alignas(sizeof(T) * N) wide {
 #include "emulated_code.h"
 #else
 #define SHARED(name) extern __shared__ __align__(16) unsigned char name[]
-#define ON_BOUNDARY(place, bytes)  // of so many bytes; elsewhere it is looked at
+#define ON_BOUNDARY(place, bytes)  // asserts alignment to so many bytes; only in the emulator
 
 __device__ inline float bits_as_float(uint32_t x) { return __uint_as_float(x); }
 __device__ inline uint32_t float_as_bits(float x) { return __float_as_uint(x); }
@@ -128,7 +128,8 @@ template <class A, class B>
 __device__ inline auto least(A a, B b) { return a < b ? a : b; }
 template <class A, class B>
 __device__ inline auto common(A a, B b) { return b == 1 ? a : b; }  // what two extents broadcast to
-// An index that a tensor holds: from the end when negative; 0 where it is out of range, as nobody can be told in time.
+// An index loaded from a tensor: negative values count from the end; 0 where it is out of range, since a run on a stream
+// cannot report a fault.
 struct Run {
   int* fault;
 };
@@ -254,7 +255,7 @@ template <class To, class V> __device__ inline auto snapped(V x, V low, V high) 
 
 // ---- warps ----
 
-// The lanes of a warp, or of one of its parts of so many lanes, which is a warp in its own right.
+// The lanes of a warp, or of a subwarp of so many lanes, which is treated as a warp.
 template <int LANES>
 __device__ inline unsigned mask_of_warp() {
   if constexpr (LANES == 32) return 0xffffffffu;
@@ -263,7 +264,7 @@ __device__ inline unsigned mask_of_warp() {
 template <int LANES>
 __device__ inline void sync_warp() { __syncwarp(mask_of_warp<LANES>()); }
 
-// What all lanes of a warp have, combined, in each of them.
+// All-reduce of a warp by shuffles.
 #define OF_WARP(NAME, COMBINED)                                                  \
   template <int LANES, class T>                                                  \
   __device__ inline T NAME##_of_warp(T a) {                                      \

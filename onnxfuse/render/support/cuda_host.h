@@ -1,5 +1,5 @@
-// Launches kernels through the CUDA driver, which is opened when it is first asked for: nothing of CUDA is linked.
-// Kernels are data: code for one architecture, the names of its functions, and what each launch is given.
+// Launches kernels through the CUDA driver API, which is loaded by dlopen on first use: nothing of CUDA is linked.
+// Kernels are data: code for one architecture, the names of its functions, and the parameters of each launch.
 #pragma once
 #include <dlfcn.h>
 
@@ -16,7 +16,7 @@ namespace cuda {
 typedef int Result;  // 0 is success
 typedef void* Handle;
 
-// The functions of the driver that are called (those of CUDA 12.0 and newer), by the names that it exports.
+// The driver functions in use (those of CUDA 12.0 and newer), by their exported names.
 struct Driver {
   Result (*cuInit)(unsigned flags);
   Result (*cuDriverGetVersion)(int* version);
@@ -58,7 +58,7 @@ inline Driver opened() {
   return d;
 }
 
-// A lock of a few instructions: everything behind it is done once in a process.
+// A spin lock: everything it protects is done once per process.
 struct Lock {
   std::atomic<int>& busy;
   explicit Lock(std::atomic<int>& b) : busy(b) {
@@ -79,10 +79,10 @@ inline const Driver& driver() {
   return driver_;
 }
 
-enum { kDynamicShared = 8, kUnasked = 48 << 10 };  // an attribute; bytes of shared memory that are there without it
-enum { kMajor = 75, kMinor = 76, kOldestDriver = 13000 };  // two attributes; the line of CUDA that code is made with
+enum { kDynamicShared = 8, kUnasked = 48 << 10 };  // a function attribute; bytes of shared memory available without it
+enum { kMajor = 75, kMinor = 76, kOldestDriver = 13000 };  // two device attributes; the CUDA version that code is compiled with
 
-// 10 times the major number of the compute capability and the minor one, the lowest of all devices; 0 without any.
+// The lowest compute capability of all devices, as 10 * major + minor; 0 without a device.
 inline int capability() {
   const Driver& d = driver();
   int version = 0, count = 0, lowest = 0;
@@ -98,32 +98,33 @@ inline int capability() {
   return lowest;
 }
 
-// Whether code for a capability runs on all devices: on those of its major number that are no older, PTX on all of these.
+// Whether code for a capability runs on all devices: machine code on those of its major version that are no older, PTX on
+// all that are no older.
 inline bool suits(int code, bool portable) {
   const int here = capability();
   return here >= code && (portable || here / 10 == code / 10);
 }
 
-// The provider that kernels are registered for. The environment names another one: that of the runtime's plugin, or, where
-// the driver's memory is the host's, CPUExecutionProvider (null: the runtime's default).
+// The execution provider that kernels are registered for. The environment may name another: that of the runtime's plugin,
+// or, where device memory is host memory, CPUExecutionProvider (null: the runtime's default).
 inline const char* provider() {
   const char* named = getenv("ONNXFUSE_CUDA_PROVIDER");
   if (!named || !*named) return "CUDAExecutionProvider";
   return strcmp(named, "CPUExecutionProvider") == 0 ? nullptr : named;
 }
 
-// The code of a kernel, once it is loaded with its functions.
+// The module of a kernel and its functions, once they are loaded.
 struct Module {
   const unsigned char* code;
   const char* const* names;
-  const unsigned* shared;  // bytes that a block of each function has
+  const unsigned* shared;  // bytes of shared memory per block of each function
   int count;
   Handle* functions;
   std::atomic<int> busy;
   bool loaded;
 };
 
-// Loads the code, and has it brought to the device at hand: nothing of that is left to do when graphs are captured.
+// Loads the module into the current context, eagerly, so that nothing is left to load while a graph is captured.
 inline const char* load(Module& m) {
   const Driver& d = driver();
   if (!d.there) return "there is no CUDA driver";
@@ -151,7 +152,7 @@ inline const char* load(Module& m) {
   return nullptr;
 }
 
-// One launch on the stream of a run. Nothing is waited for.
+// One asynchronous launch on the stream of a run.
 inline const char* launch(Host* host, Module& m, int function, i64 grid, unsigned block, unsigned shared, void** arguments) {
   if (grid <= 0) return nullptr;
   if (grid > 0x7fffffff) return "a launch has more blocks than a grid holds";
@@ -160,7 +161,7 @@ inline const char* launch(Host* host, Module& m, int function, i64 grid, unsigne
   return wrong ? "a kernel could not be launched" : nullptr;
 }
 
-// The end of a run. Where its tensors are the host's own, it is waited for.
+// The end of a run: synchronizes with the stream where its tensors are in host memory.
 inline const char* done(Host* host) {
   if (!host->waits) return nullptr;
   return driver().cuStreamSynchronize(host->stream(host)) ? "a kernel failed" : nullptr;

@@ -1,16 +1,16 @@
-// Products by AMX: tiles of up to 32 rows and a panel, computed by a matrix unit that each task sets up for its tiles.
+// Matrix products by AMX: tiles of up to 32 rows by a panel. Each task configures the unit's tile registers for its tiles.
 //
-// `tall` is the same in all calls between amx_begin and amx_end, and means the rows of the tallest tile. Sums have room for
-// so many rows in every tile.
+// `tall`, the rows of the tallest tile, is the same in all calls between amx_begin and amx_end. The sums of every tile have
+// room for so many rows.
 #pragma once
 #include "codes.h"
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 void amx_begin(int tall);
-void amx_end();  // others on this thread find no tile in use
+void amx_end();  // releases the tile registers
 
-// Rows as the unit takes them: out[((k / 32) * tall + i) * 32 + k % 32] = from[i][k - skip], rounded, for steps k from `skip`
+// Packs rows for the unit: out[((k / 32) * tall + i) * 32 + k % 32] = from[i][k - skip], rounded, for steps k from `skip`
 // to skip + depth; zeros in rows from `rows` up to `tall`, and behind the last step up to a multiple of 32.
 #define ONNXFUSE_AMX_PACK(From) \
   void amx_pack(int rows, int tall, i64 skip, const From* const* from, i64 depth, bf16* out);

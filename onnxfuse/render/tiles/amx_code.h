@@ -1,11 +1,11 @@
-// The code of amx.h: included by one translation unit of a library. Four registers hold 32 x 32 sums, two hold rows, two a
-// panel, so that each load serves two products; a product takes 16 cycles and a load 8. Everything is counted in bytes: pairs
-// of bfloat16 and groups of four codes lie alike.
+// The implementation of amx.h, included by one translation unit of a library. Four tile registers hold 32 x 32 sums, two hold
+// rows, two a panel, so that each load serves two products; a product takes 16 cycles and a load 8. Everything is counted in
+// bytes, since pairs of bfloat16 and quadruples of 8-bit integers have the same layout.
 #pragma once
 #include "amx.h"
 #include "tile_code.h"
 #if defined(ONNXFUSE_AMX_UNIT)
-#include ONNXFUSE_AMX_UNIT  // a model of the unit, for machines that have none
+#include ONNXFUSE_AMX_UNIT  // a software model of the unit, for machines without AMX
 #else
 #include "amx_unit.h"
 #endif
@@ -17,9 +17,9 @@ namespace {
 static_assert(PANEL == 32 && LANES == 16, "a panel is two registers wide, a row of one a vector");
 
 constexpr int MOST_ROWS = agreed::AMX_ROWS, HALF = agreed::AMX_SIDE;  // of a tile, and of a register
-constexpr i64 PIECE = agreed::AMX_PIECE;                             // bytes of a row that one product takes
-constexpr i64 PITCH = PANEL * 4;                     // from one row of a register to the next, in panels and in sums
-constexpr i64 ROUND = HALF * PITCH;                  // bytes of a panel for one piece of all rows
+constexpr i64 PIECE = agreed::AMX_PIECE;                             // bytes of a row that one instruction takes
+constexpr i64 PITCH = PANEL * 4;                     // row stride of a register in panels and in sums
+constexpr i64 ROUND = HALF * PITCH;                  // bytes of a panel per instruction depth
 
 enum { C0, C1, C2, C3, A0, A1, B0, B1 };
 
@@ -38,7 +38,7 @@ template <bool SignedA, bool SignedB> struct Quads {
   }
 };
 
-// A piece of all rows, at equal distances.
+// A register's worth of equidistant rows.
 struct Piece {
   const char* from;
   i64 stride;
@@ -58,7 +58,7 @@ template <class Way, bool Two> ONNXFUSE_INLINE void multiply(Piece a, i64 second
   }
 }
 
-// Adds the products of `bytes` of each row; at(k, n) is their piece from byte k on, of which n bytes are theirs.
+// Accumulates the products of `bytes` of each row; at(k, n) gives the piece from byte k on, n bytes of which are valid.
 template <class Way, bool Two, class At>
 ONNXFUSE_INLINE void add_products(i64 second, i64 bytes, const char* b, Ahead& ahead, At at) {
   i64 k = 0;
@@ -69,7 +69,7 @@ ONNXFUSE_INLINE void add_products(i64 second, i64 bytes, const char* b, Ahead& a
     ahead.from += HALF * ahead.step;
     multiply<Way, Two>(at(k, PIECE), second, b);
   }
-  if (k < bytes) {  // what lies behind the panel may be nobody's
+  if (k < bytes) {  // memory behind the panel may be unmapped
     alignas(64) char last[ROUND];
     const i64 there = (bytes - k + 3) / 4 * PITCH;
     memcpy(last, b, size_t(there));
@@ -78,7 +78,7 @@ ONNXFUSE_INLINE void add_products(i64 second, i64 bytes, const char* b, Ahead& a
   }
 }
 
-// Sums start at zero, at what is there, or at one row for all; f(Two) with whether there are lower registers.
+// Sums start at zero, at their previous values, or at one row for all; calls f(Two) with whether lower registers are used.
 template <class F>
 ONNXFUSE_INLINE void summed(i64 tall, i64 second, void* out, const void* start, i64 stride, F f) {
   char* to = static_cast<char*>(out);
@@ -108,7 +108,7 @@ ONNXFUSE_INLINE void summed(i64 tall, i64 second, void* out, const void* start, 
   store<C1>(to + PITCH / 2, PITCH);
 }
 
-// Rows by a pointer for each, and rows of which four pointers are given, as for tile_even.
+// Rows with a pointer each, and equidistant rows with four pointers, as for tile_even.
 struct Listed {
   const char* const* table;
   ONNXFUSE_INLINE const char* row(const Listed& r, i64 i) { return r.table[i]; }
@@ -122,7 +122,7 @@ struct Even {
   }
 };
 
-// Where rows lie at equal distances; from nowhere where they do not.
+// The base address of equidistant rows; null where they are not.
 ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
   const i64 stride = rows > 1 ? r.table[1] - r.table[0] : 0;
   for (i64 i = 2; i < rows; i++)
@@ -135,18 +135,18 @@ ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows) {
   return {all ? r.table[0] : nullptr, stride};
 }
 
-// A piece of rows side by side, for rows that lie otherwise; the products of the last one go on meanwhile.
+// Copies a piece of rows that are not equidistant into a register's layout, while the previous products are in flight.
 struct Room {
   alignas(64) char bytes[2][MOST_ROWS * PIECE];
 };
 template <class Rows> ONNXFUSE_INLINE Piece gathered(const Rows& r, i64 rows, i64 k, i64 n, char* to) {
-  const __mmask64 there = ~0ull >> (PIECE - n);  // of a row's end, zeros behind it; nothing else is read
+  const __mmask64 there = ~0ull >> (PIECE - n);  // the tail of a row, zero-extended; nothing beyond it is read
   for (i64 i = 0; i < rows; i++, to += PIECE) _mm512_store_si512(to, _mm512_maskz_loadu_epi8(there, Rows::row(r, i) + k));
   return {to - rows * PIECE, PIECE};
 }
 
-// Sums over segments of `bytes` of each row; of(s) are the rows of a segment. Where there are fewer rows than registers have,
-// the lower ones begin with rows that the upper ones hold too; where there are fewer still, zeros stand for them.
+// Sums over segments of `bytes` of each row; of(s) gives the rows of a segment. With fewer rows than two registers hold, the
+// lower register overlaps the upper one; with fewer than one holds, the rest is zero.
 template <class Way, class Of>
 ONNXFUSE_INLINE void sum_rows(i64 rows, i64 tall, i64 segments, i64 bytes, const void* panel, void* out, const void* start,
                               Ahead ahead, Of of) {
@@ -243,7 +243,7 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
   else if (codes.left_signed) sum(Quads<true, false>{});
   else if (codes.right_signed) sum(Quads<false, true>{});
   else sum(Quads<false, false>{});
-  for (int i = 0; any && i < rows; i++) {  // less the zero point of a column times what its row adds up to
+  for (int i = 0; any && i < rows; i++) {  // subtract the zero point of a column times the sum of the row
     int32_t all = 0;
     for (i64 s = 0; s < segments; s++) {
       const uint8_t* row = table[s * tall + i];

@@ -1,12 +1,12 @@
-// The instructions of AMX that amx_code.h uses. Spelled out, since compilers' own functions do not all say that they read
-// memory. Eight registers of up to 16 rows of 64 bytes, as many as the thread has set up.
+// The AMX instructions that amx_code.h uses, as inline assembly, since not all compilers' intrinsics declare that they read
+// memory. There are eight tile registers of up to 16 rows of 64 bytes.
 #pragma once
 #include "vec.h"
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace amx {
 
-struct alignas(64) Shape {  // of all registers: what ldtilecfg reads
+struct alignas(64) Shape {  // of all tile registers: the operand of ldtilecfg
   uint8_t palette, start_row, reserved[14];
   uint16_t bytes[16];  // of a row
   uint8_t rows[16];
@@ -22,7 +22,7 @@ template <int T> ONNXFUSE_INLINE void store(void* to, i64 stride) {
   asm volatile("tilestored %%tmm%c2, (%0,%1,1)" ::"r"(to), "r"(stride), "i"(T) : "memory");
 }
 
-// C += A * B: of pairs of bfloat16, and of four codes each, with a sign (s) or without (u).
+// C += A * B: of pairs of bfloat16, and of quadruples of 8-bit integers, signed (s) or unsigned (u).
 #define ONNXFUSE_AMX_PRODUCT(name)                                                                                \
   template <int C, int A, int B> ONNXFUSE_INLINE void name() {                                                    \
     asm volatile(#name " %%tmm%c2, %%tmm%c1, %%tmm%c0" ::"i"(C), "i"(A), "i"(B));                                 \

@@ -1,11 +1,11 @@
-// The register tile of a contraction of 8-bit codes: sums of products in 32 bits, exact, less both sides' zero points.
+// The register tile of a contraction of 8-bit integers: exact sums of products in 32 bits, less both sides' zero points.
 #pragma once
 #include "tile.h"
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
-// What the codes of both sides mean: their zero points, and whether they have a sign. The right side's zero points may be
-// codes themselves, one for each column; where there are none (null), `right_zero` is that of all.
+// Zero points and signedness of both sides. The right side may have a zero point per column (`right_zeros`); where that is
+// null, `right_zero` holds for all columns.
 struct Codes {
   int left_zero, right_zero;
   const void* right_zeros;
@@ -17,7 +17,7 @@ ONNXFUSE_INLINE int right_zero(const Codes& c, i64 j) {
   return c.right_signed ? (int)static_cast<const int8_t*>(c.right_zeros)[j] : (int)static_cast<const uint8_t*>(c.right_zeros)[j];
 }
 
-// Bytes of a panel for `groups` groups of four steps: the codes of a group column by column, then the sums of the columns.
+// Bytes of a panel of `groups` groups of four k: the values of a group column by column, then the sums of the columns.
 constexpr i64 codes_bytes(i64 groups) { return (groups + 1) * PANEL * 4; }
 
 void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
@@ -25,7 +25,7 @@ void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i
 
 // out[i * PANEL + j] = sum over segments s and steps k < length of
 //   (table[s * pitch + i][k] - left zero) * (b[(s * groups + k / 4) * PANEL * 4 + j * 4 + k % 4] - right zero of column j)
-// where groups = length / 4 rounded up. Less than 65,536 steps; from `columns` on, columns mean nothing.
+// where groups = ceil(length / 4). Less than 65,536 k in all; sums of columns from `columns` on are undefined.
 template <class A, class B>
 ONNXFUSE_INLINE void tile_codes(int rows, const A* const* table, i64 pitch, i64 segments, i64 length, const B* b, i64 columns,
                                 int32_t* out, int left_zero, int right_zero, const B* right_zeros, Ahead ahead) {

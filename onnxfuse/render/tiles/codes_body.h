@@ -1,5 +1,5 @@
-// A way to compute the tiles of codes_code.h, which includes this once for each: what it is called, how it multiplies, and
-// the attribute of its functions.
+// One implementation of the tiles of codes_code.h, which includes this file once for each with macros for its name, its
+// multiply-add and the attribute of its functions.
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
@@ -14,7 +14,7 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
   b += at * 4;
   out += at;
   const int32_t left = codes.left_zero + (codes.left_signed ? MOVED : 0);
-  const bool plain = !codes.right_zeros && !codes.right_zero && codes.right_signed;  // as weights mostly are
+  const bool plain = !codes.right_zeros && !codes.right_zero && codes.right_signed;  // the common case of weights
   alignas(64) int32_t moved[ACROSS];
   int any_moved = 0;
   vi first[2] = {load(sums), load(sums + LANES)};
@@ -72,7 +72,7 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
       }
     }
   }
-  if (any_moved) {  // less the zero point of a column times what its row adds up to
+  if (any_moved) {  // subtract the zero point of a column times the sum of the row
     const vi ones = splat<int32_t>(0x01010101);
     const vi move0 = load(moved), move1 = load(moved + LANES);
 #pragma GCC unroll 1

@@ -1,5 +1,6 @@
-// The code of codes.h: included by one translation unit of a library. Machines multiply unsigned codes by signed ones, so
-// codes of the other kind have their highest bit turned, which moves them and their zero points by 128.
+// The implementation of codes.h, included by one translation unit of a library. Dot-product instructions multiply unsigned
+// by signed bytes, so operands of the other signedness have their highest bit flipped, which shifts them and their zero
+// points by 128.
 #pragma once
 #include "codes.h"
 #if ONNXFUSE_AVX512
@@ -12,7 +13,7 @@ namespace {
 constexpr int MOVED = 128;
 constexpr int32_t TURN = (int32_t)0x80808080u;
 
-// Four codes from p on; of fewer, zeros behind them.
+// Four bytes from p on; fewer are zero-extended.
 ONNXFUSE_INLINE int32_t quad(const uint8_t* p) {
   int32_t v;
   memcpy(&v, p, sizeof v);
@@ -26,7 +27,7 @@ ONNXFUSE_INLINE int32_t quad_n(const uint8_t* p, i64 n) {
 
 ONNXFUSE_INLINE vi columns_of(const uint8_t* b) { return load(reinterpret_cast<const int32_t*>(b)); }
 
-// sum + the products of four unsigned codes of a by four signed ones of b in each lane: even and odd ones as 16 bits.
+// sum + the dot product of four unsigned bytes of a and four signed bytes of b per lane: even and odd ones as 16 bits.
 ONNXFUSE_INLINE vi products_widened(vi sum, vi a, vi b) {
   typedef vec<int32_t> V;
   typedef int16_t Short __attribute__((vector_size(sizeof(V)), may_alias));
@@ -47,9 +48,9 @@ static inline __attribute__((always_inline, target("avx512vnni"))) vi products_v
   return (vi)_mm512_dpbusd_epi32((__m512i)sum, (__m512i)a, (__m512i)b);
 }
 
-// Whether the machine that runs this multiplies so; the registers for it are those that the library needs anyway.
+// Whether this machine has the dot-product instructions; their register state is one that the library requires anyway.
 bool has_vnni() {
-  static int known = 0;  // 1: it has, 2: it has not
+  static int known = 0;  // 1: yes, 2: no
   int have = __atomic_load_n(&known, __ATOMIC_RELAXED);
   if (!have) {
     unsigned a = 0, b = 0, c = 0, d = 0;

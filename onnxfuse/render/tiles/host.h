@@ -1,4 +1,4 @@
-// What a kernel may ask of whoever runs it. ONNX Runtime's glue, the tests and the benchmarks each implement it.
+// The interface through which a kernel calls its host. ONNX Runtime's glue, the tests and the benchmarks each implement it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -16,19 +16,19 @@ struct Tensor {       // a borrowed, dense tensor
 };
 
 struct Host {
-  // The output tensor `index` with these dims; null when it cannot be had (the host keeps the reason).
+  // Allocates the output tensor `index` with these dims; null on failure (the host keeps the reason).
   void* (*output)(Host*, int index, const i64* dims, int rank);
-  // 64-byte aligned memory until the end of this run; null when it cannot be had. At most one call a run.
+  // 64-byte aligned memory until the end of this run; null on failure. At most one call per run.
   void* (*scratch)(Host*, size_t bytes);
   // fn(user, 0..tasks-1), on as many threads as the host has; returns when all are done.
   void (*parallel)(Host*, size_t tasks, void (*fn)(void* user, size_t task), void* user);
-  int cores;  // an upper guess of the threads behind `parallel`, at least 1
-  // For kernels of a GPU: the stream that they are launched on, and whether they have to be waited for.
+  int cores;  // an upper bound of the threads behind `parallel`, at least 1
+  // For GPU kernels: the stream that they are launched on, and whether the run has to synchronize with it.
   void* (*stream)(Host*);
   bool waits;
 };
 
-// One run of a kernel. Null: good. Otherwise a message for the user, in static storage.
+// One run of a kernel. Returns null on success, otherwise a message for the user, in static storage.
 typedef const char* (*Run)(Host*, const Tensor* inputs);
 
 struct Kernel {

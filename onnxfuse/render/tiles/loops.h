@@ -1,4 +1,4 @@
-// What generated loops are spelled with: vector loops with masked tails, folds, tasks, scratch slots, checked indices.
+// The vocabulary of generated loops: vector loops with masked tails, reductions, tasks, scratch slots, checked indices.
 #pragma once
 #include "host.h"
 #include "math.h"
@@ -10,7 +10,7 @@ namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 
 // ---- vector loops ----
 
-// Which lanes of an iteration are alive: all, or the first n.
+// The active lanes of an iteration: all, or the first n.
 struct All {
   static constexpr bool all = true;
   static constexpr int n = LANES;
@@ -29,7 +29,7 @@ template <class F> ONNXFUSE_INLINE void for_lanes(i64 begin, i64 end, F f) {
   if (j < end) f(j, First{(int)(end - j)});
 }
 
-// The same with `Ways` iterations side by side, for folds whose sums would wait for each other: f(j, lanes, way).
+// The same unrolled by `Ways`, one accumulator each, to hide the latency of reductions: f(j, lanes, way).
 template <int Ways, class F> ONNXFUSE_INLINE void for_lanes_ways(i64 begin, i64 end, F f) {
   i64 j = begin;
   if constexpr (Ways == agreed::CARRIED) {
@@ -55,13 +55,13 @@ template <class T, class L> ONNXFUSE_INLINE void store_lanes(T* p, vec<T> v, L l
   if constexpr (L::all) store(p, v);
   else store_n(p, v, lanes.n);
 }
-// Lane l is element i < G of the group of G lanes that it is in. A vector begins with a group, or lies within one, whose
-// first element is at p.
+// Every lane has element i < G of the group of G lanes that it is in. A vector begins at the start of a group, or lies
+// within one; the first element of that group is at p.
 template <int G, class T, class L> ONNXFUSE_INLINE vec<T> group_lanes(const T* p, i64 i, L lanes) {
   if constexpr (G % LANES == 0) return splat<T>(get(p + i));
   else return from_group<G>(load_lanes(p, lanes), (int)i);
 }
-// Every S-th of the elements of S vectors side by side.
+// Every S-th element of S consecutive vectors.
 template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
   static_assert(2 <= S && S <= agreed::FARTHEST, "more would be as many loads as lanes");
 #if defined(__clang__)
@@ -79,7 +79,7 @@ template <int S, class V> ONNXFUSE_INLINE V every(const V (&part)[S]) {
   if constexpr (S == 4) return __builtin_shuffle(first, __builtin_shuffle(part[2], part[3], at), lane + ((I)LANES & behind));
 #endif
 }
-// Lane i is p[S * i]; nothing behind the last lane is read.
+// Lane i is p[S * i]; nothing beyond the last lane is read.
 template <int S, class T, class L> ONNXFUSE_INLINE vec<T> strided_lanes(const T* p, L lanes) {
   vec<T> part[S];
 #pragma GCC unroll 4
@@ -105,7 +105,7 @@ template <int S, class T, class L> ONNXFUSE_INLINE vec<T> lanes_within(const T* 
   if constexpr (S == 1) return part[0];
   else return every<S>(part);
 }
-// Past the caches, where the lanes are a line of memory. What was streamed is there for others after `streamed`.
+// Non-temporal where the lanes fill a cache line. Streamed stores are visible to other threads after `streamed`.
 template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   if constexpr (L::all) {
     if (((uintptr_t)p & (sizeof v - 1)) == 0) return stream(p, v);
@@ -113,7 +113,7 @@ template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
   store_lanes(p, v, lanes);
 }
 
-// Lanes of several vectors side by side: p[S * i + k] is lane i of the k-th.
+// Interleaves S vectors: p[S * i + k] is lane i of the k-th.
 template <class L, class... V> ONNXFUSE_INLINE void weave_lanes(float* p, L lanes, V... vs) {
   constexpr int S = sizeof...(vs);
   const vf all[S] = {vs...};
@@ -126,7 +126,7 @@ template <class L, class... V> ONNXFUSE_INLINE void weave_lanes(float* p, L lane
   }
 }
 
-// Lane by lane: value(j) for the lanes that are alive, 0 beyond.
+// Lane by lane: value(j) for active lanes, 0 beyond.
 template <class T, class L, class F> ONNXFUSE_INLINE vec<T> each_lane(i64 j, L lanes, F value) {
   vec<T> r{};
   for (int i = 0; i < lanes.n; i++) r[i] = value(j + i);
@@ -153,7 +153,7 @@ template <class T, class L, class F> ONNXFUSE_INLINE void put_each_lane(i64 j, L
 ONNXFUSE_INLINE vi lanes_from(i64 n) { return ge(iota<int32_t>(), splat<int32_t>((int32_t)(n < 0 ? 0 : n > LANES ? LANES : n))); }
 ONNXFUSE_INLINE vi lanes_below(i64 n) { return ~lanes_from(n); }
 
-// v in the lanes that are alive, `idle` beyond: what a fold takes in.
+// v in active lanes, `idle` (the identity of a reduction) beyond.
 template <class V, class L> ONNXFUSE_INLINE V alive(V v, V idle, L lanes) {
   if constexpr (L::all) return v;
   else return select(mask_first_n<elem<V>>(lanes.n), v, idle);
@@ -172,7 +172,7 @@ ONNXFUSE_EACH_ROW(reduce_max_nan, max_nan(a, b))
 ONNXFUSE_EACH_ROW(reduce_min_nan, min_nan(a, b))
 #undef ONNXFUSE_EACH_ROW
 
-// Count elements from p on, brought to L2 while something else is computed.
+// Prefetches Count elements from p on to L2.
 template <int Count, class T> ONNXFUSE_INLINE void touch(const T* p) {
 #pragma GCC unroll 8
   for (int i = 0; i < Count; i += (int)(64 / sizeof(T))) prefetch_l2(p + i);
@@ -199,7 +199,7 @@ ONNXFUSE_WRAPS(mul_(V a, V b), (U)a * (U)b)
 ONNXFUSE_WRAPS(neg_(V a), U{} - (U)a)
 #undef ONNXFUSE_WRAPS
 
-// Bits that are shifted out are lost; by as many places as there are bits, or more, nothing is left but the sign.
+// Shifting by the width of the type or more gives 0, or the sign for arithmetic right shifts.
 template <class V> ONNXFUSE_INLINE V shift_left_(V a, V b) {
   typedef typename wrapping<V, is_vec<V>>::type U;
   typedef elem<V> T;
@@ -257,13 +257,13 @@ ONNXFUSE_INLINE i64 floor_div(i64 a, i64 b) { return a / b - (a % b < 0); }  // 
 ONNXFUSE_INLINE i64 floor_mod(i64 a, i64 b) { return a % b + (a % b < 0 ? b : 0); }
 ONNXFUSE_INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
 
-// a / b where b may be an extent of 0: then the result is one too.
+// a / b where b may be an extent of 0: then the result is 0, which is an empty extent too.
 ONNXFUSE_INLINE i64 quotient(i64 a, i64 b) { return b ? a / b : 0; }
 
 // What two extents broadcast to: one of them where the other is 1.
 ONNXFUSE_INLINE i64 common(i64 a, i64 b) { return b == 1 ? a : b; }
 
-// An index that a tensor holds: from the end when negative. Out of range: the run is marked, and 0 is used.
+// An index loaded from a tensor: negative values count from the end. Out of range: the run's fault is set, and 0 is used.
 ONNXFUSE_INLINE i64 checked(i64 i, i64 extent, int* fault) {
   if (i < 0) i += extent;
   if (__builtin_expect(i < 0 || i >= extent, 0)) {
@@ -275,14 +275,14 @@ ONNXFUSE_INLINE i64 checked(i64 i, i64 extent, int* fault) {
 
 // ---- tasks ----
 
-// How two parallel axes are shared among tasks: `outer` contiguous parts of the first, `inner` of the second.
+// The partition of two parallel axes among tasks: `outer` contiguous ranges of the first times `inner` of the second.
 struct Parts {
   i64 outer, inner;
   i64 tasks() const { return outer * inner; }
 };
 
-// Tasks of about TASK of `picoseconds` each, as many for every core and at most TASKS. The first axis is divided first, into
-// equal parts where it is short; the second only where that gives less than PLENTY tasks a core: they may repeat work.
+// Tasks of about TASK picoseconds of work each, a multiple of the cores and at most TASKS per core. The first axis is divided
+// first, evenly where it is short; the second only where that gives fewer than PLENTY tasks per core: its parts may repeat work.
 ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second) {
   if (first <= 0 || second <= 0) return Parts{0, 0};
   i64 wanted = picoseconds / agreed::TASK, most = agreed::TASKS * (i64)cores;
@@ -292,7 +292,7 @@ ONNXFUSE_INLINE Parts parts_of(int cores, i64 picoseconds, i64 first, i64 second
   return Parts{outer, outer >= agreed::PLENTY * (i64)cores ? 1 : least((wanted + outer - 1) / outer, second)};
 }
 
-// Tasks that each read all weights: one for every core.
+// For phases whose tasks each read all weights: one task per core.
 ONNXFUSE_INLINE Parts few_parts_of(int cores, i64 picoseconds, i64 first) {
   if (first <= 0) return Parts{0, 0};
   return Parts{picoseconds < 2 * (i64)agreed::TASK ? 1 : least(cores, first), 1};
@@ -302,7 +302,7 @@ ONNXFUSE_INLINE i64 part_begin(i64 extent, i64 part, i64 parts, i64 step = 1) {
   return part == parts ? extent : extent * part / parts / step * step;
 }
 
-// Scratch memory for tasks that run at the same time: a task claims a slot and gives it back.
+// Scratch memory for concurrent tasks: a task claims a slot and releases it.
 struct Slots {
   char* base;
   size_t bytes;

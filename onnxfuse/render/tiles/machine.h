@@ -1,4 +1,4 @@
-// What a machine can do, measured by a kernel so that it runs on the runtime's own threads: doctor --calibrate.
+// Measures a machine by a kernel, so that it runs on the runtime's own thread pool: doctor --calibrate.
 #pragma once
 #include <ctime>
 
@@ -8,7 +8,7 @@
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
-constexpr i64 STEPS = 4000, CHAINS = 24;  // 24 different chains: equal ones would be merged by the compiler
+constexpr i64 STEPS = 4000, CHAINS = 24;  // 24 different dependence chains: the compiler would merge equal ones
 constexpr i64 FLOPS = STEPS * CHAINS * 2 * LANES;  // of a task
 
 inline double now() {
@@ -19,7 +19,7 @@ inline double now() {
 
 struct Work {
   float* data;
-  i64 count, repeats;  // floats of a task, and how often it reads them
+  i64 count, repeats;  // floats per task, and how often it reads them
   float sums[256];
 };
 
@@ -58,7 +58,7 @@ inline void read(void* user, size_t task) {
 
 inline void nothing(void*, size_t) {}
 
-// Input: what, tasks, bytes of all tasks, repeats. Output: nanoseconds, and the operations or bytes that they were for.
+// Input: what to measure, tasks, bytes of all tasks, repeats. Output: nanoseconds, and the operations or bytes in that time.
 inline const char* run_measure(Host* host, const Tensor* inputs) {
   const i64* asked = static_cast<const i64*>(inputs[0].data);
   const i64 what = asked[0], tasks = asked[1], bytes = asked[2], repeats = asked[3];

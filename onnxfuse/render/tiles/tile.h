@@ -1,7 +1,7 @@
 // The register tile of a contraction, compiled once per library and shared by all of its kernels.
 //
-// A tile writes rows x PANEL sums to a small buffer that stays in L1; what is done with them is the caller's next loop.
-// There is one for each pair of element types of rows and panels: a row of ir/products.py.
+// A tile writes rows x PANEL sums to a small buffer that stays in L1; the epilogue is the caller's next loop. There is one
+// for each pair of element types of rows and panels: a row of ir/products.py.
 #pragma once
 #include "host.h"
 #include "vec.h"
@@ -11,25 +11,25 @@ namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 constexpr int TALL = agreed::tile_rows(LANES);         // rows of a tile at most
 constexpr int ACROSS = agreed::TILE_VECTORS * LANES;  // columns of a register tile
 
-// Columns of a packed weight panel: those of a register tile, or of several side by side where a machine with wider vectors
-// shares the weights.
+// Columns of a packed weight panel: those of one register tile, or of several where machines with wider vectors share the
+// packed weights.
 #if defined(ONNXFUSE_PANEL)
 constexpr int PANEL = ONNXFUSE_PANEL;
 #else
 constexpr int PANEL = ACROSS;
 #endif
 static_assert(PANEL % ACROSS == 0, "a panel is whole register tiles");
-constexpr int MOST = PANEL > TALL ? PANEL : TALL;  // rows that are packed at a time
+constexpr int MOST = PANEL > TALL ? PANEL : TALL;  // maximum rows per pack_rows call
 
-// Steps of the sum that lie side by side in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
-// Not by specializations, which clang would define anew in each object.
+// Consecutive k that are interleaved in a panel of T: b[(k / STEPS * PANEL + j) * STEPS + k % STEPS].
+// Not by template specializations, which clang would emit into each object.
 template <class T> constexpr int STEPS =
     is_same<T, bf16> ? agreed::PAIR : is_same<T, int8_t> || is_same<T, uint8_t> ? agreed::QUAD : 1;
 
-// Zeros that stand for the padding of a convolution.
+// Zeros that row pointers into the padding of a convolution refer to.
 extern const float ZEROS[agreed::ZERO_ROW];
 
-// What a thread should read next: bytes that are spread over the steps of this tile's sum, and fetched to L2.
+// Software prefetch of the next panel to L2: its bytes are spread over the k loop of this tile.
 struct Ahead {
   const char* from;
   i64 step;
@@ -37,14 +37,14 @@ struct Ahead {
 
 // tile_rows: out[i * PANEL + j] = sum over segments s and steps k < length of table[s * pitch + i][k] * b[s * length + k, j].
 //
-// tile_even: the same where all rows but the first and the last lie at one distance from each other: a segment has four
-// entries in the table, those of the first three rows and of the last.
+// tile_even: the same where all rows but the first and the last are equidistant: a segment has four entries in the table,
+// those of the first three rows and of the last.
 //
-// tile_packed: out[i * PANEL + j] = sum over k < depth of a[k, i] * b[k, j], added to what is there with `more`. a is what
-// pack_rows made of the rows.
+// tile_packed: out[i * PANEL + j] = sum over k < depth of a[k, i] * b[k, j], accumulated into `out` with `more`. a is the
+// output of pack_rows.
 //
-// some_rows, some_even, some_packed: the same for the first `columns` of a panel alone; those behind them, up to a
-// vector's lanes, are anything.
+// some_rows, some_even, some_packed: the same for the first `columns` of a panel; sums of the columns behind them, up to a
+// multiple of the lanes, are undefined.
 #define ONNXFUSE_TILE(Left, Right)                                                                                     \
   void tile_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \
                  Ahead ahead);                                                                                        \
@@ -61,7 +61,7 @@ ONNXFUSE_TILE(float, bf16)
 ONNXFUSE_TILE(bf16, bf16)
 #undef ONNXFUSE_TILE
 
-// fn(Count<rows>) for 0 < rows <= Most: heights are constants of the code.
+// Calls fn(Count<rows>) for 0 < rows <= Most: rows are a compile-time constant.
 template <int N> struct Count { static constexpr int value = N; };
 template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
   if constexpr (Most > 0) {
@@ -70,7 +70,7 @@ template <int Most, class F> ONNXFUSE_INLINE void with_rows(int rows, F fn) {
   }
 }
 
-// fn(columns before, what to fetch meanwhile) for each register tile of a panel, over which `rounds` go.
+// Calls fn(first column, prefetch) for each register tile of a panel; its k loop has `rounds` iterations.
 template <class F> ONNXFUSE_INLINE void over_panel(i64 rounds, Ahead ahead, F fn) {
 #pragma GCC unroll 1
   for (int j = 0; j < PANEL; j += ACROSS) {
@@ -79,7 +79,7 @@ template <class F> ONNXFUSE_INLINE void over_panel(i64 rounds, Ahead ahead, F fn
   }
 }
 
-// fn(whether both vectors are wanted, columns before, what to fetch meanwhile) for those with some of the first columns.
+// Calls fn(whether both vectors are needed, first column, prefetch) for the register tiles with one of the first `columns`.
 template <class F> ONNXFUSE_INLINE void over_some(i64 rounds, Ahead ahead, int columns, F fn) {
 #pragma GCC unroll 1
   for (int j = 0; j < PANEL && j < columns; j += ACROSS) {
@@ -102,12 +102,11 @@ ONNXFUSE_PACK(f16, bf16)
 ONNXFUSE_PACK(bf16, bf16)
 #undef ONNXFUSE_PACK
 
-// The share of the next panel that tile `turn` of `turns` fetches while it runs over `depth` steps, once for each register
-// tile. Where each panel is read by one tile, what lies FAR bytes ahead: a whole panel ahead would be evicted again before
-// it is read.
+// The share of the next panel that tile `turn` of `turns` prefetches during its `depth` steps, once per register tile. Where
+// each panel is read by one tile only, the lines FAR bytes ahead: a whole panel ahead would be evicted before it is read.
 constexpr i64 FAR = 32 << 10;
 template <class T> ONNXFUSE_INLINE Ahead ahead_of(const T* next, i64 depth, i64 turn, i64 turns) {
-  const i64 bytes = ACROSS * STEPS<T> * (i64)sizeof(T);                      // of one round of a register tile's loop
+  const i64 bytes = ACROSS * STEPS<T> * (i64)sizeof(T);                      // of one iteration of the k loop
   const i64 rounds = depth / STEPS<T> * (PANEL / ACROSS);
   const char* from = reinterpret_cast<const char*>(next);
   if (turns == 1 && rounds * bytes > FAR) from += FAR - rounds * bytes;

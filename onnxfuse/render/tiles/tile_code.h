@@ -1,23 +1,23 @@
-// The code of tile.h. The translation units of tiles (render/tile_units.py) spell out what the kernels of a library call,
-// a macro for each function and pair of types.
+// The implementation of tile.h. The translation units of tiles (render/tile_units.py) instantiate what the kernels of a
+// library call, by a macro for each function and pair of types.
 #pragma once
 #include "tile.h"
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
-// How the elements of a row and of a panel are multiplied. A round of a tile's loop takes PARTS * WIDE steps of the sum:
-// from each row PARTS values of WIDE elements, one after the other, and from the panel PANEL * PARTS * WIDE elements.
-template <class Left, class Right> struct Product {  // wide rows; panels that are widened when they are read
+// How elements of rows and of a panel are multiplied. An iteration of the k loop takes PARTS * WIDE values of k: from each
+// row PARTS values of WIDE elements, one after the other, and from the panel PANEL * PARTS * WIDE elements.
+template <class Left, class Right> struct Product {  // rows of float; panels are widened when they are loaded
   static constexpr int PARTS = 1, WIDE = 1;
   ONNXFUSE_INLINE vf panel(const Right* b, int) { return load(b); }
   ONNXFUSE_INLINE vf spread(const Left* a) { return splat<float>(*a); }
   ONNXFUSE_INLINE vf add(vf sum, vf a, vf b) { return sum + a * b; }
 };
 
-typedef vec<uint32_t> words;  // of two bf16 each, the earlier step in the lower half
+typedef vec<uint32_t> words;  // two bf16 each, the lower k in the lower half
 
-ONNXFUSE_INLINE words pairs(const bf16* p) {  // which lie as bf16 do, at any even address
+ONNXFUSE_INLINE words pairs(const bf16* p) {  // aligned as bf16 are, to even addresses
   words w;
   memcpy(&w, p, sizeof w);
   return w;
@@ -48,7 +48,7 @@ template <> struct Product<bf16, bf16> {
 };
 #endif
 
-// `Wide` tiles have both vectors of a register tile's columns, others the first alone.
+// `Wide` tiles have both vectors of a register tile's columns, others only the first.
 #define ONNXFUSE_ROUND(row_at)                                             \
   {                                                                        \
     prefetch_l1(b + 8 * PANEL * ROUND);                                    \
@@ -74,8 +74,8 @@ template <bool Wide, int Rows> ONNXFUSE_INLINE void finish(vf (&sum)[Rows][2], f
   }
 }
 
-// Rows between the first and the last are addressed from every third one. The first and the last have pointers of their own,
-// since at the edges of an image they are padding.
+// Inner rows are addressed relative to every third one, to save address registers. The first and the last have pointers of
+// their own, since at the edges of an image they may be padding.
 template <int Rows, bool Wide, class Left, class Right>
 void even_tile(const Left* const* table, i64 segments, i64 length, const Right* b, float* out, Ahead ahead) {
   typedef Product<Left, Right> P;
@@ -83,7 +83,7 @@ void even_tile(const Left* const* table, i64 segments, i64 length, const Right* 
   vf sum[Rows][2];
 #pragma GCC unroll 16
   for (int i = 0; i < Rows; i++) sum[i][0] = sum[i][1] = vf{};
-  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of nothing would walk page tables
+  const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);  // a prefetch of an invalid address would walk page tables
   for (i64 s = 0; s < segments; s++, table += agreed::EVEN_ENTRIES) {
     const Left *first = table[0], *last = table[agreed::EVEN_ENTRIES - 1], *p[BASES + 1];
     const i64 stride = table[2] - table[1];
@@ -135,7 +135,7 @@ void packed_tile(const Left* a, i64 depth, const Right* b, float* out, bool more
   finish<Wide>(sum, out);
 }
 
-// LANES values of a row from step k on: numbers, or words of two steps each, stored as a Word.
+// LANES values of a row from k on: elements, or words of two bf16.
 template <class To> struct Packed {
   typedef To Word;
   static constexpr int WIDE = 1;
@@ -220,7 +220,7 @@ void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 dep
   }                                                                                                                  \
   } }
 
-// The same for the first columns of a panel: a register tile of which there are no more than a vector's is half as wide.
+// The same for the first columns of a panel: a register tile whose columns fit one vector is half as wide.
 #define ONNXFUSE_SOME_ROWS_TILE(Left, Right)                                                                          \
   namespace onnxfuse { inline namespace ONNXFUSE_ISA {                                                                \
   void some_rows(int rows, const Left* const* table, i64 pitch, i64 segments, i64 length, const Right* b, float* out, \

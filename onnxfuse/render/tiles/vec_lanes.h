@@ -1,4 +1,4 @@
-// Between the lanes of a vector: reductions in an order fixed by LANES, zips, transposes. Included by vec.h alone.
+// Cross-lane operations: reductions in an order fixed by LANES, zips, transposes. Included by vec.h only.
 #pragma once
 
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
@@ -28,7 +28,7 @@ template <int G, class V> ONNXFUSE_INLINE V from_group(V v, int i) {
 #endif
 }
 
-// One value from all lanes in a tree that depends on LANES alone: distances LANES/2, .., 2, 1.
+// A tree reduction of all lanes whose shape depends on LANES only: distances LANES/2, .., 2, 1.
 template <class V, class F> ONNXFUSE_INLINE elem<V> reduce(V v, F f) {
   if constexpr (LANES > 8) v = f(v, swap_lanes<8>(v));
   if constexpr (LANES > 4) v = f(v, swap_lanes<4>(v));
@@ -64,7 +64,7 @@ ONNXFUSE_INLINE vf zip_upper(vf a, vf b) {
 #endif
 }
 
-// Lane i is reduce(rows[i], f), to the bit, at a third of the shuffles: every step halves the rows and zips their halves.
+// Lane i is reduce(rows[i], f), bit for bit, with a third of the shuffles: every step halves the rows and zips their halves.
 template <class F> ONNXFUSE_INLINE vf reduce_each(const vf (&rows)[LANES], F f) {
   vf part[LANES];
 #pragma GCC unroll 16

@@ -14,8 +14,8 @@ from onnxfuse.rewrite.work import SMALL, Array, Miss, Work
 
 _DEEPEST = 16  # nodes between a value and where its elements come from
 _LARGEST = 64 * SMALL  # elements of a constant that is looked into
-# Operators that hold where operand i is at least operand j plus something.
-FARTHEST = 1 << 40  # of a number that a place is multiplied with
+FARTHEST = 1 << 40  # largest coefficient of a position
+# Comparison operators as (i, j, n): true where operand i is at least operand j plus n.
 _COMPARISONS = {"GreaterOrEqual": (0, 1, 0), "Greater": (0, 1, 1), "LessOrEqual": (1, 0, 0), "Less": (1, 0, 1)}
 
 Place = tuple[Index, ...]

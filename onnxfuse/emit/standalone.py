@@ -1,4 +1,4 @@
-"""A body as a model of its own, in which its kernels can be compared with what they stand for."""
+"""A subgraph (the body of an If, Loop or Scan) as a model of its own, in which its kernels can be verified."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from onnxfuse.emit.calls import Held
+from onnxfuse.emit.calls import Subgraph
 from onnxfuse.emit.proto import value_info, without
 from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.index import Index
@@ -16,19 +16,19 @@ from onnxfuse.load.inline import free_names
 from onnxfuse.load.names import OWN
 
 
-def alone(model: onnx.ModelProto, held: Held) -> onnx.ModelProto | None:
-    """The body with what it reads from outside as inputs, weights as initializers, and the functions of the model.
+def standalone(model: onnx.ModelProto, subgraph: Subgraph) -> onnx.ModelProto | None:
+    """The subgraph with captured values as inputs, weights as initializers, and the functions of the model.
 
-    Extents that it reads from outside are computed. None where no kernel is in the body itself, or the type of
-    something that it reads is not known.
+    Captured extents are computed from inputs. None where the subgraph itself has no kernel, or the type of a captured
+    value is not known.
     """
-    if not held.planned.fused:
+    if not subgraph.planned.fused:
         return None
-    graph, body = held.planned.plan.graph, held.protos[-1]
+    graph, body = subgraph.planned.plan.graph, subgraph.protos[-1]
     made = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions)
     made.graph.CopyFrom(body)
     without(made.graph, "input", "node")
-    stored = {t.name: t for outer in (model.graph, *held.protos[1:-1]) for t in outer.initializer}
+    stored = {t.name: t for outer in (model.graph, *subgraph.protos[1:-1]) for t in outer.initializer}
     read = free_names(body)
     made.graph.initializer.extend(stored[name] for name in sorted(read & stored.keys()))
     values = (*(v.name for v in body.input), *sorted(read - stored.keys()))
@@ -46,7 +46,7 @@ def alone(model: onnx.ModelProto, held: Held) -> onnx.ModelProto | None:
 
 
 def _extents(graph: Graph, values: tuple[str, ...]) -> dict[Index, tuple[str, int]]:
-    """Where an extent can be read: the axis of a value that is no integers itself."""
+    """Where extents can be read: (value, axis) of values whose own contents are not known integers."""
     found: dict[Index, tuple[str, int]] = {}
     for name in values:
         have = graph.types.get(name)
@@ -57,7 +57,7 @@ def _extents(graph: Graph, values: tuple[str, ...]) -> dict[Index, tuple[str, in
 
 
 def _computed(graph: Graph, name: str, extents: dict[Index, tuple[str, int]]) -> Iterator[onnx.NodeProto]:
-    """Nodes that make known integers from extents; none where one of them is no extent and no number."""
+    """Nodes that compute known integers from extents; none where one of them is neither an extent nor a constant."""
     have, elements = graph.types[name], graph.known[name]
     if have is None or not elements or any(e.constant is None and e not in extents for e in elements):
         return
