@@ -59,10 +59,11 @@ def test_a_worker_is_killed_in_the_middle(workers: Any, tmp_path: Path):
         until = time.monotonic() + 60
         while not lost and time.monotonic() < until:
             busy = [address for address, worker in tuple(workers.scheduler.workers.items()) if worker.processing]
-            lost.extend(nanny.pid for nanny in workers.workers.values() if nanny.worker_address in busy[:1])
+            for nanny in tuple(workers.workers.values()):
+                if nanny.worker_address in busy[:1]:
+                    os.kill(nanny.pid, signal.SIGKILL)
+                    lost.append(nanny.pid)
             time.sleep(0.02)
-        for pid in lost:
-            os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill)
     killer.start()
