@@ -164,9 +164,11 @@ def by_truth(pairs: Sequence[tuple[float, float]], others: bool, least: float) -
 def coded_limit(own: Sequence[float], floor: float) -> float:
     """The distance allowed to kernels of a model of codes, of which `own` tells how far the original is from itself.
 
-    Steps of codes drive runs apart until they are as far from each other as any: twice that is for luck.
+    Steps of codes drive runs apart until they are as far from each other as any: the factor 2 is a margin. There is no
+    limit where the model's own runs differ in shape, or in where they are NaN (`own` is infinite).
     """
-    return min(UNRELATED, max(2.0 * max(own, default=0.0), floor))
+    widest = max(own, default=0.0)
+    return widest if np.isinf(widest) else min(UNRELATED, max(2.0 * widest, floor))
 
 
 def depth_bound(epsilon: float, depth: int, longest: int) -> float:

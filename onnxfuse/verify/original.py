@@ -23,8 +23,10 @@ from onnxfuse.verify.trial import Values
 from onnxfuse.verify.verdicts import ORIGINAL
 
 BOUND = "a bound by types and depth"  # the evaluator where there is none
-SHAKE = 1e-6  # of themselves, how far weights and inputs of quantized models are moved
-_SHAKEN = 64  # elements of the smallest weight that is moved: smaller ones are scales
+# Relative perturbation of weights and inputs of quantized models: the least by which a kernel may differ from its body.
+PERTURBATION = compare.group_bound(np.dtype(np.float32), 1)
+_DRAWS = 8  # perturbations at most; further ones are drawn only while a run exceeds the limits that they give
+_MIN_PERTURBED_ELEMENTS = 64  # smaller weights are scales and stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +54,8 @@ class Original:
     optimized: Results = field(default_factory=list)
     own: list[list[float]] = field(default_factory=list)  # by set, by output: optimized or not, and inputs nudged
     moved: list[float] = field(default_factory=list)  # by output: inputs moved by `rounding`
-    shaken: list[float] = field(default_factory=list)  # by output, of a model of codes: weights and inputs moved
+    # By draw, by output: the distance to the model with perturbed weights and inputs; of a model of codes only.
+    perturbed: list[list[float]] = field(default_factory=list)
     known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # what float64 said, by set
     unknown: DeviceError | None = None  # why it says nothing
     load: Load | None = None  # what it takes to load it, with all optimizations
@@ -98,20 +101,17 @@ class Original:
         """What `verify.judged` needs to know, as plain values."""
         own = [[min(column)] for column in zip(*self.own, strict=True)]  # of the set that says most
         facts = {"outputs": self.names, "exact": self.exact, "own": own, "moved": self.moved}
-        facts |= {"coded": self.coded, "shaken": self.shaken, "floor": floor(self.bare), "sets": len(self.sets)}
-        return facts | {"seed": self.seed, "shapes": [trial.words_of(each) for each in self.sets]}
+        facts |= {"coded": self.coded, "perturbed": self._perturbed_distance(), "floor": floor(self.bare)}
+        shapes = [trial.words_of(each) for each in self.sets]
+        return facts | {"sets": len(self.sets), "seed": self.seed, "shapes": shapes}
 
     def opinion(self, found: Results) -> Opinion | None:
         """What float64 says of outputs that are too far away; None where none is, or where it has nothing to say.
 
         Where no evaluator runs the model, what is allowed grows with the depth of the model instead.
         """
-        rows = [
-            [compare.distance(x, y) for x, y in zip(a, b, strict=True)]
-            for a, b in zip(self.expected, found, strict=True)
-        ]
-        allowed = self._allowed()
-        over = [i for i, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[i], strict=True))]
+        rows = _distances(self.expected, found)
+        over, allowed = self._exceeding(rows)
         finite = all(np.isfinite(d.error) for i in over for d in rows[i])
         if not over or not finite or self.rounding:
             return None
@@ -128,13 +128,34 @@ class Original:
         worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(least)]
         return Opinion(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
+    def draw_perturbations(self, found: Results) -> None:
+        """Perturb a model of codes further ways while an output of `found` exceeds the limits that this gives.
+
+        How far the steps of codes throw an output is luck for any one perturbation: five of six draws may stay within
+        a hundredth of what the sixth does.
+        """
+        rows = _distances(self.expected, found) if self.perturbed else []
+        while len(self.perturbed) < _DRAWS and self._exceeding(rows)[0]:
+            self.perturbed.append(_perturbed(self, len(self.perturbed)))
+
+    def _exceeding(self, rows: Sequence[Sequence[compare.Distance]]) -> tuple[list[int], list[list[float]]]:
+        """The sets on which an output exceeds its limit, and the limits by set, by output."""
+        allowed = self._allowed()
+        over = [at for at, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[at], strict=True))]
+        return over, allowed
+
+    def _perturbed_distance(self) -> list[float]:
+        """By output, the largest distance of all draws; infinite if any run of the original has another shape."""
+        unreproduced = [[own if own == math.inf else 0.0 for own in row] for row in self.own]
+        return [max(column) for column in zip(*self.perturbed, *unreproduced, strict=True)]
+
     def _allowed(self) -> list[list[float]]:
         """`limits`, or where steps of codes drive a model farther, what that allows without asking float64."""
         if not self.coded:
             return self.limits
-        least = floor(self.bare)
+        least, perturbed = floor(self.bare), self._perturbed_distance()
         return [
-            [compare.coded_limit([own, far], least) for own, far in zip(row, self.shaken, strict=True)]
+            [compare.coded_limit([own, far], least) for own, far in zip(row, perturbed, strict=True)]
             for row in self.own
         ]
 
@@ -155,6 +176,11 @@ class Original:
         return name, list(zip(truth.errors([true], [found]), own, strict=True))
 
 
+def _distances(expected: Results, found: Results) -> list[list[compare.Distance]]:
+    """By set, by output."""
+    return [[compare.distance(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(expected, found, strict=True)]
+
+
 def original(path: str, bare: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:
     """The original on inputs that it takes. Raises DeviceError where it takes none."""
     plain = True
@@ -170,7 +196,7 @@ def original(path: str, bare: ModelProto, custom: Sequence[str], wish: trial.Wis
     made = Original(path, bare, tuple(custom), wish.seed, names, found.values, found.results, plain, rounding)
     _measure(made)
     if made.coded:
-        made.shaken = _shaken(made)
+        made.perturbed.append(_perturbed(made, 0))
     return made
 
 
@@ -196,21 +222,22 @@ def _measure(o: Original) -> None:
     o.moved = [each.error for each in compare.distances(o.optimized, moved or o.optimized)]
 
 
-def _shaken(o: Original) -> list[float]:
-    """By output, how far the optimized model is from itself with its weights and inputs moved by `SHAKE`."""
-    random = np.random.default_rng(o.seed)
+def _perturbed(o: Original, draw: int) -> list[float]:
+    """By output, the distance of the optimized model from itself with weights and inputs perturbed at random."""
+    seed = o.seed + draw
+    random = np.random.default_rng(seed)
     try:
         model = onnx.load(o.path)
         for tensor in model.graph.initializer:
-            if tensor.data_type == TensorProto.FLOAT and math.prod(tensor.dims) >= _SHAKEN:
+            if tensor.data_type == TensorProto.FLOAT and math.prod(tensor.dims) >= _MIN_PERTURBED_ELEMENTS:
                 value = numpy_helper.to_array(tensor)
-                step = (1.0 + SHAKE * random.standard_normal(value.shape)).astype(np.float32)
+                step = (1.0 + PERTURBATION * random.standard_normal(value.shape)).astype(np.float32)
                 tensor.CopyFrom(numpy_helper.from_array(value * step, tensor.name))
         session = engine.open_session(model.SerializeToString(), engine.options(libraries=o.custom, lean=True))
-        moved = [engine.run(session, feeds.nudged(each, o.seed, SHAKE), o.names) for each in o.sets]
+        runs = [engine.run(session, feeds.nudged(each, seed, PERTURBATION), o.names) for each in o.sets]
     except (DeviceError, ValueError):  # ValueError: more than two gigabytes
         return [0.0] * len(o.names)
-    return [each.error for each in compare.distances(o.optimized or o.expected, moved)]
+    return [each.error for each in compare.distances(o.optimized or o.expected, runs)]
 
 
 def loads(path: str, custom: Sequence[str]) -> bool | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from onnxfuse.verify import compare
 
 ORIGINAL = "original"  # the way in which it is loaded
 WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
+_UNREPRODUCED = "the original does not reproduce its own outputs"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +61,18 @@ def judged(
     names: list[str] = measured["outputs"]
     own = [max(each, default=0.0) for each in measured["own"]]
     steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
-    common = {"unsteady": tuple(n for i, n in enumerate(names) if i not in steady), "inputs": measured["sets"]}
+    common: dict[str, Any] = {"inputs": measured["sets"]}
     common["loads"] = tuple(Load(**each) for each in measured.get("loads", ()))
     if measured["coded"] and not measured["asked"]:
         return _told(measured, **common)
+    common["unsteady"] = tuple(n for i, n in enumerate(names) if i not in steady)
     runs = tuple(
         _judged_run(each, measured, steady, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
         for each in measured["runs"]
     )
     failed = [run for run in runs if not run.ok]
     if names and not steady and not any(run.error is None for run in failed):
-        message = "the original does not reproduce its own outputs"
-        return Verdict(None, None, None, None, runs, message=message, **common)
+        return Verdict(None, None, None, None, runs, message=_UNREPRODUCED, **common)
     compared = [run for run in runs if run.error is not None and run.limit is not None]
     worst = max(compared, key=lambda run: compare.excess(run.error or 0.0, run.limit or 0.0), default=None)
     return Verdict(
@@ -98,17 +100,21 @@ def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
     """The verdict on a model of codes: its last run is the one without a library that is nearest to the original.
 
     All others may be as far from it as steps of codes drive them: twice as far as the original is driven from itself,
-    by optimizations and by weights and inputs that are moved a little.
+    by optimizations and by weights and inputs that are perturbed. An output whose shape differs among those runs is not
+    compared: a length that is computed from codes is one.
     """
-    floats = [i for i, exact in enumerate(measured["exact"]) if not exact]
-    every = range(len(measured["outputs"]))
+    perturbed = measured["perturbed"]
+    widest = [max(far, *measured["own"][i], 0.0) for i, far in enumerate(perturbed)]
+    every = [i for i, far in enumerate(widest) if far < math.inf]
+    floats = [i for i in every if not measured["exact"][i]]
+    common["unsteady"] = tuple(name for i, name in enumerate(measured["outputs"]) if i not in every)
 
     def near(found: compare.Distance, i: int, own: float) -> float:
         most = max(compare.UNRELATED, float(measured["floors"][i]))
         return min(most, compare.limit([own], measured["floors"][i], measured["exact"][i]))
 
     def wide(found: compare.Distance, i: int, own: float) -> float:
-        return compare.coded_limit([own, measured["shaken"][i]], measured["floors"][i])
+        return compare.coded_limit([own, perturbed[i]], measured["floors"][i])
 
     runs = [
         _judged_run(run, measured, every, near)
@@ -118,6 +124,8 @@ def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
     ]
     worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
     failed = [run for run in runs if not run.ok]
+    if measured["outputs"] and not every and not failed:
+        return Verdict(None, None, None, None, tuple(runs), message=_UNREPRODUCED, told=True, **common)
     message = f"{failed[0].name}: {failed[0].message}" if failed else ""
     error, limit = (worst.error, worst.limit) if worst else (None, None)
     return Verdict(not failed, error, limit, None, tuple(runs), message=message, told=True, **common)

@@ -88,6 +88,7 @@ def facts_of(way: Way, found: Found, first: Original) -> dict[str, Any]:
     """A run as `verify.judged` takes it; of what is too far away, with what float64 says of it."""
     if found.results is None:
         return {"name": way.name, "message": found.message, "distances": [], "largest": [], "own": [], "true": None}
+    first.draw_perturbations(found.results)
     nearest, own = first.nearest(found.results)
     opinion = first.opinion(found.results)
     return {

@@ -194,7 +194,7 @@ def measured(
     told = [way("with kernels", kernels, own)] if kernels is not None else []
     return judged(
         {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
-         "moved": [0.0] * len(own), "coded": kernels is not None, "shaken": [0.0] * len(own),
+         "moved": [0.0] * len(own), "coded": kernels is not None, "perturbed": [0.0] * len(own),
          "sets": 1, "shapes": ["x 2x3"], "seed": 0, "runs": [*told, way("way", errors, own)]}, **more
     )  # fmt: skip
 

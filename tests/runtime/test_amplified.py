@@ -1,0 +1,108 @@
+"""Outputs of quantized models whose steps are amplified: a limit from several draws, and lengths that codes decide."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import numpy_helper
+
+from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.verify import original, trial
+from onnxfuse.verify.verdicts import Verdict, judged
+from onnxfuse.verify.ways import Found, Way, facts_of
+
+KERNELS = Way("with library, all optimizations", (), "", True)
+BODIES = Way("without library, no optimizations", (), "", False)
+LENGTH = """<ir_version: 8, opset_import: ["" : 17]>
+    m (float[1024] x) => (float[n] y)
+    <float zero = {0}, float one = {1}>
+    { q, s, z = DynamicQuantizeLinear (x) c = Cast <to = 1> (q) n = ReduceSum <keepdims = 0> (c)
+      y = Range (zero, n, one) }"""
+LAYERS, WIDTH = 6, 128
+
+
+def layers() -> onnx.ModelProto:
+    """Products of codes, normalized between: a step of one code reaches every code of the next layer."""
+    text = ["a0 = Identity (x)"]
+    for k in range(LAYERS):
+        text.append(f"q{k}, s{k}, z{k} = DynamicQuantizeLinear (a{k})")
+        text.append(f"i{k} = MatMulInteger (q{k}, w{k}, z{k}) f{k} = Cast <to = 1> (i{k})")
+        text.append(f"a{k + 1} = LayerNormalization (f{k}, gain)")
+    body = "\n".join(text).replace(") ", ")\n")
+    model = onnx.parser.parse_model(f"""<ir_version: 8, opset_import: ["" : 17]>
+        m (float[1, {WIDTH}] x) => (float[1, {WIDTH}] y) {{ {body}
+        y = Identity (a{LAYERS}) }}""")
+    rng = np.random.default_rng(1)
+    for k in range(LAYERS):
+        codes = rng.integers(-127, 128, (WIDTH, WIDTH), np.int8)
+        model.graph.initializer.append(numpy_helper.from_array(codes, f"w{k}"))
+    model.graph.initializer.append(numpy_helper.from_array(np.ones(WIDTH, np.float32), "gain"))
+    return model
+
+
+def baseline(model: onnx.ModelProto, path: Path, seed: int = 0) -> original.Original:
+    onnx.save(model, path)
+    skeleton = feed_limits.skeleton(path)
+    return original.original(str(path), skeleton, (), trial.Wish(skeleton, None, seed, {}), 0.0)
+
+
+def kernels(of: original.Original, seed: int) -> list[list[Any]]:
+    """What kernels may answer: the model's values where each layer is as far off as a kernel may be."""
+    model, rng = onnx.load(of.path), np.random.default_rng(seed)
+    for each in model.graph.initializer:
+        if each.data_type == onnx.TensorProto.FLOAT:
+            off = 1 + original.PERTURBATION * rng.standard_normal(tuple(each.dims)).astype(np.float32)
+            each.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(each) * off, each.name))
+    session = engine.open_session(model.SerializeToString(), engine.options())
+    return [engine.run(session, feeds.nudged(each, seed, original.PERTURBATION), of.names) for each in of.sets]
+
+
+def verdict(of: original.Original, found: list[list[Any]]) -> Verdict:
+    runs = [facts_of(KERNELS, Found("", found), of), facts_of(BODIES, Found("", of.expected), of)]
+    return judged(of.answer() | {"runs": runs})
+
+
+@pytest.fixture(scope="module")
+def verdicts(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Verdict], list[Verdict], list[int]]:
+    """Of forty seeds: with draws, with the first draw alone, and how many draws there were."""
+    folder, drawn, once, draws = tmp_path_factory.mktemp("amplified"), [], [], []
+    for seed in range(40):
+        of = baseline(layers(), folder / "m.onnx", seed)
+        found = kernels(of, 100 + seed)
+        first = [list(each) for each in of.perturbed]
+        drawn.append(verdict(of, found))
+        draws.append(len(of.perturbed))
+        of.perturbed = first * original._DRAWS
+        once.append(verdict(of, found))
+    return drawn, once, draws
+
+
+def test_one_draw_would_blame_kernels_that_are_right(verdicts: tuple[list[Verdict], list[Verdict], list[int]]) -> None:
+    drawn, once, draws = verdicts
+    blamed = [sum(not each.ok for each in of) for of in (drawn, once)]
+    assert blamed[1] >= 3, "the models amplify"
+    assert blamed[0] <= blamed[1] / 2, "the widest of eight draws is seldom exceeded"
+    assert min(draws) == 1 < max(draws), "no more draws than needed"
+
+
+def test_no_draw_excuses_another_function(tmp_path: Path) -> None:
+    of = baseline(layers(), tmp_path / "m.onnx")
+    found = verdict(of, [[-value for value in each] for each in of.expected])
+    assert (found.ok, len(of.perturbed)) == (False, original._DRAWS)
+
+
+def test_a_length_that_codes_decide_is_not_compared(tmp_path: Path) -> None:
+    of = baseline(onnx.parser.parse_model(LENGTH), tmp_path / "m.onnx")
+    found = [[value[:-3] for value in each] for each in of.expected]
+    said = verdict(of, found)
+    assert (said.ok, said.unsteady) == (None, ("y",)) and "does not reproduce" in said.message
+
+
+def test_another_length_than_the_model_ever_gives_fails(tmp_path: Path) -> None:
+    of = baseline(layers(), tmp_path / "m.onnx")
+    said = verdict(of, [[value[:, :-1] for value in each] for each in of.expected])
+    assert said.ok is False and "instead of" in said.message
