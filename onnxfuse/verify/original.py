@@ -105,13 +105,16 @@ class Original:
         shapes = [trial.words_of(each) for each in self.sets]
         return facts | {"sets": len(self.sets), "seed": self.seed, "shapes": shapes}
 
-    def opinion(self, found: Results) -> Opinion | None:
+    def opinion(self, found: Results, closest: bool) -> Opinion | None:
         """What float64 says of outputs that are too far away; None where none is, or where it has nothing to say.
+
+        The `closest` way to run a model is held to `limits`, others of a model of codes to what its steps allow.
 
         Where no evaluator runs the model, what is allowed grows with the depth of the model instead.
         """
         rows = _distances(self.expected, found)
-        over, allowed = self._exceeding(rows)
+        allowed = self.limits if closest else self._allowed()
+        over = _exceeding(rows, allowed)
         finite = all(np.isfinite(d.error) for i in over for d in rows[i])
         if not over or not finite or self.rounding:
             return None
@@ -135,14 +138,8 @@ class Original:
         a hundredth of what the sixth does.
         """
         rows = _distances(self.expected, found) if self.perturbed else []
-        while len(self.perturbed) < _DRAWS and self._exceeding(rows)[0]:
+        while len(self.perturbed) < _DRAWS and _exceeding(rows, self._allowed()):
             self.perturbed.append(_perturbed(self, len(self.perturbed)))
-
-    def _exceeding(self, rows: Sequence[Sequence[compare.Distance]]) -> tuple[list[int], list[list[float]]]:
-        """The sets on which an output exceeds its limit, and the limits by set, by output."""
-        allowed = self._allowed()
-        over = [at for at, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[at], strict=True))]
-        return over, allowed
 
     def _perturbed_distance(self) -> list[float]:
         """By output, the largest distance of all draws; infinite if any run of the original has another shape."""
@@ -179,6 +176,11 @@ class Original:
 def _distances(expected: Results, found: Results) -> list[list[compare.Distance]]:
     """By set, by output."""
     return [[compare.distance(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(expected, found, strict=True)]
+
+
+def _exceeding(rows: Sequence[Sequence[compare.Distance]], allowed: Sequence[Sequence[float]]) -> list[int]:
+    """The sets on which an output exceeds its limit; both by set, by output."""
+    return [at for at, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[at], strict=True))]
 
 
 def original(path: str, bare: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:

@@ -97,7 +97,7 @@ def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
 
 
 def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
-    """The verdict on a model of codes: its last run is the one without a library that is nearest to the original.
+    """The verdict on a model of codes: its `closest` run, if there is one, is within the limits of any other model.
 
     All others may be as far from it as steps of codes drive them: twice as far as the original is driven from itself,
     by optimizations and by weights and inputs that are perturbed. An output whose shape differs among those runs is not
@@ -117,9 +117,7 @@ def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
         return compare.coded_limit([own, perturbed[i]], measured["floors"][i])
 
     runs = [
-        _judged_run(run, measured, every, near)
-        if run is measured["runs"][-1] and not run["name"].startswith(WITH_LIBRARY)
-        else _judged_run(run, measured, floats, wide)
+        _judged_run(run, measured, every, near) if run["closest"] else _judged_run(run, measured, floats, wide)
         for run in measured["runs"]
     ]
     worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)

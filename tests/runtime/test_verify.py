@@ -203,7 +203,8 @@ def way(name: str, errors: list[float], own: list[float]) -> dict[str, Any]:
     found = [
         {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
     ]
-    return {"name": name, "message": "", "distances": found, "largest": found, "own": own, "true": None}
+    facts = {"name": name, "closest": not name.startswith("with"), "message": "", "own": own, "true": None}
+    return facts | {"distances": found, "largest": found}
 
 
 @pytest.mark.parametrize(
