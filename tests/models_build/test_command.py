@@ -26,6 +26,12 @@ def test_writes_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert {file.name for file in tmp_path.iterdir()} == {"tiny-resnet.onnx", "tiny-resnet.json"}
 
 
+def test_writes_a_network_whose_products_are_all_in_branches(tmp_path: Path) -> None:
+    """Such a network has none to count in its own graph."""
+    assert main(["tiny-voice-activity.dynamic", "--out", str(tmp_path)]) == 0
+    assert json.loads((tmp_path / "tiny-voice-activity.dynamic.json").read_text())["gflop"] == 0
+
+
 def test_builds_again_when_the_builder_changed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["tiny-resnet", "--out", str(tmp_path)]) == 0
     facts = tmp_path / "tiny-resnet.json"
