@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.networks import DYNAMIC, Built, Effort, model_of, optimize, steady
-from models.dynamic import FULL_SIZES, SMALL_SIZES
+from models.dynamic.networks import FULL_SIZES, SMALL_SIZES
 from models.networks import network
 
 MOST = 1.1  # of the time of a build for the size alone: the goal

@@ -10,8 +10,8 @@ import torch
 from torch._inductor import config
 
 from benchmarks.peers_error import error_of
+from models.full.weights import calibrate
 from models.networks import network
-from models.weights import calibrate
 from onnxfuse.measure import turns
 from onnxfuse.runtime import process
 

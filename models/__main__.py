@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import hashlib
 import json
 import os
@@ -26,26 +27,6 @@ MAKERS = (
     "transformers",
     "onnxscript",
 )  # packages whose version may change a model
-SOURCES = {  # of modules that use others than `parts` and `net`
-    "models.full_text": ("full_text.py", "exporting.py", "weights.py"),
-    "models.full_image": ("full_image.py", "exporting.py", "weights.py"),
-    "models.small_cnn": ("small_cnn.py", "net.py"),
-    "models.dynamic_ocr": ("dynamic_ocr.py", "shapes.py", "sized.py", "net.py"),
-    "models.dynamic_yolo": ("dynamic_yolo.py", "shapes.py", "sized.py", "parts.py", "net.py"),
-    "models.dynamic_audio": ("dynamic_audio.py", "shapes.py", "sized.py", "parts.py", "net.py"),
-    "models.dynamic_pyramid": ("dynamic_pyramid.py", "shapes.py", "sized.py", "parts.py", "net.py"),
-    "models.dynamic_text": (
-        "dynamic_text.py",
-        "dynamic_ocr.py",
-        "small_bert.py",
-        "sized.py",
-        "shapes.py",
-        "parts.py",
-        "net.py",
-    ),
-    "models.dynamic_llama": ("dynamic_llama.py", "dynamic_text.py", "sized.py", "shapes.py", "parts.py", "net.py"),
-    "models.small_swin": ("small_swin.py", "traced_windows.py", "parts.py", "net.py"),
-}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -97,12 +78,25 @@ def _write(row: Network, folder: Path, *, check: bool) -> int:
 def _builder_digest(row: Network) -> str:
     """What the model depends on: the row, the text of its builder, and the versions of what that calls."""
     content = hashlib.sha256(repr(row).encode())
-    name = row.module.removeprefix("models.")
-    for file in SOURCES.get(row.module, (f"{name}.py", "parts.py", "net.py")):
-        content.update((HERE / file).read_bytes())
+    for file in sorted(_read_by(row.module)):
+        content.update(file.read_bytes())
     for package in MAKERS:
         content.update(f"{package} {_version(package)}".encode())
     return content.hexdigest()[:16]
+
+
+def _read_by(module: str) -> set[Path]:
+    """The files of this folder that a module is made of: its own, and those of what it imports from here."""
+    found: set[Path] = set()
+    waiting = [module]
+    while waiting:
+        path = HERE.parent.joinpath(*waiting.pop().split(".")).with_suffix(".py")
+        if path in found or not path.is_file():
+            continue
+        found.add(path)
+        imports = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.ImportFrom)]
+        waiting += [node.module for node in imports if node.module and node.module.startswith("models.")]
+    return found
 
 
 def _version(package: str) -> str:

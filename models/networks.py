@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from models.dynamic import DYNAMIC
+from models.dynamic.networks import DYNAMIC
 from models.net import Extent
 from models.rows import Input, Network
 
@@ -36,9 +36,9 @@ _SMALL_EXTENTS = {"batch": 2, "sequence": 24}
 
 
 _MODULES = {
-    "bert": "small_bert", "gpt2": "small_gpt2", "mobilebert": "small_mobilebert",
-    "resnet": "small_cnn", "mobilenet_v2": "small_cnn", "convnext": "small_convnext",
-    "vit": "small_vit", "swin": "small_swin", "segformer": "small_segformer",
+    "bert": "small.bert", "gpt2": "small.gpt2", "mobilebert": "small.mobilebert",
+    "resnet": "small.cnn", "mobilenet_v2": "small.cnn", "convnext": "small.convnext",
+    "vit": "small.vit", "swin": "small.swin", "segformer": "small.segformer",
 }  # fmt: skip
 
 
@@ -58,7 +58,7 @@ def _full(
     name: str, what: str, inputs: tuple[Input, ...], symbolic: tuple[Input, ...] = (), module: str = ""
 ) -> tuple[Network, ...]:
     """A full-size network in both forms, and with symbols where it has inputs for that."""
-    module = module or ("models.full_text" if inputs[0].kind == "ids" else "models.full_image")
+    module = module or ("models.full.text" if inputs[0].kind == "ids" else "models.full.image")
     shapes = {"modern": inputs, "decomposed": inputs} | ({"dynamic": symbolic} if symbolic else {})
     names = {"modern": name, "decomposed": f"{name}.decomposed", "dynamic": f"{name}.dynamic"}
     return tuple(
@@ -69,7 +69,7 @@ def _full(
 
 def _published(name: str, what: str, *shape: int) -> tuple[Network, ...]:
     """A full-size network that DNNFusion counts, of images or clips."""
-    return _full(name, what, (Input("pixel_values", "image", (1, *shape)),), module="models.full_published")
+    return _full(name, what, (Input("pixel_values", "image", (1, *shape)),), module="models.full.published")
 
 
 _DEMO_BERT = {"layers": 4, "hidden": 384, "heads": 6, "intermediate": 1536, "vocab": 1000, "positions": 128}

@@ -18,11 +18,11 @@ import numpy as np
 import onnx
 import torch
 
-from models import full_image, full_text
-from models.exporting import OPSET, Architecture
-from models.weights import calibrate
+from models.full import image, text
+from models.full.exporting import OPSET, Architecture
+from models.full.weights import calibrate
 
-ARCHITECTURES = full_text.ARCHITECTURES | full_image.ARCHITECTURES
+ARCHITECTURES = text.ARCHITECTURES | image.ARCHITECTURES
 PRECISIONS = {"f32": torch.float32, "f16": torch.float16}
 
 

@@ -8,7 +8,7 @@ import onnxruntime as ort
 import pytest
 from onnx import helper, numpy_helper
 
-from models.small_bert import bert
+from models.small.bert import bert
 from onnxfuse.ir.graph import Graph, Node
 from onnxfuse.ir.index import Index, Symbol
 from onnxfuse.load import simplify_shapes

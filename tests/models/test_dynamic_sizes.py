@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from models.dynamic import SMALL_SIZES
+from models.dynamic.networks import SMALL_SIZES
 from models.networks import network
 from onnxfuse.verify.compare import FLOORS
 from tests.models.fused import Feeds

@@ -15,11 +15,12 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("onnxscript")
 
-from models import alive, exporting, full_image, full_text  # noqa: E402 - after the check that torch is there
+from models import alive  # noqa: E402 - after the check that torch is there
+from models.full import exporting, image, text  # noqa: E402 - the same
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 AGREE = 1e-4  # of the output's size
-ARCHITECTURES = full_text.ARCHITECTURES | full_image.ARCHITECTURES
+ARCHITECTURES = text.ARCHITECTURES | image.ARCHITECTURES
 TEXT = {"bert-base": 30522, "gpt2": 50257, "mobilebert": 30522}
 STATIC_TEXT = {"tinybert-4": 30522, "distilbert-base": 30522}
 COMPOSITES = {"Softmax", "LayerNormalization", "Gelu"}
@@ -48,7 +49,7 @@ def _smaller(name: str) -> Callable[[], Any]:
         return sized(transformers.MobileBertModel, config, num_hidden_layers=2)
 
     def gpt2() -> Any:
-        return full_text.Gpt2(n_layer=2, n_embd=128, n_head=4)
+        return text.Gpt2(n_layer=2, n_embd=128, n_head=4)
 
     small: dict[str, Callable[[], Any]] = {"bert-base": bert, "mobilebert": mobilebert, "gpt2": gpt2}
     return small.get(name, ARCHITECTURES[name].make)
@@ -57,9 +58,9 @@ def _smaller(name: str) -> Callable[[], Any]:
 def _small(name: str) -> exporting.Architecture:
     """The row with a smaller module or smaller inputs."""
     row = replace(ARCHITECTURES[name], make=_smaller(name), calibration=4)
-    text = TEXT | STATIC_TEXT
-    if name in text:
-        return replace(row, sample=exporting.tokens(text[name], 24, types="token_type_ids" in row.inputs))
+    words = TEXT | STATIC_TEXT
+    if name in words:
+        return replace(row, sample=exporting.tokens(words[name], 24, types="token_type_ids" in row.inputs))
     size = {"vit-b-16": 224, "swin-t": 224, "vgg-16": 224, "segformer-b0": 64}.get(name, 96)
     return replace(row, sample=exporting.images(size))
 

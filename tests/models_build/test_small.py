@@ -9,17 +9,17 @@ import numpy as np
 import onnx
 import pytest
 
-from models import alive, small_cnn
+from models import alive
 from models.net import Form
 from models.networks import NETWORKS, network
-from models.small_bert import bert
-from models.small_cnn import mobilenet_v2, resnet
-from models.small_convnext import convnext
-from models.small_gpt2 import gpt2
-from models.small_mobilebert import mobilebert
-from models.small_segformer import Stage, segformer
-from models.small_swin import swin
-from models.small_vit import vit
+from models.small.bert import bert
+from models.small.cnn import RELU6, mobilenet_v2, resnet
+from models.small.convnext import convnext
+from models.small.gpt2 import gpt2
+from models.small.mobilebert import mobilebert
+from models.small.segformer import Stage, segformer
+from models.small.swin import swin
+from models.small.vit import vit
 
 pytest.importorskip("onnxruntime")
 
@@ -167,7 +167,7 @@ def test_the_upper_bound_of_relu6_is_reached() -> None:
     model = network("demo-mobilenet").build()
     values = alive.activations(model, network("demo-mobilenet").sample())
     clipped = [values[node.output[0]] for node in model.graph.node if node.op_type == "Clip"]
-    assert min(float((value == small_cnn.RELU6).mean()) for value in clipped) > 1e-3
+    assert min(float((value == RELU6).mean()) for value in clipped) > 1e-3
 
 
 def _normalized(model: onnx.ModelProto, value: str) -> bool:

@@ -8,8 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from models.small_bert import bert
-from models.small_cnn import mobilenet_v2, resnet
+from models.small.bert import bert
+from models.small.cnn import mobilenet_v2, resnet
 from onnxfuse.config import Options
 from onnxfuse.ir.graph import Graph
 from onnxfuse.load import load

@@ -21,7 +21,7 @@ import onnx
 import onnxruntime
 import pytest
 
-from models.small_swin import swin
+from models.small.swin import swin
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.report.result import Result
 from tests.kernels.pool_host import compiler

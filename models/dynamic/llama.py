@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, numpy_helper
 
-from models.dynamic_text import LOWEST, linear, rms_norm, table
+from models.dynamic.text import LOWEST, linear, rms_norm, table
 from models.net import Array, Extent, Net
 from models.shapes import cut, extent, reshape, shape, unsqueeze
 from models.sized import sized

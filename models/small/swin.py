@@ -23,7 +23,7 @@ from models.parts import (
     roll,
     softmax,
 )
-from models.traced_windows import Windows, missing
+from models.small.traced_windows import Windows, missing
 
 OPSETS: dict[Form, int] = {"modern": 20, "decomposed": 12}
 MLP = 0.6  # of what a block adds: sums grow with every block

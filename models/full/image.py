@@ -9,8 +9,8 @@ import onnx
 import transformers
 from torch import Tensor, nn
 
-from models.exporting import Architecture, Export, exported, images, plain, primitive
-from models.weights import Gain
+from models.full.exporting import Architecture, Export, exported, images, plain, primitive
+from models.full.weights import Gain
 
 AXES = (("batch", 64),)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-from models.dynamic_ocr import BATCH, DETECTOR, HEIGHT, RECOGNIZER, TEXT_HEIGHT, WIDTH
+from models.dynamic.ocr import BATCH, DETECTOR, HEIGHT, RECOGNIZER, TEXT_HEIGHT, WIDTH
 from models.net import UNNAMED, Extent
 from models.rows import Input, Network
 
@@ -130,41 +130,43 @@ def _rows(
     extents = (SMALL_SIZES[name][0], FULL_SIZES[name][0])
     sizes = (("tiny-", inputs[0], extents[0], {}), ("", inputs[-1], extents[1], full))
     return tuple(
-        Network(f"{prefix}{name}.dynamic", what, given, f"models.{module}", own, {**arguments, **same}, known, high)
+        Network(
+            f"{prefix}{name}.dynamic", what, given, f"models.dynamic.{module}", own, {**arguments, **same}, known, high
+        )
         for prefix, given, known, arguments in sizes
     )
 
 
 DYNAMIC: tuple[Network, ...] = (
-    *_rows("ocr-detector", "text detector, levels enlarged by factors", "dynamic_ocr.detector", ((_OCR,),), _DETECTOR),
+    *_rows("ocr-detector", "text detector, levels enlarged by factors", "ocr.detector", ((_OCR,),), _DETECTOR),
     *_rows(
-        "ocr-detector-sized", "text detector, levels enlarged to sizes", "dynamic_ocr.detector", ((_OCR,),), _DETECTOR,
+        "ocr-detector-sized", "text detector, levels enlarged to sizes", "ocr.detector", ((_OCR,),), _DETECTOR,
         enlarge="sizes",
     ),
-    *_rows("ocr-recognizer", "text recognizer, SVTR", "dynamic_ocr.recognizer", ((_LINE,),), _RECOGNIZER),
-    *_rows("crnn", "text recognizer, CNN and BiLSTM", "dynamic_ocr.crnn", ((_COLUMNS,),), _CRNN),
-    *_rows("yolov8", "YOLOv8n with decoded boxes", "dynamic_yolo.yolov8", ((_PHOTO,),), _YOLOV8N, 1000.0),
+    *_rows("ocr-recognizer", "text recognizer, SVTR", "ocr.recognizer", ((_LINE,),), _RECOGNIZER),
+    *_rows("crnn", "text recognizer, CNN and BiLSTM", "ocr.crnn", ((_COLUMNS,),), _CRNN),
+    *_rows("yolov8", "YOLOv8n with decoded boxes", "yolo.yolov8", ((_PHOTO,),), _YOLOV8N, 1000.0),
     *_rows(
-        "voice-activity", "voice activity, If and LSTM", "dynamic_audio.voice_activity", (_spoken(16), _spoken(128)),
+        "voice-activity", "voice activity, If and LSTM", "audio.voice_activity", (_spoken(16), _spoken(128)),
         _VOICE,
     ),
     *_rows(
-        "pyramid", "feature pyramid, channels last", "dynamic_pyramid.pyramid",
+        "pyramid", "feature pyramid, channels last", "pyramid.pyramid",
         ((_pixels("image", "batch", "height", "width", _CHANNELS),),), _PYRAMID,
     ),
     *_rows(
-        "spectrogram", "features of speech", "dynamic_audio.spectrogram", ((_pixels("waveform", *_WAVE),),),
+        "spectrogram", "features of speech", "audio.spectrogram", ((_pixels("waveform", *_WAVE),),),
         _SPECTROGRAM,
     ),
     *_rows(
-        "tagger", "BiLSTM tagger, characters by CNN", "dynamic_text.tagger", (_tagged(80, 40), _tagged(20000, 100)),
+        "tagger", "BiLSTM tagger, characters by CNN", "text.tagger", (_tagged(80, 40), _tagged(20000, 100)),
         _TAGGER,
     ),
-    *_rows("sentences", "MiniLM in dynamic int8", "dynamic_text.sentences", (_typed(100), _typed(30522)), _BERT, 20.0),
-    *_rows("distilbert", "DistilBERT", "dynamic_text.distilbert", (_text(100), _text(30522)), _DISTILBERT),
-    *_rows("t5-encoder", "T5-small's encoder", "dynamic_text.t5_encoder", (_text(100), _text(32128)), _T5),
+    *_rows("sentences", "MiniLM in dynamic int8", "text.sentences", (_typed(100), _typed(30522)), _BERT, 20.0),
+    *_rows("distilbert", "DistilBERT", "text.distilbert", (_text(100), _text(30522)), _DISTILBERT),
+    *_rows("t5-encoder", "T5-small's encoder", "text.t5_encoder", (_text(100), _text(32128)), _T5),
     *_rows(
-        "llama", "LLaMA with a cache", "dynamic_llama.llama", (_cached(100, 2, 2, 16), _cached(32000, 8, 4, 64)),
+        "llama", "LLaMA with a cache", "llama.llama", (_cached(100, 2, 2, 16), _cached(32000, 8, 4, 64)),
         _LLAMA, 100.0,
     ),
 )  # fmt: skip

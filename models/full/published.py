@@ -1,4 +1,4 @@
-"""Networks that DNNFusion's table 5 counts and that `full_text` and `full_image` do not have (the extra `[models]`).
+"""Networks that DNNFusion's table 5 counts and that `text` and `image` do not have (the extra `[models]`).
 
 Sizes are those of the papers: EfficientNet-B0 and MobileNetV1-SSD at 224 and 300 pixels, U-Net of five levels, C3D and
 S3D of 16 frames of 112 pixels, YOLOv4 at 416 pixels.
@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 
-from models.exporting import Architecture, Export, exported, plain
+from models.full.exporting import Architecture, Export, exported, plain
 
 OPSET = 12  # of the decomposed forms
 Make = Callable[[], nn.Module]

@@ -1,4 +1,4 @@
-"""Networks exported by torch in three forms (the extra `[models]`): `full_text.py` and `full_image.py` say which."""
+"""Networks exported by torch in three forms (the extra `[models]`): `text.py` and `image.py` say which."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from models.weights import Gain, calibrate
+from models.full.weights import Gain, calibrate
 
 Export: TypeAlias = Literal["modern", "dynamic", "decomposed"]
 

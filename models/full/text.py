@@ -9,8 +9,8 @@ import onnx
 import transformers
 from torch import Tensor, nn
 
-from models.exporting import Architecture, Export, Masked, causal, exported, plain, primitive, tokens
-from models.weights import Gain
+from models.full.exporting import Architecture, Export, Masked, causal, exported, plain, primitive, tokens
+from models.full.weights import Gain
 
 TOKENS = ("input_ids", "attention_mask", "token_type_ids")
 AXES = (("batch", 64), ("sequence", 512))

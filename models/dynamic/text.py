@@ -11,12 +11,12 @@ import onnx
 from onnx import TensorProto
 from onnxruntime.quantization import QuantType, quantize_dynamic
 
-from models.dynamic_ocr import recurrent
+from models.dynamic.ocr import recurrent
 from models.net import Net, Spread
 from models.parts import ATTENTION_GAIN, BIAS, GELU_GAIN, dense, gelu, layer_norm
 from models.shapes import cut, extent, reshape, unsqueeze
 from models.sized import sized
-from models.small_bert import Sizes, encoder
+from models.small.bert import Sizes, encoder
 
 LOWEST = float(np.finfo(np.float32).min)
 EMBEDDING = Spread(0.6, 0.1)

@@ -1,0 +1,1 @@
+"""Full-size networks, exported from transformers without their trained weights."""

@@ -1,0 +1,1 @@
+"""Small networks, node by node as exporters write the full-size ones."""
