@@ -250,7 +250,7 @@ def _described(
 
 
 def _ways(choice: Choice) -> tuple[WayResult, ...]:
-    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.ways)
+    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
 
 
 def _type_and_flops(graph: Graph, group: Group) -> tuple[str | None, int | None]:

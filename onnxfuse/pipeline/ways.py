@@ -73,7 +73,7 @@ def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, i
         schedule = partial(_made, context, made, part)
         every = schedule(())
         for choice in every.choices if every is not None else ():
-            (usual, least), *others = choice.ways
+            (usual, least), *others = choice.candidates
             near = [name for name, seconds in others if seconds <= CLOSE * least][: EACH - 1]
             kernels = [(name, schedule(((usual, name),))) for name in near]
             pairs = [(usual, every), *((name, k) for name, k in kernels if k is not None)]
