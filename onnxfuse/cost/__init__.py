@@ -1,7 +1,7 @@
 """Predicted seconds of a scheduled kernel on a machine class, in parts that explain it.
 
-The time of a phase is that of the slowest of computation and each memory level, plus a fraction of the others (they only
-overlap in part), plus the wait for the last task. All numbers of the machine come from a `Cpu` row.
+The time of a phase is that of the slowest of computation and each memory level, plus a fraction of the others, which
+overlap only in part, plus the wait for the last task. All numbers of the machine come from a `Cpu` row.
 """
 
 from __future__ import annotations
