@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[1]
 MODELS = ROOT / "models" / "build"
 FLAGS = ("headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking", "disable-sync")
 SIZE = (1240, 1080)
-SELECT = "const n = view.nodes().filter((n) => n.data('label').includes('ReduceMax'))[0]; n.select(); n.emit('tap')"
-CONV = "const n = view.nodes('.fused').filter((n) => n.data('label').includes('Conv'))[3]; n.select(); n.emit('tap')"
+CHOOSE = "const n = view.nodes('.fused').filter((n) => {words}.test(n.data('label')))[0]; n.select(); n.emit('tap')"
+SELECT = CHOOSE.replace("{words}", "/Softmax|ReduceMax/")
+CONV = CHOOSE.replace("{words}", "/Conv/")
 TIMES = f"document.getElementById('heat').click(); {CONV}"
 TAP = "views.after.nodes('.fused')[3].select(); views.after.nodes('.fused')[3].emit('tap')"
 # Of each picture: the model, the verb that makes the page, the colour scheme, and what is clicked.
