@@ -64,6 +64,14 @@ function folded(title, text) {
   return made;
 }
 
+/** Names as a text, the path that all share once. */
+function listed(names) {
+  let path = names[0].slice(0, names[0].lastIndexOf("/") + 1);
+  while (path && !names.every((name) => name.startsWith(path))) path = path.slice(0, path.lastIndexOf("/", path.length - 2) + 1);
+  const count = names.length === 1 ? "1 node" : `${names.length} nodes`;
+  return `${count}${path ? ` of ${path}` : ""}: ${names.map((name) => name.slice(path.length)).join(", ")}`;
+}
+
 function tell(node) {
   const about = document.getElementById("about");
   const group = node.kernel ? groups.get(node.kernel) : undefined;
@@ -84,7 +92,7 @@ function tell(node) {
   about.append(facts([
     ["kernel", group.kernel],
     ["mapping type", group.mapping_type],
-    ["stands for", `${group.nodes.length} nodes: ${group.nodes.join(", ")}`],
+    ["stands for", listed(group.nodes)],
     ["operators", group.ops.join(", ")],
     ["rules that fired", [...new Set(rules)].join(", ")],
     ["predicted", group.predicted_ms === null ? "" : `${figure(group.predicted_ms)} ms; ONNX Runtime's own nodes ${figure(group.runtime_ms)} ms`],
