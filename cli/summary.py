@@ -12,10 +12,11 @@ from onnxfuse.report.drawing import INPUT, OUTPUT, Picture
 from onnxfuse.report.result import Result
 from onnxfuse.target import runs_here
 
-from .show import bytes_text, count_text, table
+from .show import bytes_text, count_text, table, terminal_width
 
 _MOST = 10  # operators of which each has a line
 _NONE = "-"
+_WIDE = 1000  # columns that fit every row
 
 
 def summary(result: Result) -> Iterator[str]:
@@ -46,14 +47,24 @@ class _Sum:
     bytes: int | None = 0
 
 
-def _lines(sums: Mapping[str, Sequence[_Sum]]) -> Iterator[str]:
-    """A table of sums before and after; without the figures that are known of nothing."""
+def _lines(sums: Mapping[str, Sequence[_Sum]]) -> list[str]:
+    """A table of sums before and after, without figures that are known of nothing, or have no room on the terminal."""
     every = [each for pair in sums.values() for each in pair if each.nodes]
-    columns = [head for head, of in _COLUMNS if any(of(each) is not None for each in every)]
+    known = [head for head, of in _COLUMNS if any(of(each) is not None for each in every)]
+    width = terminal_width()
+    for columns in (known, [head for head in known if head != "flops"], known[:1]):
+        made = list(_table(sums, columns))
+        if width is None or max(map(len, made)) <= width:
+            break
+    return made
+
+
+def _table(sums: Mapping[str, Sequence[_Sum]], columns: Sequence[str]) -> Iterator[str]:
     heads = ["operator", *("before", "after") * len(columns)]
     above = ["", *(cell for head in columns for cell in (head, ""))]
     cells = [[name, *(_cell(head, each) for head in columns for each in pair)] for name, pair in sums.items()]
-    return table([*([above] if len(columns) > 1 else []), heads, *cells], right=range(1, len(heads)))
+    titles = [above, heads] if len(columns) > 1 else [heads]
+    return table([*titles, *cells], right=range(1, len(heads)), width=_WIDE)
 
 
 _COLUMNS: tuple[tuple[str, Callable[[_Sum], int | None]], ...] = (
