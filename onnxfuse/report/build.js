@@ -30,11 +30,19 @@ function draw() {
   });
   document.getElementById("count").textContent = `${view.nodes().length} of ${picture.nodes.length} nodes shown`;
   for (const side of ["before", "after"]) document.getElementById(side).setAttribute("aria-pressed", String(side === state.side));
+  find({ stay: true });
   document.getElementById("collapse").setAttribute("aria-pressed", String(closed()));
   const scale = document.getElementById("scale");
   scale.hidden = !state.heat || !longest();
   const colours = HEAT.map((colour) => element("i", undefined, { style: `background:${colour}` }));
   scale.replaceChildren("0", ...colours, `${figure(longest())} ms predicted, ${state.side === "after" ? "a kernel" : "the nodes of a kernel, by ONNX Runtime"}`);
+}
+
+/** Marks what is looked for, if anything is. */
+function find(how) {
+  const text = document.getElementById("search").value;
+  const found = searched(view, data.drawing[state.side], text, how);
+  if (text.trim()) document.getElementById("count").textContent = outcome(text, found, how.again);
 }
 
 /** What the pointer says of a node. */
@@ -122,7 +130,8 @@ press("heat", (button) => {
 });
 document.getElementById("whole").addEventListener("click", () => view.fit(undefined, 20));
 searching(document.getElementById("search"), (text, again) => {
-  document.getElementById("count").textContent = outcome(text, searched(view, data.drawing[state.side], text, again), again);
+  if (!text.trim()) document.getElementById("count").textContent = "";
+  find({ again });
 });
 for (const row of document.querySelectorAll("tr.finds")) {
   acting(row, () => show(row.dataset.side, JSON.parse(row.dataset.finds)));

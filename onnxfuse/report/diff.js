@@ -71,7 +71,7 @@ document.getElementById("collapse").addEventListener("click", () => {
 });
 document.getElementById("whole").addEventListener("click", () => sides.forEach((side) => views[side].fit(undefined, 20)));
 searching(document.getElementById("search"), (text, again) => {
-  const found = sides.map((side) => outcome(text, searched(views[side], data.drawing[side], text, again), again).replace(" found", ""));
+  const found = sides.map((side) => outcome(text, searched(views[side], data.drawing[side], text, { again }), again).replace(" found", ""));
   count(text.trim() ? `${found.join(" and ")} found` : "");
 });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);

@@ -160,22 +160,22 @@ function start(view) {
   }
 }
 
-/** Marks nodes that fulfil a condition, and goes to one of them, the first or the one after that of the last time. */
-function marked(view, wanted, again = false) {
+/** Marks nodes that fulfil a condition, and goes to one of them unless told to `stay`: the first, or the one after the last. */
+function marked(view, wanted, { again = false, stay = false } = {}) {
   view.nodes().removeClass("found");
   const found = view.nodes().filter((n) => n.data("nodes").some(wanted));
   found.addClass("found");
   const at = again && found.length ? ((view.scratch("at") ?? 0) + 1) % found.length : 0;
   view.scratch("at", at);
-  if (found.length) view.animate({ center: { eles: found[at] }, zoom: Math.max(view.zoom(), 0.8) }, { duration: 150 });
+  if (found.length && !stay) view.animate({ center: { eles: found[at] }, zoom: Math.max(view.zoom(), 0.8) }, { duration: 150 });
   return { count: found.length, at, node: found[at] };
 }
 
 /** Marks the nodes in whose texts the wanted one occurs, and goes to the first, or on to the next. */
-function searched(view, picture, text, again) {
+function searched(view, picture, text, how) {
   const wanted = text.trim().toLowerCase();
   const texts = (node) => [node.name, node.op, node.kernel ?? "", node.layer ?? ""];
-  return marked(view, (at) => wanted && texts(picture.nodes[at]).some((t) => t.toLowerCase().includes(wanted)), again);
+  return marked(view, (at) => wanted && texts(picture.nodes[at]).some((t) => t.toLowerCase().includes(wanted)), how);
 }
 
 /** What is said of a search. */

@@ -104,6 +104,11 @@ def test_enter_goes_on_to_the_next_and_escape_forgets(browser: Any, bert: Path):
     for _ in range(found - 1):
         press(browser, "Enter")
     assert browser.find_element("id", "count").text == f"1 of {found} found", "behind the last comes the first"
+    browser.find_element("id", "before").click()
+    assert browser.find_element("id", "count").text.endswith("found"), (
+        "what is looked for is marked on the other side too"
+    )
+    assert browser.execute_script("return view.nodes('.found').length") > found
     press(browser, "Escape")
     assert browser.execute_script("return view.nodes('.found').length") == 0
 
