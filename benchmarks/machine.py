@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from benchmarks.rendered.run import race
 from benchmarks.twins.run import HERE, PEAK_FLOPS, library
 from onnxfuse.build.toolchain import find_toolchain
 from onnxfuse.report.document import envelope
+from onnxfuse.runtime import process
 from onnxfuse.target import targets_of
 from tests.kernels.pool_host import Pool, aligned
 
@@ -58,11 +60,19 @@ def facts() -> dict[str, Any]:
     """What a reader needs to know of the machine and the versions, and how busy the machine is with other work."""
     return {
         **envelope("bench"),
+        "date": datetime.now(UTC).date().isoformat(),
+        "revision": _revision(),
         "caches": _caches(),
         "target": targets_of(())[0].name,
         "compiler": str(find_toolchain("auto")),
         "load_average": os.getloadavg()[0],
     }
+
+
+def _revision() -> str | None:
+    """The commit that is measured, with a `+` behind it where files differ from it; None outside of a repository."""
+    done = process.run(("git", "describe", "--always", "--dirty=+"), cwd=Path(__file__).parent)
+    return done.out.strip() or None if done.code == 0 else None
 
 
 def _caches() -> dict[str, str]:
@@ -79,7 +89,9 @@ def show(about: Mapping[str, Any], measured: Sequence[Limits]) -> str:
     """A paragraph for people."""
     host, versions = about["host"], ", ".join(f"{name} {number}" for name, number in about["versions"].items())
     caches = ", ".join(f"{level} {size}" for level, size in about["caches"].items())
+    revision = f" ({about['revision']})" if about.get("revision") else ""
     lines = [
+        f"onnxfuse {about['onnxfuse_version']}{revision}, measured on {about.get('date', 'a day that was not kept')}",
         f"{host['cpu']}, {host['cores']} cores, {caches}, load average {about['load_average']:.2f}",
         f"{host['system']}, Python {host['python']}, {versions}, {about['compiler']}, kernels for {about['target']}",
     ]

@@ -95,8 +95,8 @@ def _differences(a: Graph, b: Graph) -> Iterator[Difference]:
     yield from _between("opset", *({k or "ai.onnx": str(v) for k, v in g.source.opsets.items()} for g in (a, b)))
     yield from _between("input", *({name: repr(g.types[name]) for name in g.inputs} for g in (a, b)))
     yield from _between("output", *({name: repr(g.types[name]) for name in g.outputs} for g in (a, b)))
-    yield from _weights(a.constants, b.constants)
     yield from _nodes(a, b)
+    yield from _weights(a.constants, b.constants)
 
 
 def _between(what: str, before: Mapping[str, str], after: Mapping[str, str]) -> Iterator[Difference]:

@@ -87,12 +87,7 @@ def _explained(
     if result.rewrites:
         lines += ["", "rewrites", *_indented(table([(rule, str(n)) for rule, n in result.rewrites], right=(1,)))]
     if groups:
-        rows = [("kernel", "mapping type", "phases", "flops", "bytes", "predicted", "runtime", "bound", "nodes")]
-        for g in groups:
-            times = (_microseconds(g.predicted_ms), _microseconds(g.runtime_ms))
-            figures = (str(g.phases), count_text(g.flops), count_text(g.bytes), *times)
-            rows.append((g.kernel, g.mapping_type or "-", *figures, g.bound or "-", _names(g.nodes)))
-        lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5, 6)))]
+        lines += ["", "kernels", *_indented(_kernels(groups))]
     ways = list(_ways(groups))
     if ways:
         lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]
@@ -103,6 +98,24 @@ def _explained(
     if rules:
         lines += ["", "rules", *_indented(table([(node, rule, why or "fires") for node, rule, why in rules]))]
     return lines + [line for note in result.notes for line in sentence(f"note: {note}")]
+
+
+def _kernels(groups: Sequence[GroupResult]) -> Iterator[str]:
+    """A row for each distinct kernel, with figures of one call; figures that are known of none are left out."""
+    calls: dict[str, list[GroupResult]] = {}
+    for g in groups:
+        calls.setdefault(g.kernel, []).append(g)
+    rows = [["calls", "predicted", "runtime", "bound", "flops", "bytes", "kernel"]]
+    for kernel, those in calls.items():
+        first = those[0]
+        times = (_microseconds(first.predicted_ms), _microseconds(first.runtime_ms))
+        work = (count_text(first.flops), count_text(first.bytes))
+        about = f"{first.mapping_type or '-'}, {first.phases} phase{'s' * (first.phases != 1)}"
+        said = f"{kernel} ({about}): {_names(first.nodes)}"
+        rows.append([str(len(those)), *times, first.bound or "-", *work, said])
+    shown = [at for at, column in enumerate(zip(*rows[1:], strict=True)) if set(column) != {"-"}]
+    figures = [place for place, at in enumerate(shown[:-1]) if rows[0][at] != "bound"]
+    return table([[row[at] for at in shown] for row in rows], right=figures)
 
 
 def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import Field
 from typing import Any, TypeVar
 
 import click
 
-from onnxfuse.config import option_fields
+from onnxfuse.config import FILES, SECTIONS, option_fields
 
 PREFIX = "ONNXFUSE_"
 DEBUG = "onnxfuse.debug"  # in the context of a run: whether --debug was given
@@ -23,6 +23,9 @@ TUNING = tuple(name for name in PLANNING if name not in ("target", "arch", "stra
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _METAVARS = {"int": "N", "float": "X"}
 _BOTH_WAYS = ("verify", "gain", "winograd")  # flags whose `--no-` form people need
+
+OTHERS = "Result and messages"  # the section of the flags that all verbs have, the last of a verb's help
+_OWN = "Options"  # the section of a verb's own flags, the first
 
 Verb = TypeVar("Verb", bound=Callable[..., Any])
 
@@ -91,7 +94,11 @@ class Tolerance(click.ParamType[float]):
 
 
 class Flag(click.Option):
-    """An option whose help shows its `--no-` form only where that is what people want."""
+    """An option in a section of its verb's help, which shows its `--no-` form only where that is what people want."""
+
+    def __init__(self, *names: Any, section: str = OTHERS, **settings: Any) -> None:
+        super().__init__(*names, **settings)
+        self.section = section
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """The line of `--help`."""
@@ -104,6 +111,14 @@ class Flag(click.Option):
         return super().get_help_record(ctx)
 
 
+def sections(options: Iterable[click.Parameter]) -> list[tuple[str, list[click.Parameter]]]:
+    """Options by the sections of their verb's help, those of all verbs last; others, as `--help`, are there too."""
+    found: dict[str, list[click.Parameter]] = {name: [] for name in (_OWN, *SECTIONS, OTHERS)}
+    for option in options:
+        found[getattr(option, "section", OTHERS)].append(option)
+    return [(name, those) for name, those in found.items() if those]
+
+
 def flag(name: str, **settings: Any) -> Callable[[Verb], Verb]:
     """An option `--name`, also read from the environment; `param` names the verb's argument where it differs."""
     param = settings.pop("param", name.replace("-", "_"))
@@ -111,6 +126,7 @@ def flag(name: str, **settings: Any) -> Callable[[Verb], Verb]:
     if settings.get("is_flag") and not name.startswith("no-"):
         spelled = f"--{name}/--no-{name}"
     short = [SHORT[param]] if param in SHORT else []
+    settings.setdefault("section", _OWN)
     settings.setdefault("envvar", PREFIX + name.upper().replace("-", "_"))
     return click.option(param, *short, spelled, cls=Flag, **settings)
 
@@ -122,7 +138,12 @@ def name_of(field: Field[Any]) -> str:
 
 def _of_field(field: Field[Any]) -> Callable[[Verb], Verb]:
     about = field.metadata
-    settings: dict[str, Any] = {"help": _help(field), "param": field.name, "default": field.default}
+    settings: dict[str, Any] = {
+        "help": _help(field),
+        "param": field.name,
+        "default": field.default,
+        "section": about["section"],
+    }
     if about["many"]:
         settings |= {"multiple": True}
     metavar = about["metavar"] or _METAVARS.get(str(field.type).removesuffix(" | None"))
@@ -174,16 +195,20 @@ def common(*, json: bool = True, overwrite: bool = True) -> Callable[[Verb], Ver
         ctx.meta[DEBUG] = value
 
     def add(verb: Verb) -> Verb:
-        about = {"is_flag": True, "default": False, "expose_value": False, "callback": keep_debug}
+        about = {"is_flag": True, "default": False, "expose_value": False, "callback": keep_debug, "section": OTHERS}
         verb = flag("debug", help="show the traceback of an error", **about)(verb)
-        verb = flag("quiet", is_flag=True, default=False, help="say nothing but errors")(verb)
-        verb = flag("verbose", is_flag=True, default=False, help="say more")(verb)
+        verb = flag("quiet", section=OTHERS, is_flag=True, default=False, help="say nothing but errors")(verb)
+        verb = flag("verbose", section=OTHERS, is_flag=True, default=False, help="say more")(verb)
         if json and overwrite:
-            verb = flag("overwrite", is_flag=True, default=False, help="replace files that exist")(verb)
+            verb = flag("overwrite", section=FILES, is_flag=True, default=False, help="replace files that exist")(verb)
         if json:
-            verb = flag("report", metavar="FILE", help="write the result to a file as a page: HTML, or .md")(verb)
-            verb = flag("json-file", metavar="FILE", help="write the result to a file as JSON")(verb)
-            verb = flag("json", is_flag=True, default=False, param="as_json", help="print the result as JSON")(verb)
+            verb = flag(
+                "report", section=OTHERS, metavar="FILE", help="write the result to a file as a page: HTML, or .md"
+            )(verb)
+            verb = flag("json-file", section=OTHERS, metavar="FILE", help="write the result to a file as JSON")(verb)
+            verb = flag(
+                "json", section=OTHERS, is_flag=True, default=False, param="as_json", help="print the result as JSON"
+            )(verb)
         return verb
 
     return add

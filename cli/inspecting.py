@@ -18,7 +18,7 @@ from onnxfuse.load import Source, everywhere, load
 from onnxfuse.pipeline.groups import facts_of
 from onnxfuse.pipeline.outputs import STREAM
 from onnxfuse.report.document import parsed
-from onnxfuse.runtime.entries import ABI_VERSION
+from onnxfuse.runtime.entries import RUNTIME
 from onnxfuse.target import runs_here
 
 from . import show
@@ -117,7 +117,7 @@ def _library(path: Path) -> Answer:
         "targets": targets,
         "features": {name: stated.get(name, []) for name in targets},
         "runs_here": any(runs_here(TARGETS[name]) for name in targets),
-        "runtime": f"ONNX Runtime 1.{ABI_VERSION} or newer",
+        "runtime": RUNTIME,
         "compiler": build.get("compiler"),
         "onnxfuse_version": said.get("onnxfuse_version"),
         "model": said.get("model"),

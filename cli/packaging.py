@@ -7,21 +7,24 @@ import hashlib
 import importlib.metadata
 import io
 import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.build.cache import file_digest
 from onnxfuse.emit.staged import Staged, refuse_existing
 from onnxfuse.errors import AnsweredNo, OutputError, UsageError
-from onnxfuse.report.document import parsed
+from onnxfuse.report.document import parsed, version
 from onnxfuse.report.programs import programs
 from onnxfuse.runtime import feed_limits
+from onnxfuse.runtime.entries import RUNTIME
 
+from . import show
 from .results import Answer, document
 from .show import bytes_text
 
 _MANIFEST = ".fuse.json"
+BILL = "sbom.cdx.json"
 
 
 def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
@@ -35,6 +38,9 @@ def package(place: str, out: str | None, *, overwrite: bool) -> Answer:
         members |= _members(folder, each)
     members |= {name: text.encode() for name, text in _licences()}
     sums = {name: _digest(content) for name, content in sorted(members.items())}
+    bill = bill_of(name, sums, [_read(each) for each in manifests])
+    members[BILL] = show.json_text(bill).encode()
+    sums[BILL] = _digest(members[BILL])
     members["SHA256SUMS"] = "".join(f"{digest}  {name}\n" for name, digest in sums.items()).encode()
     _write(path, name, members, overwrite=overwrite)
     facts = {"path": path, "bytes": path.stat().st_size, "sha256": file_digest(path), "files": sums}
@@ -111,6 +117,41 @@ def _licences() -> Iterator[tuple[str, str]]:
             text = beside.read_text(encoding="utf-8")
         if text is not None:
             yield f"licenses/onnxfuse/{name}", text
+
+
+def bill_of(name: str, sums: Mapping[str, str], manifests: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What is in an archive as CycloneDX has it, without a date or serial number: equal archives, equal bytes."""
+    libraries = {Path(str(m["library"])).name: m for m in manifests if m.get("library")}
+    return {
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.5",
+        "version": 1,
+        "metadata": {
+            "component": {"type": "application", "name": name},
+            "tools": {
+                "components": [{"type": "application", "name": "onnxfuse", "version": version("onnxfuse") or "0"}]
+            },
+        },
+        "components": [_component(file, digest, libraries.get(file)) for file, digest in sorted(sums.items())],
+    }
+
+
+def _component(file: str, digest: str, manifest: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A file of an archive; of a library also its licence, what made it, and what it needs."""
+    kind = "library" if manifest else "machine-learning-model" if file.endswith(".onnx") else "file"
+    found: dict[str, Any] = {"type": kind, "name": file, "hashes": [{"alg": "SHA-256", "content": digest}]}
+    if manifest is not None:
+        build = manifest.get("build", {})
+        said = {
+            "onnxfuse:version": manifest.get("onnxfuse_version"),
+            "onnxfuse:compiler": build.get("compiler"),
+            "onnxfuse:target": build.get("target"),
+            "onnxfuse:source-model-sha256": manifest.get("source", {}).get("sha256"),
+            "onnxfuse:needs": RUNTIME,
+        }
+        found["licenses"] = [{"license": {"id": "Apache-2.0"}}]
+        found["properties"] = [{"name": key, "value": str(value)} for key, value in said.items() if value]
+    return found
 
 
 def _digest(content: bytes | Path) -> str:

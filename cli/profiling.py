@@ -214,8 +214,11 @@ def _baseline(path: str | None) -> Ratio | None:
     try:
         model = parsed(Path(path).read_text(encoding="utf-8"))["models"][-1]
         level = model.get("level_ms") or dict.fromkeys(("value", "low", "high"), model["latency_ms"]["min"])
-        value, low, high = (float(level[key]) for key in ("value", "low", "high"))
-        if not 0.0 < low <= value <= high:
+        high = (
+            math.inf if level["high"] is None else float(level["high"])
+        )  # of a machine so busy that it may be any time
+        value, low = (float(level[key]) for key in ("value", "low"))
+        if not (0.0 <= low <= value <= high and value > 0.0):
             raise ValueError
         return Ratio(value, low, high, 0)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

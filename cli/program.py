@@ -3,15 +3,41 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import click
 
 from onnxfuse.errors import UsageError
 
 from . import show
+from .flags import sections
 
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+_MANY = 30  # flags that are told in sections
+
+
+class VerbCommand(click.Command):
+    """A verb, whose help shows its flags in sections where there are many, and examples."""
+
+    def __init__(self, *arguments: Any, examples: Sequence[str], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.examples = tuple(examples)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The flags."""
+        options = [each for each in self.get_params(ctx) if isinstance(each, click.Option)]
+        found = sections(options) if len(options) > _MANY else [("Options", options)]
+        for name, those in found:
+            with formatter.section(name):
+                formatter.write_dl([record for each in those if (record := each.get_help_record(ctx)) is not None])
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The examples, each in one line: a line is what is copied."""
+        with formatter.section("Examples"):
+            for each in self.examples:
+                formatter.write(f"{'':{formatter.current_indent}}onnxfuse {self.name} {each}".rstrip() + "\n")
 
 
 class Verbs(click.Group):
@@ -63,4 +89,6 @@ def onnxfuse(ctx: click.Context) -> None:
     ctx.default_map = settings.default_map(found, onnxfuse.commands)
 
 
-verb = onnxfuse.command
+def verb(*examples: str) -> Callable[[Callable[..., Any]], click.Command]:
+    """A verb of the program, with the arguments of the examples that its help shows."""
+    return onnxfuse.command(cls=VerbCommand, examples=examples)

@@ -11,7 +11,7 @@ from functools import wraps
 from typing import Any
 
 from . import show
-from .flags import Choice, flag
+from .flags import OTHERS, Choice, flag
 from .show import Screen, bytes_text, milliseconds
 
 MODES = ("auto", "plain", "none")
@@ -189,4 +189,6 @@ def progressing(verb: Callable[..., None]) -> Callable[..., None]:
             verb(screen=screen, at=at, **values)
 
     about = "how far it is: on terminals a line that moves, `plain` lines that stay, or nothing"
-    return flag("progress", type=Choice(MODES), default=MODES[0], param="progress_mode", help=about)(run)
+    return flag("progress", type=Choice(MODES), default=MODES[0], param="progress_mode", help=about, section=OTHERS)(
+        run
+    )

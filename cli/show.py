@@ -150,29 +150,31 @@ def table(rows: Sequence[Sequence[str]], *, right: Sequence[int] = (), width: in
     """Lines with the columns of the rows below each other; `right` are those set to the right.
 
     Where they do not fit the `width`, by default that of the terminal, the last column is wrapped; where there is no
-    room for it, it stands below the others, and the first one above them; the others take as many lines as they need.
+    room for its longest word, it stands below the others, in all rows that do not fit; where the others have no room,
+    the first one stands above them, and they take as many lines as they need.
 
     >>> list(table([("a", "1", "one two"), ("b", "2", "three")], width=12))
     ['a  1', '  one two', 'b  2', '  three']
     """
     width = terminal_width() if width is None else width
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    longest = max((len(word) for row in rows for word in row[-1].split()), default=0)
     for row in rows:
         cells = [
             cell.rjust(size) if at in right else cell.ljust(size)
             for at, (cell, size) in enumerate(zip(row, widths, strict=True))
         ]
         fits = width is None or sum(widths) + 2 * (len(widths) - 1) <= width
-        yield from ["  ".join(cells).rstrip()] if fits else _wrapped(cells, width or 0)
+        yield from ["  ".join(cells).rstrip()] if fits else _wrapped(cells, width or 0, max(longest, _NARROW))
 
 
-def _wrapped(cells: Sequence[str], width: int) -> Iterator[str]:
-    """The cells of a row that is wider than the terminal."""
+def _wrapped(cells: Sequence[str], width: int, least: int) -> Iterator[str]:
+    """The cells of a row wider than the terminal; the last one beside the others where `least` columns are left."""
     *others, last = cells
     head = "  ".join(others)
     wrap = partial(textwrap.wrap, break_long_words=False, break_on_hyphens=False)
     room = width - len(head) - 2
-    if room >= _NARROW:
+    if room >= least:
         first, *more = wrap(last.strip(), room) or [""]
         yield f"{head}  {first}".rstrip()
         yield from (" " * (len(head) + 2) + each for each in more)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import shlex
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from onnxfuse.backends import TARGETS
 from onnxfuse.pipeline.outputs import STREAM
@@ -12,46 +12,96 @@ from onnxfuse.report.drawing import INPUT, OUTPUT, Picture
 from onnxfuse.report.result import Result
 from onnxfuse.target import runs_here
 
-from .show import bytes_text, table
+from .show import bytes_text, count_text, table, terminal_width
 
 _MOST = 10  # operators of which each has a line
 _NONE = "-"
+_WIDE = 1000  # columns that fit every row
 
 
 def summary(result: Result) -> Iterator[str]:
     """Lines for a person; none where nothing was fused or written."""
     if result.drawing is None or result.output.model is None or not result.kernels:
         return
-    before, after = _counts(result.drawing.before), _counts(result.drawing.after)
+    sides = [_sums(side) for side in (result.drawing.before, result.drawing.after)]
     kinds = {g.kernel for g in result.groups}
-    kernels = sum(after[kind] for kind in kinds)
-    listed = [op for op, _ in (before | after).most_common() if op not in kinds]
+    most = {op: max(side[op].nodes for side in sides if op in side) for op in (op for side in sides for op in side)}
+    listed = sorted((op for op in most if op not in kinds), key=lambda op: -most[op])
     shown = listed if len(listed) <= _MOST + 1 else listed[:_MOST]
-    rows = [("operator", "before", "after")]
-    rows += [(op, _number(before[op]), _number(after[op])) for op in shown]
+    rows = {op: [op] for op in shown}
     if rest := listed[len(shown) :]:
-        others = [_number(sum(side[op] for op in rest)) for side in (before, after)]
-        rows.append((f"{len(rest)} others", others[0], others[1]))
-    rows.append((f"kernels ({len(kinds)} distinct)", _NONE, str(kernels)))
-    rows.append(("all nodes", str(before.total()), str(after.total())))
-    yield from ("", *table(rows, right=(1, 2)))
+        rows[f"{len(rest)} others"] = rest
+    rows[f"kernels ({len(kinds)} distinct)"] = sorted(kinds)
+    rows["all nodes"] = list(most)
+    sums = {name: [_total(side[op] for op in ops if op in side) for side in sides] for name, ops in rows.items()}
+    yield from ("", *_lines(sums))
     yield from (f"{name:<10}{text}" for name, text in _figures(result))
 
 
-def _counts(side: Picture) -> Counter[str]:
-    return Counter(n.op for n in side.nodes if n.op not in (INPUT, OUTPUT))
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Nodes of one operator in one graph: how many, their operations and the bytes they read and make, if known."""
+
+    nodes: int = 0
+    flops: int | None = 0
+    bytes: int | None = 0
 
 
-def _number(count: int) -> str:
-    return str(count) if count else _NONE
+def _lines(sums: Mapping[str, Sequence[_Sum]]) -> list[str]:
+    """A table of sums before and after, without figures that are known of nothing, or have no room on the terminal."""
+    every = [each for pair in sums.values() for each in pair if each.nodes]
+    known = [head for head, of in _COLUMNS if any(of(each) is not None for each in every)]
+    width = terminal_width()
+    for columns in (known, [head for head in known if head != "flops"], known[:1]):
+        made = list(_table(sums, columns))
+        if width is None or max(map(len, made)) <= width:
+            break
+    return made
+
+
+def _table(sums: Mapping[str, Sequence[_Sum]], columns: Sequence[str]) -> Iterator[str]:
+    heads = ["operator", *("before", "after") * len(columns)]
+    above = ["", *(cell for head in columns for cell in (head, ""))]
+    cells = [[name, *(_cell(head, each) for head in columns for each in pair)] for name, pair in sums.items()]
+    titles = [above, heads] if len(columns) > 1 else [heads]
+    return table([*titles, *cells], right=range(1, len(heads)), width=_WIDE)
+
+
+_COLUMNS: tuple[tuple[str, Callable[[_Sum], int | None]], ...] = (
+    ("nodes", lambda each: each.nodes),
+    ("flops", lambda each: each.flops),
+    ("bytes", lambda each: each.bytes),
+)
+
+
+def _cell(column: str, each: _Sum) -> str:
+    value = dict(_COLUMNS)[column](each)
+    if not each.nodes:
+        return _NONE
+    return "?" if value is None else str(value) if column == "nodes" else count_text(value)
+
+
+def _total(those: Iterable[_Sum]) -> _Sum:
+    found = list(those)
+    flops, moved = [each.flops for each in found], [each.bytes for each in found]
+    return _Sum(sum(each.nodes for each in found), _plus(flops), _plus(moved))
+
+
+def _plus(values: Sequence[int | None]) -> int | None:
+    return None if None in values else sum(value or 0 for value in values)
+
+
+def _sums(side: Picture) -> dict[str, _Sum]:
+    """By operator, the most frequent first."""
+    found: dict[str, list[_Sum]] = {}
+    for n in side.nodes:
+        if n.op not in (INPUT, OUTPUT):
+            found.setdefault(n.op, []).append(_Sum(1, n.flops, n.bytes))
+    return {op: _total(each) for op, each in sorted(found.items(), key=lambda item: -len(item[1]))}
 
 
 def _figures(result: Result) -> Iterator[tuple[str, str]]:
-    """Work and bytes of all kernels, sizes of files, and the command that measures."""
-    flops, moved = [g.flops for g in result.groups], [g.bytes for g in result.groups]
-    if all(each is not None for each in (*flops, *moved)):
-        work, size = sum(each or 0 for each in flops) / 1e9, bytes_text(sum(each or 0 for each in moved))
-        yield "work", f"{work:.3g} GFLOP in kernels, which read and write {size}"
+    """Sizes of files, and the command that measures."""
     files = {way: bytes_text(each.bytes) for way, each in result.loading.items()}
     if {"original", "with_library"} <= set(files):
         yield "files", f"{files['original']} -> {files['with_library']}, the library included"

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from onnxfuse.config import Options
+from onnxfuse.config import CHECKS, Options
 from onnxfuse.errors import AnsweredNo, DeviceError, UsageError
 
 from . import show
@@ -19,7 +19,12 @@ _STREAM = "-"
 MOST_THREADS = 1024  # of an engine that is measured: more than any machine has cores, few enough to start
 
 
-@verb()
+@verb(
+    "resnet.onnx",
+    "resnet.onnx out/resnet.onnx --report resnet.html",
+    "bert.onnx --dim batch=8 --overwrite",
+    "- -o - --lib libm.so < m.onnx > m.fused.onnx",
+)
 @click.argument("model")
 @click.argument("out", required=False)
 @of_options()
@@ -32,7 +37,7 @@ MOST_THREADS = 1024  # of an engine that is measured: more than any machine has 
     help="show the rewrite rules and end",
     callback=lambda ctx, param, wanted: _list_passes(ctx) if wanted else None,
 )
-@flag("strict", is_flag=True, default=False, help=_STRICT)
+@flag("strict", is_flag=True, default=False, help=_STRICT, section=CHECKS)
 @progressing
 def optimize(
     model: str, out: str | None, as_json: bool, strict: bool, screen: show.Screen, at: Progress, **values: Any
@@ -93,7 +98,12 @@ def _debug() -> bool:
     return bool(click.get_current_context().meta.get(DEBUG))
 
 
-@verb()
+@verb(
+    "m.onnx",
+    "m.onnx m.fused.onnx --level kernel --report profile.html",
+    "m.onnx m.fused.onnx --dim batch=1,8",
+    "m.onnx m.fused.onnx --fail-if-slower 3% --json-file now.json",
+)
 @click.argument("models", nargs=-1, required=True, metavar="MODEL [MODEL2]")
 @flag(
     "level",
@@ -104,9 +114,23 @@ def _debug() -> bool:
 @flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
 @flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
 @flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")
-@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="threads of each engine (0: one per core)")
-@flag("warmup", type=click.IntRange(min=1), default=3, help="runs before the first that counts")
-@flag("duration", type=Duration(), default=3.0, metavar="SECONDS", help="time for which each model is measured")
+@flag(
+    "threads",
+    type=click.IntRange(0, MOST_THREADS),
+    metavar="N",
+    default=0,
+    help="threads of each engine (0: one per core)",
+)
+@flag(
+    "warmup", type=click.IntRange(min=1), metavar="N", default=3, help="runs before the first that counts (default: 3)"
+)
+@flag(
+    "duration",
+    type=Duration(),
+    default=3.0,
+    metavar="SECONDS",
+    help="time for which each model is measured (default: 3)",
+)
 @flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
 @flag("strict", is_flag=True, default=False, help="exit 1 too when that cannot be told, as on a busy machine")
@@ -136,7 +160,7 @@ def profile(
         screen.warn(f"{found.said}; --duration measures longer, --strict makes it an error")
 
 
-@verb()
+@verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --groups --inputs test_data_set_0")
 @click.argument("a")
 @click.argument("b")
 @flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
@@ -162,7 +186,7 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
         raise DeviceError(f"verify: {found.message}", hint="give --inputs")
 
 
-@verb()
+@verb("m.onnx", "libm.fused.so", "m.onnx --json")
 @click.argument("model")
 @common()
 def inspect(model: str, as_json: bool, **values: Any) -> None:
@@ -174,7 +198,7 @@ def inspect(model: str, as_json: bool, **values: Any) -> None:
     results.answer(inspecting.inspect(model), as_json, keep)
 
 
-@verb()
+@verb("m.onnx", "m.onnx --node 'layer.0/.*Softmax'", "m.onnx --dim batch=1 --report explain.html")
 @click.argument("model")
 @flag("node", metavar="REGEX", help="only what is about nodes whose name matches")
 @flag("strict", is_flag=True, default=False, help=_STRICT)
@@ -194,10 +218,22 @@ def explain(
     results.answer(found, as_json, keep)
 
 
-@verb()
+@verb("m.onnx --budget 10m", "m.onnx --cluster tcp://scheduler:8786")
 @click.argument("model")
-@flag("budget", type=Duration(), default=600.0, metavar="SECONDS", help="time for measurements, such as 90 or 10m")
-@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="to measure on (0: one, and one per core)")
+@flag(
+    "budget",
+    type=Duration(),
+    default=600.0,
+    metavar="SECONDS",
+    help="time for measurements, such as 90 or 10m (default: 10m)",
+)
+@flag(
+    "threads",
+    type=click.IntRange(0, MOST_THREADS),
+    metavar="N",
+    default=0,
+    help="to measure on (0: one, and one per core)",
+)
 @flag("cluster", metavar="ADDRESS", default=None, help="a Dask scheduler whose workers measure: tcp://HOST:PORT")
 @of_options((*TUNING, "target", "overwrite", "inputs", "seed", "cache_dir", "jobs", "time_budget", "memory_budget"))
 @common(overwrite=False)
@@ -216,7 +252,7 @@ def tune(
     results.answer(answer, as_json, keep)
 
 
-@verb()
+@verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --report diff.html")
 @click.argument("a")
 @click.argument("b")
 @common()
@@ -231,14 +267,26 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
         raise AnsweredNo(f"diff: {b} differs from {a} in {found.summary}", hint="verify compares their numbers")
 
 
-@verb()
+@verb("m.onnx m.fused.onnx", "m.onnx m.fused.onnx --metric latency -o slow")
 @click.argument("a")
 @click.argument("b")
 @flag("metric", type=Choice(["error", "latency"]), default="error", help="what is looked for: wrong numbers, or time")
 @flag("output", default="bisect", metavar="NAME", help="what is written begins with this (default: bisect)")
 @flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
-@flag("threads", type=click.IntRange(0, MOST_THREADS), default=0, help="threads of each engine (0: one per core)")
-@flag("duration", type=Duration(), default=3.0, metavar="SECONDS", help="time for which each model is measured")
+@flag(
+    "threads",
+    type=click.IntRange(0, MOST_THREADS),
+    metavar="N",
+    default=0,
+    help="threads of each engine (0: one per core)",
+)
+@flag(
+    "duration",
+    type=Duration(),
+    default=3.0,
+    metavar="SECONDS",
+    help="time for which each model is measured (default: 3)",
+)
 @of_options(("rtol", "inputs", "seed", "dim", "custom_ops_library", "time_budget"))
 @common()
 @progressing

@@ -16,7 +16,7 @@ from .progress import Progress, progressing
 _STREAM = "-"
 
 
-@verb()
+@verb("result.json page.html", 'result.json >> "$GITHUB_STEP_SUMMARY"')
 @click.argument("result", metavar="RESULT.json")
 @click.argument("out", required=False)
 @flag("format", type=Choice(["html", "markdown"]), help="default: as OUT's name says, else markdown")
@@ -34,7 +34,7 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
         page.write(text)
 
 
-@verb()
+@verb("out", "out release.tar.gz")
 @click.argument("place", metavar="DIR")
 @click.argument("out", required=False, metavar="[OUT.tar.gz]")
 @common()
@@ -47,7 +47,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
     results.answer(packaging.package(place, out, overwrite=overwrite), as_json, keep)
 
 
-@verb()
+@verb("", "--calibrate")
 @flag(
     "calibrate",
     is_flag=True,
@@ -70,7 +70,7 @@ def doctor(
     results.answer(found, as_json, keep)
 
 
-@verb()
+@verb("", "--json")
 @of_options()
 @common(overwrite=False)
 def config(as_json: bool, **values: Any) -> None:
@@ -85,7 +85,7 @@ def config(as_json: bool, **values: Any) -> None:
     results.answer(housekeeping.config(values, names, others, ctx.find_root().obj), as_json, keep)
 
 
-@verb()
+@verb("info", "gc --max-size 500MB", "export kernels.tar")
 @click.argument("action", type=Choice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
 @click.argument("archive", required=False, metavar="[ARCHIVE.tar]")
 @flag("max-size", metavar="BYTES", default="1GB", help="what `gc` leaves (default: 1GB)")
@@ -100,7 +100,7 @@ def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None
     results.answer(housekeeping.cache(action, archive, max_size, cache_dir, overwrite=replace), as_json, keep)
 
 
-@verb()
+@verb("bash > ~/.local/share/bash-completion/completions/onnxfuse")
 @click.argument("shell", type=Choice(["bash", "zsh", "fish"]), metavar="bash|zsh|fish")
 def completion(shell: str) -> None:
     """Print a script that completes verbs and flags."""

@@ -19,11 +19,24 @@ BACKENDS = tuple(name for name in _files("backends") if name != "row")
 """The names of the backends, each of which is a file of `backends/`; that of what a row is aside."""
 
 
+# Sections of `optimize --help`, in their order.
+FILES, MACHINE, MODEL, FUSION = "Files", "Machine", "Model and inputs", "What is fused"
+CHECKS, MEASURING, LIMITS, STEPWISE = "Checks", "Measurement", "Limits and cache", "Step by step"
+SECTIONS = (FILES, MACHINE, MODEL, FUSION, CHECKS, MEASURING, LIMITS, STEPWISE)
+
+
 def _option(
-    default: Any, help: str, *, many: bool = False, choices: tuple[str, ...] = (), metavar: str = "", flag: str = ""
+    section: str,
+    default: Any,
+    help: str,
+    *,
+    many: bool = False,
+    choices: tuple[str, ...] = (),
+    metavar: str = "",
+    flag: str = "",
 ) -> Any:
     """A field of `Options` with what the command line needs to make a flag of it; `flag` is the flag's other name."""
-    about = {"help": help, "many": many, "choices": choices, "metavar": metavar, "flag": flag}
+    about = {"help": help, "many": many, "choices": choices, "metavar": metavar, "flag": flag, "section": section}
     return field(default=default, metadata=about)
 
 
@@ -40,84 +53,101 @@ class Options:
     """Every knob of `optimize`; the command line makes one flag of each field (`min_group` is `--min-group`)."""
 
     output: str | None = _option(
-        None, "the model to write (default: STEM.fused.onnx beside the input; - for stdout)", metavar="FILE"
+        FILES, None, "the model to write (default: STEM.fused.onnx beside the input; - for stdout)", metavar="FILE"
     )
-    lib: str | None = _option(None, "the library to write (default: libNAME.so beside the model)", metavar="FILE")
+    lib: str | None = _option(
+        FILES, None, "the library to write (default: libNAME.so beside the model)", metavar="FILE"
+    )
     manifest: str | None = _option(
-        None, "the manifest to write (default: NAME.fuse.json beside the model)", metavar="FILE"
+        FILES, None, "the manifest to write (default: NAME.fuse.json beside the model)", metavar="FILE"
     )
-    overwrite: bool = _option(False, "replace outputs that exist")
-    dry_run: bool = _option(False, "plan only: compile nothing, write nothing")
-    target: str = _option("cpu", "what the kernels run on", choices=BACKENDS)
+    overwrite: bool = _option(FILES, False, "replace outputs that exist")
+    dry_run: bool = _option(STEPWISE, False, "plan only: compile nothing, write nothing")
+    target: str = _option(MACHINE, "cpu", "what the kernels run on", choices=BACKENDS)
     arch: tuple[str, ...] = _option(
-        (), "instruction set of the kernels, or GPU (default: native; sm_80, sm_90 and sm_100); of several the best "
-        "that a machine has is used",
-        many=True, choices=ARCHS,
-    )  # fmt: skip
-    cuda_graph: bool = _option(
-        False, "plan for runs that are replayed as CUDA graphs, where a kernel more costs a third"
+        MACHINE,
+        (),
+        "instruction set of the kernels, or GPU (default: native; sm_80, sm_90 and sm_100); of several the best that "
+        "a machine has is used",
+        many=True,
+        choices=ARCHS,
     )
-    toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
-    dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
-    input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")
+    cuda_graph: bool = _option(
+        MACHINE, False, "plan for runs that are replayed as CUDA graphs, where a kernel more costs a third"
+    )
+    toolchain: str = _option(MACHINE, "auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
+    dim: tuple[str, ...] = _option(MODEL, (), "give a symbolic dimension a value", many=True, metavar="NAME=N")
+    input_shape: tuple[str, ...] = _option(MODEL, (), "give an input a static shape", many=True, metavar="NAME:D,D,...")
     constant_initializers: bool = _option(
-        False, "take initializers that are inputs too as constants: callers of the result cannot change them"
+        MODEL, False, "take initializers that are inputs too as constants: callers of the result cannot change them"
     )
     strategy: str | None = _option(
-        None, "how groups are chosen (default: as `tune` found it for this model on this machine, else anchors)",
+        FUSION,
+        None,
+        "how groups are chosen (default: as `tune` found it for this model on this machine, else anchors)",
         choices=STRATEGIES,
-    )  # fmt: skip
+    )
     plan_budget: int = _option(
-        400, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
+        FUSION, 400, "candidates that a strategy may schedule to learn what they cost (0: groups as anchors has them)"
     )
-    min_group: int = _option(2, "smallest number of operators worth a kernel (1 fuses single operators too)")
-    enable: tuple[str, ...] = _option((), "switch a rewrite rule on", many=True, metavar="RULE")
-    disable: tuple[str, ...] = _option((), "switch a rewrite rule off", many=True, metavar="RULE")
+    min_group: int = _option(FUSION, 2, "smallest number of operators worth a kernel (1 fuses single operators too)")
+    enable: tuple[str, ...] = _option(FUSION, (), "switch a rewrite rule on", many=True, metavar="RULE")
+    disable: tuple[str, ...] = _option(FUSION, (), "switch a rewrite rule off", many=True, metavar="RULE")
     skip_node: tuple[str, ...] = _option(
-        (), "leave nodes whose name matches to ONNX Runtime", many=True, metavar="REGEX"
+        FUSION, (), "leave nodes whose name matches to ONNX Runtime", many=True, metavar="REGEX"
     )
-    fast_math: bool = _option(False, "allow rewrites that assume facts about the data")
+    fast_math: bool = _option(FUSION, False, "allow rewrites that assume facts about the data")
     precision: str = _option(
+        FUSION,
         "fp32",
         "what float32 weights of products are rounded to, by bf16 other values too; sums stay float32",
         choices=PRECISIONS,
     )
     winograd: bool | None = _option(
-        None, "let 3x3 convolutions go by Winograd's algorithm where that is predicted to be faster (on by default)"
+        FUSION,
+        None,
+        "let 3x3 convolutions go by Winograd's algorithm where that is predicted to be faster (on by default)",
     )
-    verify: bool | None = _option(None, "compare the result with the original (on by default)")
-    rtol: float | None = _option(None, "relative tolerance of verification instead of the computed one")
-    atol: float | None = _option(None, "absolute tolerance of verification instead of the computed one")
+    verify: bool | None = _option(CHECKS, None, "compare the result with the original (on by default)")
+    rtol: float | None = _option(CHECKS, None, "relative tolerance of verification instead of the computed one")
+    atol: float | None = _option(CHECKS, None, "absolute tolerance of verification instead of the computed one")
     inputs: str | None = _option(
-        None, "inputs to run with instead of random ones: an .npz file or an ONNX test_data_set folder", metavar="FILE"
+        MODEL,
+        None,
+        "inputs to run with instead of random ones: an .npz file or an ONNX test_data_set folder",
+        metavar="FILE",
     )
-    seed: int = _option(0, "seed of the random inputs")
-    require_fusion: int = _option(0, "fail (exit 1) when fewer kernels than this are made")
-    save_as_external_data: bool = _option(False, "write weights beside the model, whatever their size")
+    seed: int = _option(MODEL, 0, "seed of the random inputs")
+    require_fusion: int = _option(CHECKS, 0, "fail (exit 1) when fewer kernels than this are made")
+    save_as_external_data: bool = _option(FILES, False, "write weights beside the model, whatever their size")
     custom_ops_library: tuple[str, ...] = _option(
-        (), "custom-op library that the model needs", many=True, metavar="FILE"
+        MODEL, (), "custom-op library that the model needs", many=True, metavar="FILE"
     )
-    cache_dir: str | None = _option(None, "where compiled kernels are kept", metavar="DIR")
-    no_cache: bool = _option(False, "neither read nor write the cache of compiled kernels")
-    jobs: int = _option(0, "compilers that run at once (0: one per core)")
+    cache_dir: str | None = _option(LIMITS, None, "where compiled kernels are kept", metavar="DIR")
+    no_cache: bool = _option(LIMITS, False, "neither read nor write the cache of compiled kernels")
+    jobs: int = _option(LIMITS, 0, "compilers that run at once (0: one per core)")
     gain: bool | None = _option(
-        None, "measure the result against the original, and leave out what is slower (on by default, not with --arch)"
+        MEASURING,
+        None,
+        "measure the result against the original, and leave out what is slower (on by default, not with --arch)",
     )
     dim_hint: tuple[str, ...] = _option(
-        (), "sizes of a symbolic dimension at which the gain is measured", many=True, metavar="NAME=N,N"
+        MEASURING, (), "sizes of a symbolic dimension at which the gain is measured", many=True, metavar="NAME=N,N"
     )
     profile_guided: bool = _option(
-        False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"
+        MEASURING, False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"
     )
-    min_gain: float = _option(0.03, "least part of their time that leaving kernels out must save", metavar="SHARE")
+    min_gain: float = _option(
+        MEASURING, 0.03, "least part of their time that leaving kernels out must save", metavar="SHARE"
+    )
     lock: str | None = _option(
-        None, "make the choices of a lock file; with --profile-guided, write it there", metavar="FILE"
+        CHECKS, None, "make the choices of a lock file; with --profile-guided, write it there", metavar="FILE"
     )
-    check: bool = _option(False, "fail (exit 1) when the lock file was made for another build")
-    time_budget: float | None = _option(None, "seconds it may take, such as 90 or 5m", metavar="SECONDS")
-    memory_budget: str | None = _option(None, "memory it may take, such as 8GB", metavar="BYTES")
-    stop_after: str | None = _option(None, "stop after this step and write nothing", choices=STEPS)
-    print_step: str | None = _option(None, "print what this step made", choices=STEPS, flag="print")
+    check: bool = _option(CHECKS, False, "fail (exit 1) when the lock file was made for another build")
+    time_budget: float | None = _option(LIMITS, None, "seconds it may take, such as 90 or 5m", metavar="SECONDS")
+    memory_budget: str | None = _option(LIMITS, None, "memory it may take, such as 8GB", metavar="BYTES")
+    stop_after: str | None = _option(STEPWISE, None, "stop after this step and write nothing", choices=STEPS)
+    print_step: str | None = _option(STEPWISE, None, "print what this step made", choices=STEPS, flag="print")
 
 
 def option_fields() -> tuple[Any, ...]:

@@ -1,4 +1,4 @@
-"""`make bench`: measure the machine, the kernels and the networks, print tables, and write every figure as JSON.
+"""`make bench`: measure machine, kernels and networks, print tables, and write them as a page and all figures as JSON.
 
     python scripts/bench.py [--quick] [--models tiny|demo|full] [--threads 2] [--parts machine cost ...]
     python scripts/bench.py --show benchmarks/results/FILE.json
@@ -9,10 +9,13 @@ How it is measured, and what was found, is written in docs/performance.md. Nothi
 from __future__ import annotations
 
 import argparse
+import contextlib
+import io
 import json
 import os
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -39,7 +42,7 @@ def say(line: str) -> None:
 
 
 def heading(text: str, body: str) -> None:
-    print(f"\n{text}\n\n{body}", flush=True)
+    print(f"\n## {text}\n\n{body}", flush=True)
 
 
 def wait_for_quiet(most: float, patience: float) -> bool:
@@ -96,7 +99,7 @@ def raced_with_peers(name: str, measured: networks.Measured, folder: Path, effor
 
 
 def show_machine(document: dict[str, Any]) -> None:
-    heading("Machine", machine.show(document, machine.from_json(document["limits"])))
+    heading("Machine", textwrap.indent(machine.show(document, machine.from_json(document["limits"])), "    "))
 
 
 def show_rendered(rows: Sequence[Any]) -> None:
@@ -237,6 +240,14 @@ def show(document: dict[str, Any]) -> int:
     return 0
 
 
+def page_of(document: dict[str, Any]) -> str:
+    """The tables of a measurement as a page, headed by machine, versions and date."""
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):
+        show(document)
+    return f"# Benchmarks\n{said.getvalue()}"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     asked = arguments(argv)
     if asked.show:
@@ -276,7 +287,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         show_costs(document)
     document |= {"load_average_after": os.getloadavg()[0], "seconds": time.monotonic() - begin}
     write(document, asked.json)
-    say(f"\nall figures: {asked.json} ({document['seconds']:.0f} s)")
+    page = asked.json.with_suffix(".md")
+    page.write_text(page_of(document), encoding="utf-8")
+    say(f"\nall figures: {asked.json}, tables: {page} ({document['seconds']:.0f} s)")
     return 0
 
 

@@ -1,9 +1,10 @@
-"""Pictures of pages for docs/, made by a headless Chromium: python scripts/page_pictures.py [MODEL]."""
+"""Pictures of pages for docs/, made by a headless Chromium: python scripts/page_pictures.py [NAME.png ...]."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,42 +13,71 @@ from selenium import webdriver
 from onnxfuse.runtime import process
 
 ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "models" / "build"
 FLAGS = ("headless", "no-sandbox", "disable-gpu", "no-first-run", "disable-background-networking", "disable-sync")
 SIZE = (1240, 1080)
-SELECT = "const n = view.nodes().filter((n) => n.data('label').includes('ReduceMax'))[0]; n.select(); n.emit('tap')"
+CHOOSE = "const n = view.nodes('.fused').filter((n) => {words}.test(n.data('label')))[0]; n.select(); n.emit('tap')"
+SELECT = CHOOSE.replace("{words}", "/Softmax|ReduceMax/")
+CONV = CHOOSE.replace("{words}", "/Conv/")
+TIMES = f"document.getElementById('heat').click(); {CONV}"
 TAP = "views.after.nodes('.fused')[3].select(); views.after.nodes('.fused')[3].emit('tap')"
-# Of each picture: the page, the colour scheme, and what is clicked.
+# Of each picture: the model, the verb that makes the page, the colour scheme, and what is clicked.
 PICTURES = {
-    "page.png": ("explain.html", "light", SELECT),
-    "page-dark.png": ("explain.html", "dark", SELECT),
-    "profile.png": ("profile.html", "light", ""),
-    "diff.png": ("diff.html", "light", TAP),
+    "page.png": ("demo-bert", "explain", "light", SELECT),
+    "page-dark.png": ("demo-bert", "explain", "dark", SELECT),
+    "profile.png": ("demo-bert", "profile", "light", ""),
+    "diff.png": ("demo-bert", "diff", "light", TAP),
+    "bert-base.png": ("bert-base.decomposed", "explain", "light", SELECT),
+    "detector.png": ("yolo-v4.decomposed", "explain", "light", TIMES),
 }
 
 
-def main(model: Path) -> None:
-    """Write the pictures of a model and of what becomes of it."""
+def arguments(verb: str, model: str, made: str) -> tuple[str, ...]:
+    """The command line of a verb that makes a page."""
+    return {
+        "explain": ("explain", model),
+        "profile": ("profile", model, made, "--threads", "1"),
+        "diff": ("diff", model, made),
+    }[verb]
+
+
+def main(names: Sequence[str]) -> None:
+    """Write the pictures that are named, or all whose models are in models/build."""
     with tempfile.TemporaryDirectory() as place:
-        folder = Path(place)
-        (folder / model.name).write_bytes(model.read_bytes())
-        made = f"{model.stem}.fused.onnx"
-        for verb in (
-            ("optimize", model.name, made, "--no-gain"),
-            ("explain", model.name, "--report", "explain.html"),
-            ("profile", model.name, made, "--threads", "1", "--report", "profile.html"),
-            ("diff", model.name, made, "--report", "diff.html"),
-        ):
-            process.run((sys.executable, "-m", "onnxfuse_cli", *verb), cwd=folder)
         browser = opened()
-        for name, (page, scheme, click) in PICTURES.items():
+        for name in names or PICTURES:
+            stem, verb, scheme, click = PICTURES[name]
+            model = MODELS / f"{stem}.onnx"
+            if not model.exists():
+                print(f"{name} needs {model}: python -m models {stem}")
+                continue
+            page = paged(Path(place), model, verb)
             browser.execute_cdp_cmd(
                 "Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
             )
-            browser.get((folder / page).as_uri())
+            browser.get(page.as_uri())
             if click:
                 browser.execute_script(click)
             browser.save_screenshot(str(ROOT / "docs" / name))
         browser.quit()
+
+
+def paged(folder: Path, model: Path, verb: str) -> Path:
+    """The page of a verb about a model, made once."""
+    page, made = folder / f"{model.stem}.{verb}.html", f"{model.stem}.fused.onnx"
+    if page.exists():
+        return page
+    if not (folder / model.name).exists():
+        (folder / model.name).symlink_to(model)
+    if verb != "explain" and not (folder / made).exists():
+        onnxfuse(folder, "optimize", model.name, made, "--no-gain")
+    onnxfuse(folder, *arguments(verb, model.name, made), "--report", page.name)
+    return page
+
+
+def onnxfuse(folder: Path, *arguments: str) -> None:
+    """Run the program in a folder."""
+    process.run((sys.executable, "-m", "onnxfuse_cli", *arguments), cwd=folder)
 
 
 def opened() -> Any:
@@ -63,4 +93,4 @@ def opened() -> Any:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "models" / "build" / "demo-bert.onnx")
+    main(sys.argv[1:])

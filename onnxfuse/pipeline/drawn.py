@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
+from onnxfuse.ir.graph import Graph
 from onnxfuse.ir.kernel_text import kernel_lines
 from onnxfuse.measure.layers import named_layers
+from onnxfuse.measure.lifetimes import timeline
+from onnxfuse.measure.lineage import Wire
+from onnxfuse.pipeline.groups import bytes_of, costs_of
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.report.drawing import Drawing, Drawn, Fired, Listing, Picture, Wired, picture
@@ -17,10 +22,10 @@ def drawing(context: Context, b: Build, groups: tuple[GroupResult, ...]) -> Draw
     if b.copy or b.plan is None or b.loaded is None:
         return None
     kinds = {part.op: part for part in b.all_parts if part.kernel is not None}
-    names = [g.name for g in groups[: len(b.parts)]]  # those of the main graph come first
+    mine = groups[: len(b.parts)]  # those of the main graph come first
     return Drawing(
         before=_before(b, groups),
-        after=_after(b, names),
+        after=_after(b, mine),
         fired=tuple(Fired(f.rule, f.nodes) for f in b.firings),
         listings={op: _listing(context, b, part) for op, part in kinds.items()},
         peaks=context.targets[0].peaks,
@@ -31,26 +36,44 @@ def _before(b: Build, groups: tuple[GroupResult, ...]) -> Picture:
     graph = have(b.loaded)
     owner = {node: g.name for g in groups for node in g.nodes}
     layers = named_layers((n.name, [i for i in n.inputs if i in graph.constants]) for n in graph.nodes)
-    nodes = ((Drawn(n.name, n.op, owner.get(n.name), layers[n.name]), n.reads, n.outputs) for n in graph.nodes)
-    return picture(nodes, tuple(graph.inputs), tuple(graph.outputs))
+    costs = costs_of(graph, graph.nodes)
+    nodes = [
+        (Drawn(n.name, n.op, owner.get(n.name), layers[n.name], *costs[n.name]), n.reads, n.outputs)
+        for n in graph.nodes
+    ]
+    return picture(_held(graph, nodes), tuple(graph.inputs), tuple(graph.outputs))
 
 
-def _after(b: Build, names: list[str]) -> Picture:
+def _after(b: Build, groups: Sequence[GroupResult]) -> Picture:
     graph = have(b.plan).graph
-    return picture(_in_order(b, names), tuple(graph.inputs), tuple(graph.outputs))
+    return picture(_held(graph, list(_in_order(b, groups))), tuple(graph.inputs), tuple(graph.outputs))
 
 
-def _in_order(b: Build, names: list[str]) -> Iterator[Wired]:
+def _held(graph: Graph, nodes: Sequence[Wired]) -> Iterator[Wired]:
+    """The nodes with what values take while each of them runs; as they are where the size of one is not known."""
+    sizes = {value: bytes_of(graph, value) for _, _, made in nodes for value in made if value}
+    known = {value: size for value, size in sizes.items() if size is not None}
+    if len(known) < len(sizes):
+        yield from nodes
+        return
+    wires = [(Wire(n.name, n.op, tuple(reads), tuple(filter(None, made))), 0.0) for n, reads, made in nodes]
+    for (node, reads, made), step in zip(nodes, timeline(wires, known, graph.outputs), strict=True):
+        yield replace(node, held=step.bytes), reads, made
+
+
+def _in_order(b: Build, groups: Sequence[GroupResult]) -> Iterator[Wired]:
     """Kernels, each where its last node stood, and the nodes that are left."""
     left = set(nodes_left(b))
+    graph = have(b.plan).graph
+    costs = costs_of(graph, [n for n in graph.nodes if n.name in left])
     last = {p.group.nodes[-1].outputs: at for at, p in enumerate(b.parts)}
-    for node in have(b.plan).graph.nodes:
+    for node in graph.nodes:
         at = last.get(node.outputs)
         if at is not None:
-            part = b.parts[at]
-            yield Drawn(names[at], part.op, names[at]), part.group.inputs, part.group.outputs
+            part, g = b.parts[at], groups[at]
+            yield Drawn(g.name, part.op, g.name, "", g.flops, g.bytes), part.group.inputs, part.group.outputs
         elif node.name in left:
-            yield Drawn(node.name, node.op), node.reads, node.outputs
+            yield Drawn(node.name, node.op, None, "", *costs[node.name]), node.reads, node.outputs
 
 
 def _listing(context: Context, b: Build, part: Part) -> Listing:

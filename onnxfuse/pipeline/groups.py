@@ -265,3 +265,31 @@ def facts_of(graph: Graph, node: Node) -> NodeFacts | None:
     """The facts of a node; None where it has no definitions."""
     found = define(ROWS, view_of(graph, node))
     return None if isinstance(found, Decision) else node_facts(graph, node, found)
+
+
+def costs_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, tuple[int | None, int | None]]:
+    """By name of each node its operations, and the bytes that it reads and makes; None where they are not known.
+
+    Equal calls on values of equal types are looked at once.
+    """
+    known: dict[Any, int | None] = {}
+    found = {}
+    for n in nodes:
+        values = [v for v in dict.fromkeys((*n.inputs, *n.outputs)) if v]
+        key = (n.key, repr(sorted(n.attrs.items())), tuple(map(repr, map(graph.types.get, (*n.inputs, *n.outputs)))))
+        if key not in known:
+            facts = facts_of(graph, n)
+            known[key] = facts.flops.constant if facts is not None else None
+        sizes = [bytes_of(graph, v) for v in values]
+        moved = None if None in sizes else sum(size or 0 for size in sizes)
+        found[n.name] = known[key], moved
+    return found
+
+
+def bytes_of(graph: Graph, value: str) -> int | None:
+    """What a value takes; None where an extent is a symbol or nothing is known of it."""
+    if value in graph.constants:
+        return graph.constants[value].bytes
+    kind = graph.types.get(value)
+    count = product(list(kind.shape)).constant if kind is not None else None
+    return None if kind is None or count is None else count * kind.dtype.bytes

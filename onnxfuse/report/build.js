@@ -5,40 +5,79 @@ const groups = new Map(data.groups.map((g) => [g.name, g]));
 const refusals = new Map(data.refusals.flatMap((r) => r.nodes.map((n) => [n, r])));
 const kinds = [...new Set(data.groups.map((g) => g.kernel))];
 const colourOf = (kernel) => COLOURS[kinds.indexOf(kernel) % COLOURS.length];
-const state = { side: "after", collapse: true };
+const state = { side: "after", collapse: true, heat: false };
+const opened = { before: new Set(), after: new Set() };
+const timeOf = (group) => (state.side === "after" ? group.predicted_ms : group.runtime_ms);
+const longest = () => Math.max(0, ...data.groups.map((g) => timeOf(g) ?? 0));
+const heatOf = (group) => HEAT[Math.min(HEAT.length - 1, Math.floor(HEAT.length * Math.sqrt((timeOf(group) ?? 0) / (longest() || 1))))];
 let view = null;
 
 function lookOf(node) {
   const group = node.kernel ? groups.get(node.kernel) : undefined;
   const kind = ["input", "output"].includes(node.op) ? "border" : group ? "fused" : "left";
-  return { kind, label: short(node.op), colour: group ? colourOf(group.kernel) : css("--card") };
+  return { kind, label: short(node.op), colour: !group ? css("--card") : state.heat ? heatOf(group) : colourOf(group.kernel) };
 }
+
+const closed = () => state.collapse && !opened[state.side].size;
 
 function draw() {
   const picture = data.drawing[state.side];
   if (view) view.destroy();
   view = drawn(document.getElementById("graph"), picture, {
-    look: lookOf, collapse: state.collapse, open, told: (at) => tell(picture.nodes[at]),
+    look: lookOf, collapse: state.collapse, opened: opened[state.side], told: (at) => tell(picture.nodes[at]), hint,
+    open: (box) => { opened[state.side].add(box); draw(); },
     wordOf: (node) => `${node.op} ${node.kernel === null ? "left" : "fused"}`,
   });
   document.getElementById("count").textContent = `${view.nodes().length} of ${picture.nodes.length} nodes shown`;
+  for (const side of ["before", "after"]) document.getElementById(side).setAttribute("aria-pressed", String(side === state.side));
+  find({ stay: true });
+  document.getElementById("collapse").setAttribute("aria-pressed", String(closed()));
+  const scale = document.getElementById("scale");
+  scale.hidden = !state.heat || !longest();
+  const colours = HEAT.map((colour) => element("i", undefined, { style: `background:${colour}` }));
+  scale.replaceChildren("0", ...colours, `${figure(longest())} ms predicted, ${state.side === "after" ? "a kernel" : "the nodes of a kernel, by ONNX Runtime"}`);
 }
 
-function open() {
-  state.collapse = false;
-  document.getElementById("collapse").setAttribute("aria-pressed", "false");
+/** Marks what is looked for, if anything is. */
+function find(how) {
+  const text = document.getElementById("search").value;
+  const found = searched(view, data.drawing[state.side], text, how);
+  if (text.trim()) document.getElementById("count").textContent = outcome(text, found, how.again);
+}
+
+/** What the pointer says of a node. */
+function hint(node) {
+  const group = node.kernel ? groups.get(node.kernel) : undefined;
+  const where = group ? `${figure(timeOf(group))} ms predicted${state.side === "after" ? "" : ` for ${group.nodes.length} nodes`}` : "";
+  const work = node.flops === null || node.flops === undefined ? "" : `${amount(node.flops, "FLOP")}, ${amount(node.bytes, "B")}`;
+  return [node.name || node.op, group ? where : "stays with ONNX Runtime", work].filter((line) => line && !line.startsWith("- ")).join("\n");
+}
+
+/** Shows nodes on a side: marks them, goes to the first and tells of it. */
+function show(side, names) {
+  state.side = side;
   draw();
-}
-
-function search(text) {
-  const found = searched(view, data.drawing[state.side], text);
-  document.getElementById("count").textContent = text.trim() ? `${found} found` : "";
+  const picture = data.drawing[side];
+  const wanted = new Set(names);
+  const found = marked(view, (at) => wanted.has(picture.nodes[at].name));
+  document.getElementById("count").textContent = outcome("these", found);
+  const first = picture.nodes.find((node) => wanted.has(node.name));
+  if (first) tell(first);
+  document.getElementById("graph").scrollIntoView({ block: "center" });
 }
 
 function folded(title, text) {
   const made = element("details");
   made.append(element("summary", title), element("pre", text));
   return made;
+}
+
+/** Names as a text, the path that all share once. */
+function listed(names) {
+  let path = names[0].slice(0, names[0].lastIndexOf("/") + 1);
+  while (path && !names.every((name) => name.startsWith(path))) path = path.slice(0, path.lastIndexOf("/", path.length - 2) + 1);
+  const count = names.length === 1 ? "1 node" : `${names.length} nodes`;
+  return `${count}${path ? ` of ${path}` : ""}: ${names.map((name) => name.slice(path.length)).join(", ")}`;
 }
 
 function tell(node) {
@@ -49,6 +88,8 @@ function tell(node) {
     const refusal = refusals.get(node.name);
     about.append(facts([
       ["operator", node.op],
+      ["work", node.flops ? `${amount(node.flops, "FLOP")}, ${amount(node.bytes, "B")}` : ""],
+      ["layer", node.layer],
       ["runs in", ["input", "output"].includes(node.op) ? "" : state.side === "after" || refusal ? "ONNX Runtime" : "nothing: folded away or rewritten"],
       ["not fused", refusal ? `${refusal.code}: ${refusal.reason}` : ""],
       ["what would unlock it", refusal?.unlock],
@@ -59,7 +100,7 @@ function tell(node) {
   about.append(facts([
     ["kernel", group.kernel],
     ["mapping type", group.mapping_type],
-    ["stands for", `${group.nodes.length} nodes: ${group.nodes.join(", ")}`],
+    ["stands for", listed(group.nodes)],
     ["operators", group.ops.join(", ")],
     ["rules that fired", [...new Set(rules)].join(", ")],
     ["predicted", group.predicted_ms === null ? "" : `${figure(group.predicted_ms)} ms; ONNX Runtime's own nodes ${figure(group.runtime_ms)} ms`],
@@ -78,31 +119,62 @@ function press(id, change) {
   });
 }
 
-for (const side of ["before", "after"]) {
-  press(side, () => {
-    state.side = side;
-    for (const each of ["before", "after"]) document.getElementById(each).setAttribute("aria-pressed", String(each === side));
-  });
-}
-press("collapse", (button) => {
-  state.collapse = !state.collapse;
-  button.setAttribute("aria-pressed", String(state.collapse));
+for (const side of ["before", "after"]) press(side, () => { state.side = side; });
+press("collapse", () => {
+  state.collapse = !closed();
+  opened[state.side].clear();
+});
+press("heat", (button) => {
+  state.heat = !state.heat;
+  button.setAttribute("aria-pressed", String(state.heat));
 });
 document.getElementById("whole").addEventListener("click", () => view.fit(undefined, 20));
-document.getElementById("search").addEventListener("input", (event) => search(event.target.value));
+searching(document.getElementById("search"), (text, again) => {
+  if (!text.trim()) document.getElementById("count").textContent = "";
+  find({ again });
+});
+for (const row of document.querySelectorAll("tr.finds")) {
+  acting(row, () => show(row.dataset.side, JSON.parse(row.dataset.finds)));
+}
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 draw();
 
-const predicted = new Map();
-for (const g of data.groups) {
-  if (g.predicted_ms === null || g.runtime_ms === null) continue;
-  const found = predicted.get(short(g.kernel)) ?? { count: 0, before: 0, after: 0 };
-  predicted.set(short(g.kernel), { count: found.count + 1, before: found.before + g.runtime_ms, after: found.after + g.predicted_ms });
+const layerOf = new Map(data.drawing.before.nodes.map((n) => [n.name, n.layer]));
+
+/** Rows of predicted times, by what groups share: parts of a kernel's times where it belongs to several. */
+function predicted(keysOf) {
+  const found = new Map();
+  for (const g of data.groups) {
+    if (g.predicted_ms === null || g.runtime_ms === null) continue;
+    const keys = keysOf(g);
+    for (const key of keys) {
+      const row = found.get(key) ?? { kernels: new Set(), times: [0, 0] };
+      row.kernels.add(g.name);
+      row.times = [row.times[0] + g.runtime_ms / keys.length, row.times[1] + g.predicted_ms / keys.length];
+      found.set(key, row);
+    }
+  }
+  return [...found].map(([key, row]) => ({ name: row.kernels.size > 1 ? `${key} (${row.kernels.size})` : key, times: row.times }));
 }
-bars(document.getElementById("times"), [...predicted].sort((a, b) => b[1].before - a[1].before)
-  .map(([kernel, t]) => ({ name: t.count > 1 ? `${kernel} (${t.count})` : kernel, times: [t.before, t.after] })),
-  "Sizes are symbols: there is nothing to predict.");
+
+const BY = {
+  kernel: () => predicted((g) => [short(g.kernel)]).sort((a, b) => b.times[0] - a.times[0]),
+  layer: () => predicted((g) => g.nodes.map((n) => layerOf.get(n) || "elsewhere")),
+};
+const timesBy = (by) => {
+  bars(document.getElementById("times"), BY[by](), "Sizes are symbols: there is nothing to predict. --dim NAME=N gives them values.");
+  for (const button of document.querySelectorAll("#by button")) button.setAttribute("aria-pressed", String(button.dataset.by === by));
+};
+for (const button of document.querySelectorAll("#by button")) button.addEventListener("click", () => timesBy(button.dataset.by));
+document.getElementById("by").hidden = new Set(layerOf.values()).size < 3;
+timesBy("kernel");
 roofline(document.getElementById("roofline"), data.drawing.peaks, [{ name: "kernels", dots: data.groups
   .filter((g) => g.predicted_ms && g.flops && g.bytes)
   .map((g) => ({ name: g.name, x: g.flops / g.bytes, y: g.flops / g.predicted_ms / 1e6, ms: g.predicted_ms,
     click: () => tell({ name: g.name, op: g.kernel, kernel: g.name }) })) }]);
+
+const runs = ["before", "after"].map((side) => {
+  const ran = data.drawing[side].nodes.filter((n) => n.held !== null && n.held !== undefined);
+  return { name: side, steps: ran.map((n, at) => [(100 * at) / Math.max(1, ran.length - 1), n.held, n.name || n.op]) };
+});
+memory(document.getElementById("memory"), runs, "% of the nodes of one run");

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePath
 from typing import Any
 
 from onnxfuse.report.page import Page, Table
@@ -26,7 +27,7 @@ def optimize(d: Document) -> Page:
         ("memory", size(d["peak_memory_bytes"])),
     ]
     facts += [(f"wrote the {what}", path) for what, path in d["output"].items() if path]
-    title = f"{d['command']} {model['path'] or 'standard input'}"
+    title = f"{d['command']} {PurePath(model['path']).name if model['path'] else 'standard input'}"
     drawing = d.get("drawing")
     drawn = {"kind": "build"} | {name: d[name] for name in ("drawing", "groups", "refusals")} if drawing else None
     layers = {node["name"]: node["layer"] for node in drawing["before"]["nodes"]} if drawing else {}
@@ -36,7 +37,10 @@ def optimize(d: Document) -> Page:
 
 def _headline(d: Document) -> tuple[tuple[str, str], ...]:
     """What is looked for first."""
+    ours, theirs = (_sum(d["groups"], key) for key in ("predicted_ms", "runtime_ms"))
     found = [("times as fast", f"{d['gain']['speedup']:.2f}x")] if d["gain"] is not None else []
+    if not found and ours and theirs:
+        found = [("times as fast, predicted for the kernels", f"{theirs / ours:.2f}x")]
     found += [("nodes", f"{d['nodes_before']} to {d['nodes_after']}"), ("kernels", str(d["kernels"]))]
     return (*found, ("nodes left to ONNX Runtime", str(d["nodes_left"])))
 
@@ -67,21 +71,37 @@ def _gain(gain: Mapping[str, Any] | None) -> Iterator[tuple[str, str]]:
 
 
 def _kernels(d: Document) -> Table:
-    rows = tuple(
-        (
-            g["kernel"], g["mapping_type"] or "-", str(g["phases"]), count(g["flops"]), size(g["bytes"]),
-            _predicted(g, "predicted_ms"), _predicted(g, "runtime_ms"), g.get("bound") or "-", names(g["nodes"]),
-        )
-        for g in d["groups"]
-    )  # fmt: skip
-    head = ("kernel", "mapping type", "phases", "flops", "bytes", "predicted ms", "runtime ms", "bound", "nodes")
-    return Table("Kernels", head, rows, (2, 3, 4, 5, 6))
+    """A row for each distinct kernel, those that take longest first: figures of one call, times of all calls."""
+    calls: dict[str, list[Mapping[str, Any]]] = {}
+    for g in d["groups"]:
+        calls.setdefault(g["kernel"], []).append(g)
+    whole = sum(filter(None, (_sum(those, "predicted_ms") for those in calls.values()))) or 1.0
+    ordered = sorted(calls.items(), key=lambda item: -(_sum(item[1], "predicted_ms") or 0.0))
+    rows, shares = [], []
+    for kernel, those in ordered:
+        first, ours, theirs = those[0], _sum(those, "predicted_ms"), _sum(those, "runtime_ms")
+        factor = f"{theirs / ours:.3g}x" if ours and theirs else "-"
+        share = (ours or 0.0) / whole
+        rows.append((
+            kernel, str(len(those)), first["mapping_type"] or "-", str(first["phases"]), count(first["flops"]),
+            size(first["bytes"]), _figure(ours), _figure(theirs), factor, first.get("bound") or "-",
+            names(first["nodes"]), f"{share * 100:.1f} %" if ours else "-",
+        ))  # fmt: skip
+        shares.append(share)
+    head = ("kernel", "calls", "mapping type", "phases", "flops", "bytes", "predicted ms", "runtime ms", "gain",
+            "bound", "the first stands for", "share")  # fmt: skip
+    finds = tuple(tuple(g["name"] for g in those) for _, those in ordered)
+    return Table("Kernels", head, tuple(rows), (1, 3, 4, 5, 6, 7, 8), tuple(shares), finds)
 
 
-def _predicted(group: Mapping[str, Any], key: str) -> str:
-    """A predicted time of a kernel or of what it stands for; results of earlier versions have none."""
-    ms = group.get(key)
-    return "-" if ms is None else f"{ms:.3g}"
+def _sum(groups: Iterable[Mapping[str, Any]], key: str) -> float | None:
+    """Predicted milliseconds of all; None where one is not known, as in results of earlier versions."""
+    values = [g.get(key) for g in groups]
+    return None if None in values else sum(each or 0.0 for each in values)
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"
 
 
 def _rewrites(d: Document) -> Table:

@@ -7,6 +7,7 @@ const kernels = [...new Set(data.drawing.after.nodes.filter((n) => n.kernel).map
 const kindOfKernel = new Map(data.drawing.after.nodes.filter((n) => n.kernel).map((n) => [n.kernel, n.op]));
 const views = {};
 let collapse = true;
+const opened = { before: new Set(), after: new Set() };
 
 function lookOf(side) {
   return (node, at) => {
@@ -28,13 +29,16 @@ function draw() {
     const picture = data.drawing[side];
     views[side]?.destroy();
     views[side] = drawn(document.getElementById(`graph-${side}`), picture, {
-      look: lookOf(side), collapse, told: (at) => tell(side, at),
-      open: () => { collapse = false; document.getElementById("collapse").setAttribute("aria-pressed", "false"); draw(); },
+      look: lookOf(side), collapse, opened: opened[side], told: (at) => tell(side, at), hint: (node) => node.name || node.op,
+      open: (box) => { opened[side].add(box); draw(); },
       wordOf: (node, at) => `${node.op} ${data.drawing.states[side][at]}`,
     });
   }
   count("");
+  document.getElementById("collapse").setAttribute("aria-pressed", String(folded()));
 }
+
+const folded = () => collapse && sides.every((side) => !opened[side].size);
 
 function count(text) {
   document.getElementById("count").textContent = text
@@ -60,15 +64,15 @@ function tell(side, at) {
   ]));
 }
 
-document.getElementById("collapse").addEventListener("click", (event) => {
-  collapse = !collapse;
-  event.currentTarget.setAttribute("aria-pressed", String(collapse));
+document.getElementById("collapse").addEventListener("click", () => {
+  collapse = !folded();
+  sides.forEach((side) => opened[side].clear());
   draw();
 });
 document.getElementById("whole").addEventListener("click", () => sides.forEach((side) => views[side].fit(undefined, 20)));
-document.getElementById("search").addEventListener("input", (event) => {
-  const found = sides.map((side) => searched(views[side], data.drawing[side], event.target.value));
-  count(event.target.value.trim() ? `${found.join(" and ")} found` : "");
+searching(document.getElementById("search"), (text, again) => {
+  const found = sides.map((side) => outcome(text, searched(views[side], data.drawing[side], text, { again }), again).replace(" found", ""));
+  count(text.trim() ? `${found.join(" and ")} found` : "");
 });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 draw();

@@ -10,12 +10,19 @@ INPUT, OUTPUT = "input", "output"  # what stands for an input or output of the m
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A node of a picture; `kernel` names the node of the result that computes it, None where the runtime does."""
+    """A node of a picture; `kernel` names the node of the result that computes it, None where the runtime does.
+
+    Figures are of one run, None where sizes are symbols: `flops`, `bytes` of what it reads and makes, weights included,
+    and `held`, the bytes of all values that are still to be read when it has run.
+    """
 
     name: str
     op: str
     kernel: str | None = None
     layer: str = ""  # of the model, as names tell it
+    flops: int | None = None
+    bytes: int | None = None
+    held: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

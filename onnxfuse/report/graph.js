@@ -19,8 +19,8 @@ function repetition(words, from, to) {
   return best;
 }
 
-/** By number of each node, the box that stands for it: its own, or the one of all layers like the first. */
-function boxes(picture, wordOf, collapse) {
+/** By number of each node, the box that stands for it: its own, or, unless it is opened, that of all layers like the first. */
+function boxes(picture, wordOf, collapse, opened) {
   const own = picture.nodes.map((node, at) => ({ id: `n${at}`, nodes: [at] }));
   if (!collapse || picture.nodes.length < 12) return own;
   const words = picture.nodes.map(wordOf);
@@ -31,18 +31,19 @@ function boxes(picture, wordOf, collapse) {
     if (found === null || found.times < 2 || found.period * (found.times - 1) < 4) continue;
     const rest = { id: `r${found.begin}`, nodes: [], times: found.times - 1, period: found.period };
     const end = found.begin + found.period * found.times;
+    stretches.push([from, found.begin], [end, to]);
+    if (opened.has(rest.id)) continue;
     for (let at = found.begin + found.period; at < end; at += 1) {
       rest.nodes.push(at);
       own[at] = rest;
     }
-    stretches.push([from, found.begin], [end, to]);
   }
   return own;
 }
 
 /** Nodes and edges as they are drawn; `look` gives the class, the label and the colour of a node. */
-function elements(picture, look, wordOf, collapse) {
-  const box = boxes(picture, wordOf, collapse);
+function elements(picture, look, wordOf, collapse, opened) {
+  const box = boxes(picture, wordOf, collapse, opened);
   const found = new Map();
   box.forEach((each, at) => {
     if (found.has(each.id)) return;
@@ -111,9 +112,12 @@ const STYLE = () => [
   { selector: "edge.far", style: { "curve-style": "unbundled-bezier", "control-point-distances": 60, "control-point-weights": 0.5 } },
 ];
 
-/** Draws a picture into a box: a tap on a node is `told` its number, one on repeated layers is for `open`. */
-function drawn(container, picture, { look, wordOf, collapse, told, open }) {
-  const made = elements(picture, look, wordOf, collapse);
+/**
+ * Draws a picture into a box: a tap on a node is `told` its number, one on repeated layers is for `open`, by their box;
+ * `hint` is what the pointer says of a node.
+ */
+function drawn(container, picture, { look, wordOf, collapse, opened, told, open, hint }) {
+  const made = elements(picture, look, wordOf, collapse, opened);
   const places = placed(made);
   const view = cytoscape({
     container,
@@ -123,9 +127,26 @@ function drawn(container, picture, { look, wordOf, collapse, told, open }) {
     textureOnViewport: made.nodes.length > 300,
     style: STYLE(),
   });
-  view.on("tap", "node", (event) => (event.target.hasClass("more") ? open() : told(event.target.data("nodes")[0])));
+  view.on("tap", "node", (event) => (event.target.hasClass("more") ? open(event.target.id()) : told(event.target.data("nodes")[0])));
+  view.on("mouseover", "node", ({ target }) => {
+    const [box, place] = [container.getBoundingClientRect(), target.renderedPosition()];
+    const text = target.hasClass("more") ? "click to unfold these layers" : hint(picture.nodes[target.data("nodes")[0]]);
+    say(text, box.left + place.x, box.top + place.y + target.renderedHeight() / 2);
+  });
+  view.on("mouseout pan zoom", () => say(""));
+  container.tabIndex = 0;
+  container.onkeydown = (event) => moved(view, event);
   start(view);
   return view;
+}
+
+/** Arrow keys pan, + and - zoom. */
+function moved(view, event) {
+  const by = { ArrowLeft: [60, 0], ArrowRight: [-60, 0], ArrowUp: [0, 60], ArrowDown: [0, -60] }[event.key];
+  const scale = { "+": 1.25, "=": 1.25, "-": 0.8 }[event.key];
+  if (by) view.panBy({ x: by[0], y: by[1] });
+  if (scale) view.zoom({ level: view.zoom() * scale, renderedPosition: { x: view.width() / 2, y: view.height() / 2 } });
+  if (by || scale) event.preventDefault();
 }
 
 /** The first layers at a readable size: all of a deep network would be a line. */
@@ -139,13 +160,41 @@ function start(view) {
   }
 }
 
-/** Marks the nodes in whose texts the wanted one occurs, and goes to the first; how many there are. */
-function searched(view, picture, text) {
+/** Marks nodes that fulfil a condition, and goes to one of them unless told to `stay`: the first, or the one after the last. */
+function marked(view, wanted, { again = false, stay = false } = {}) {
   view.nodes().removeClass("found");
-  const wanted = text.trim().toLowerCase();
-  const matches = (at) => [picture.nodes[at].name, picture.nodes[at].op, picture.nodes[at].kernel ?? ""].some((t) => t.toLowerCase().includes(wanted));
-  const found = wanted ? view.nodes().filter((n) => n.data("nodes").some(matches)) : view.collection();
+  const found = view.nodes().filter((n) => n.data("nodes").some(wanted));
   found.addClass("found");
-  if (found.length) view.animate({ center: { eles: found[0] }, zoom: Math.max(view.zoom(), 0.8) }, { duration: 150 });
-  return found.length;
+  const at = again && found.length ? ((view.scratch("at") ?? 0) + 1) % found.length : 0;
+  view.scratch("at", at);
+  if (found.length && !stay) view.animate({ center: { eles: found[at] }, zoom: Math.max(view.zoom(), 0.8) }, { duration: 150 });
+  return { count: found.length, at, node: found[at] };
+}
+
+/** Marks the nodes in whose texts the wanted one occurs, and goes to the first, or on to the next. */
+function searched(view, picture, text, how) {
+  const wanted = text.trim().toLowerCase();
+  const texts = (node) => [node.name, node.op, node.kernel ?? "", node.layer ?? ""];
+  return marked(view, (at) => wanted && texts(picture.nodes[at]).some((t) => t.toLowerCase().includes(wanted)), how);
+}
+
+/** What is said of a search. */
+function outcome(text, found, again) {
+  if (!text.trim()) return "";
+  return again && found.count ? `${found.at + 1} of ${found.count} found` : `${found.count} found`;
+}
+
+/** A field that searches as one types; Enter goes on to the next, / leads to the field, Escape empties it. */
+function searching(field, search) {
+  field.addEventListener("input", () => search(field.value, false));
+  field.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") search(field.value, true);
+    if (event.key === "Escape") { field.value = ""; search("", false); }
+  });
+  document.addEventListener("keydown", (event) => {
+    if (event.key === "/" && !["INPUT", "TEXTAREA"].includes(document.activeElement.tagName)) {
+      event.preventDefault();
+      field.focus();
+    }
+  });
 }

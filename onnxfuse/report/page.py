@@ -25,13 +25,18 @@ _MARKDOWN_ENDS = (".md", ".markdown")
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows under a title. `right` are columns of figures; `shares` (0 to 1) are drawn in the last one."""
+    """Rows under a title. `right` are columns of figures; `shares` (0 to 1) are drawn in the last one.
+
+    `finds` has for each row the nodes that it is about: a click on it shows them in the graph, on the side `finds_in`.
+    """
 
     title: str
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[int, ...] = ()
     shares: tuple[float, ...] = ()  # one for each row, or none at all
+    finds: tuple[tuple[str, ...], ...] = ()  # the same
+    finds_in: Literal["before", "after"] = "after"
 
 
 @dataclass(frozen=True, slots=True)

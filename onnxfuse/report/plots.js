@@ -7,7 +7,9 @@ const logged = (v, [a, b], length) => (length * Math.log(v / a)) / Math.log(b / 
 /** For each row bars of its times, the first striped, the others solid, all on one scale. */
 function bars(place, rows, otherwise) {
   const most = Math.max(...rows.flatMap((row) => row.times), 1e-9);
-  const more = element("details", undefined, { class: "times" });
+  place.replaceChildren();
+  place.className = "times";
+  const more = element("details", undefined, { class: "times more" });
   more.append(element("summary", `${rows.length - FIRST} more`));
   rows.forEach((row, at) => {
     const cell = element("div");
@@ -23,6 +25,7 @@ function bars(place, rows, otherwise) {
     if (factor) name.append(" ", element("span", factor, { class: before >= after ? "yes" : "no" }));
     (at < FIRST ? place : more).append(name, cell);
   });
+  place.parentElement.querySelector("details.more")?.remove();
   if (rows.length > FIRST) place.after(more);
   if (!rows.length) place.append(element("p", otherwise));
 }
@@ -75,10 +78,10 @@ function roofline(place, peaks, sets) {
   place.append(made);
 }
 
-/** Bytes over milliseconds of each run: steps, the first dashed; the pointer says which node it is at. */
-function memory(place, runs) {
+/** Bytes over milliseconds of each run, or over what `axis` says: steps, the first dashed; the pointer says which node it is at. */
+function memory(place, runs, axis = "milliseconds of one run") {
   const known = runs.filter((run) => run.steps.length);
-  if (!known.length) return place.append(element("p", "The model is too large for its values to be followed."));
+  if (!known.length) return place.append(element("p", "Sizes are symbols, or the model is too large for its values to be followed."));
   const size = [720, 280, 92, 52];
   const [wide, high, left, low] = size;
   const end = Math.max(...known.map((run) => run.steps.at(-1)[0])) * 1.04 || 1;
@@ -96,7 +99,7 @@ function memory(place, runs) {
     made.append(svg("text", { x: left - 6, y: Y((share * most) / 1.1) + 4, "text-anchor": "end" }, amount((share * most) / 1.1, "B")));
     made.append(svg("text", { x: X((share * end) / 1.04), y: high - low + 18, "text-anchor": "middle" }, figure((share * end) / 1.04)));
   }
-  made.append(svg("text", { x: (left + wide) / 2, y: high - 6, "text-anchor": "middle" }, "milliseconds of one run"));
+  made.append(svg("text", { x: (left + wide) / 2, y: high - 6, "text-anchor": "middle" }, axis));
   place.append(made);
   telling(made, (event) => {
     const box = made.getBoundingClientRect();

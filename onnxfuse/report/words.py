@@ -11,8 +11,9 @@ from onnxfuse.report.page import Page, Table
 Document = Mapping[str, Any]
 Facts = list[tuple[str, str]]
 
-NODES_SHOWN = 8
-_LAYERS_SHOWN = 6
+NODES_SHOWN = 3
+_LAYERS_SHOWN = 3
+_FOUND = 50  # nodes that a click on a row shows
 
 
 def page(d: Document, title: str, facts: Facts, *tables: Table, notes: Iterable[str] = (), **more: Any) -> Page:
@@ -43,8 +44,10 @@ def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> T
         of = dict.fromkeys(layers[name] for name in nodes if layers.get(name))
         one = len({(r["reason"], r["unlock"]) for r in those}) == 1
         said = (those[0]["reason"], those[0]["unlock"]) if one else (reason, unlock)
-        rows.append((len(nodes), (str(len(nodes)), code, *said, names(list(of), _LAYERS_SHOWN), names(nodes))))
-    listed = [row for _, row in sorted(rows, key=lambda item: -item[0])]
+        cells = (str(len(nodes)), code, *said, names(list(of), _LAYERS_SHOWN), names(nodes))
+        rows.append((len(nodes), cells, tuple(nodes[:_FOUND])))
+    rows.sort(key=lambda row: -row[0])
+    listed = [row for _, row, _ in rows]
     head = ["nodes", "code", "reason", "what would unlock them", "layers", "which"]
     empty = {
         at
@@ -52,8 +55,9 @@ def refusals(found: Iterable[Mapping[str, Any]], layers: Mapping[str, str]) -> T
         if name in ("what would unlock them", "layers") and not any(r[at] for r in listed)
     }
     keep = [at for at in range(len(head)) if at not in empty]
-    cells = tuple(tuple(row[at] for at in keep) for row in listed)
-    return Table("What was not fused, and why", tuple(head[at] for at in keep), cells, (0,))
+    shown = tuple(tuple(row[at] for at in keep) for row in listed)
+    title, finds = "What was not fused, and why", tuple(found for _, _, found in rows)
+    return Table(title, tuple(head[at] for at in keep), shown, (0,), finds=finds, finds_in="before")
 
 
 def _any_number(text: str) -> str:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import sys
 from dataclasses import fields
 from pathlib import Path
 
 import click
 import pytest
-from onnxfuse_cli.flags import name_of
+from onnxfuse_cli.flags import OTHERS, name_of
+from onnxfuse_cli.program import VerbCommand
 from onnxfuse_cli.verbs import onnxfuse as program
 
-from onnxfuse.config import Options
+from onnxfuse.config import SECTIONS, Options
 from onnxfuse.runtime import process
 from tests.cli.conftest import Onnxfuse
 
@@ -45,6 +48,26 @@ def test_every_verb_has_help(onnxfuse: Onnxfuse, verb: str):
     for flag in ("-h", "--help"):
         said = onnxfuse(verb, flag)
         assert said.code == 0 and said.out.startswith("Usage: onnxfuse") and said.err == ""
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_of_a_verb_has_examples_that_are_command_lines(onnxfuse: Onnxfuse, verb: str):
+    command = program.commands[verb]
+    assert isinstance(command, VerbCommand) and command.examples
+    said = onnxfuse(verb, "--help").out
+    for example in command.examples:
+        assert f"  onnxfuse {verb} {example}".rstrip() in said.splitlines()
+        words = shlex.split(re.split(r" [<>]", f" {example}")[0])
+        command.make_context(verb, words)
+
+
+def test_flags_are_told_in_sections_where_there_are_many(onnxfuse: Onnxfuse):
+    said = onnxfuse("optimize", "--help").out
+    heads = [line[:-1] for line in said.splitlines() if re.fullmatch(r"[A-Z][^:]*:", line)]
+    assert heads == [*SECTIONS, OTHERS, "Examples"]
+    told = re.findall(r"^  (?:-\w, )?(--[a-z-]+)", said, re.MULTILINE)
+    assert sorted(told) == sorted([*(o.opts[-1] for o in options_of("optimize")), "--help"])
+    assert "Options:" in onnxfuse("inspect", "--help").out
 
 
 def test_the_version(onnxfuse: Onnxfuse):

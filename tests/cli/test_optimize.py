@@ -48,14 +48,15 @@ def test_it_tells_each_step_on_stderr_only(onnxfuse: Onnxfuse, model: Path):
     assert "4 nodes -> 1 kernels; 0 nodes left to ONNX Runtime" in said.err
     assert steps[-1] == "wrote     out.onnx  libout.so  out.fuse.json"
     assert "\x1b" not in said.err
-    assert end[:7] == [
-        "operator              before  after",
-        "Mul                        1      -",
-        "Add                        1      -",
-        "Relu                       1      -",
-        "Sigmoid                    1      -",
-        "kernels (1 distinct)       -      1",
-        "all nodes                  4      1",
+    assert [" ".join(line.split()) for line in end[:8]] == [
+        "nodes flops bytes",
+        "operator before after before after before after",
+        "Mul 1 - 128 - 1.2 k -",
+        "Add 1 - 128 - 1.2 k -",
+        "Relu 1 - 128 - 1.0 k -",
+        "Sigmoid 1 - 128 - 1.0 k -",
+        "kernels (1 distinct) - 1 - 512 - 1.3 k",
+        "all nodes 4 1 512 512 4.4 k 1.3 k",
     ]
     assert end[-1] == "next      onnxfuse profile m.onnx out.onnx"
     assert onnxfuse(*end[-1].split()[2:], "--duration", "0.1").code == 0, "what is said to be next works"

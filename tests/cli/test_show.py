@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from onnxfuse_cli import show
+from onnxfuse_cli import show, summary
 
+from onnxfuse import optimize
 from tests.cli.conftest import Onnxfuse
 from tests.cli.terminal import on_terminal
 
@@ -91,3 +92,15 @@ def test_a_reader_who_has_enough(model: Path, here: Path):
     script = f"{sys.executable} -m onnxfuse_cli optimize --list-passes | head -n 1"
     done = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=False)
     assert len(done.stdout.splitlines()) == 1 and done.stderr == ""
+
+
+@pytest.mark.parametrize(("width", "figures"), [(120, 6), (62, 4), (40, 2)])
+def test_optimize_ends_with_the_figures_that_fit(
+    model: Path, monkeypatch: pytest.MonkeyPatch, width: int, figures: int
+):
+    result = optimize(model, Path("out.onnx"), verify=False, gain=False)
+    monkeypatch.setattr(summary, "terminal_width", lambda: width)
+    lines = list(summary.summary(result))
+    (row,) = (line for line in lines if line.startswith("all nodes"))
+    assert len(row.replace(" k", "k").split()) == 2 + figures
+    assert max(len(line) for line in lines if not line.startswith(("files", "next"))) <= width

@@ -47,6 +47,10 @@ def test_the_document_of_a_file_has_the_drawing_too(onnxfuse: Onnxfuse, model: P
     assert kernels and kernels <= set(after) and set(drawing["listings"]) == kernels
     assert {n["kernel"] for n in drawing["before"]["nodes"]} >= {g["name"] for g in document["groups"]}
     assert before[0] == "input" and len(before) == document["nodes_before"] + 2
+    chain, (kernel,) = drawing["before"]["nodes"][1:-1], drawing["after"]["nodes"][1:-1]
+    assert [n["held"] for n in chain] == [512, 1024, 1024, 1024], "the input of the model is its caller's"
+    assert kernel["held"] == 512 and kernel["bytes"] < sum(n["bytes"] for n in chain)
+    assert kernel["flops"] == sum(n["flops"] for n in chain)
 
 
 def test_the_schema_check_bites(onnxfuse: Onnxfuse, model: Path):
@@ -72,11 +76,11 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     said = onnxfuse("profile", model, "--duration", "0.1", "--json-file", "now.json")
     assert said.code == 0 and said.out.splitlines()[0].split()[:3] == ["model", "min", "median"]
     fast = json.loads(Path("now.json").read_text())
-    level = fast["models"][0]["level_ms"]
+    value = fast["models"][0]["level_ms"]["value"]
 
     def against(factor: float, *more: str, half: float = 1.0) -> Said:
         """The model again, against a baseline so many times as slow, of which half is known to such a factor only."""
-        ms = {"value": level["value"] * factor, "low": level["low"] * factor / half, "high": level["high"] * factor}
+        ms = {"value": value * factor, "low": value * factor * 0.9 / half, "high": value * factor * 1.1}
         fast["models"][0]["level_ms"] = ms
         Path("then.json").write_text(json.dumps(fast))
         shown = ("--baseline", "then.json", "--fail-if-slower", "3%", "--json", *more)
@@ -89,6 +93,11 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     said = against(4.0, half=1e6)
     assert said.code == 0 and said.json["verdict"] == "inconclusive" and "--strict makes it an error" in said.err
     assert against(4.0, "--strict", half=1e6).code == 1
+    # As a machine writes it that was busy from beginning to end: it may be any time, so nothing can be told.
+    fast["models"][0]["level_ms"] = {"value": value, "low": 0.0, "high": None}
+    Path("busy.json").write_text(json.dumps(fast))
+    busy = ("--baseline", "busy.json", "--fail-if-slower", "3%", "--json")
+    assert onnxfuse("profile", model, "--duration", "0.1", *busy).json["verdict"] == "inconclusive"
     del fast["models"][0]["level_ms"]  # of an earlier version: the least time is taken as it is
     fast["models"][0]["latency_ms"]["min"] *= 1000
     Path("old.json").write_text(json.dumps(fast))

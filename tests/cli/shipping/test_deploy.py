@@ -54,6 +54,63 @@ def test_a_program_is_well_formed(language: str):
     assert wrong(language, found[0].replace(";", "", 1).replace("(", "", 1)), "the parser finds what is wrong"
 
 
+# What ONNX Runtime declares of what the programs call; its jar is in no registry that every machine reaches.
+JAVA_API = {
+    "OrtException": "public class OrtException extends Exception { static final long serialVersionUID = 1; }",
+    "ValueInfo": "public interface ValueInfo {}",
+    "OnnxValue": "public interface OnnxValue extends AutoCloseable { ValueInfo getInfo() throws OrtException; }",
+    "OnnxTensor": """public abstract class OnnxTensor implements OnnxValue {
+      public static OnnxTensor createTensor(OrtEnvironment environment, java.nio.LongBuffer data, long[] shape)
+          throws OrtException { return null; } }""",
+    "OrtEnvironment": """public final class OrtEnvironment implements AutoCloseable {
+      public static OrtEnvironment getEnvironment() { return null; }
+      public OrtSession createSession(String path, OrtSession.SessionOptions options) throws OrtException
+          { return null; }
+      public void close() {} }""",
+    "OrtSession": """public class OrtSession implements AutoCloseable {
+      public long getNumInputs() { return 0; }
+      public long getNumOutputs() { return 0; }
+      public java.util.Set<String> getInputNames() { return null; }
+      public Result run(java.util.Map<String, ? extends OnnxTensor> inputs) throws OrtException { return null; }
+      public void close() throws OrtException {}
+      public static class Result implements AutoCloseable {
+        public OnnxValue get(int index) { return null; }
+        public void close() {} }
+      public static class SessionOptions implements AutoCloseable {
+        public void registerCustomOpLibrary(String path) throws OrtException {}
+        public void close() {} } }""",
+}
+
+
+@pytest.mark.skipif(shutil.which("javac") is None, reason="no Java compiler here")
+def test_programs_in_java_compile_against_the_declarations(tmp_path: Path):
+    javac, api = str(shutil.which("javac")), tmp_path / "ai" / "onnxruntime"
+    api.mkdir(parents=True)
+    for name, text in JAVA_API.items():
+        (api / f"{name}.java").write_text(f"package ai.onnxruntime;\n{text}\n", encoding="utf-8")
+    for at, text in enumerate(blocks("java")):
+        folder = tmp_path / str(at)
+        folder.mkdir()
+        program = text if "class " in text else _in_a_class(text)
+        name = re.findall(r"class (\w+)", program)[0]
+        file = folder / f"{name}.java"
+        file.write_text(program, encoding="utf-8")
+        asked = (javac, "-cp", str(tmp_path), "-d", str(folder), str(file))
+        done = process.run(asked)
+        assert done.code == 0, done.err + done.out
+        file.write_text(program.replace("registerCustomOpLibrary", "registerCustomOps"), encoding="utf-8")
+        assert process.run(asked).code != 0, "the compiler finds what is wrong"
+
+
+def _in_a_class(lines: str) -> str:
+    """Lines of a method as a program."""
+    imports = [line for line in lines.splitlines() if line.startswith("import ")]
+    body = "\n".join(line for line in lines.splitlines() if line not in imports)
+    return "\n".join(
+        ("import ai.onnxruntime.*;", *imports, "class Load {", f"void load() throws Exception {{ {body} }} }}")
+    )
+
+
 @pytest.mark.parametrize("path", HEADERS, ids=str)
 def test_programs_in_cpp_compile_where_the_headers_are(path: Path, tmp_path: Path):
     compiler = shutil.which("c++")

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx
 import pytest
+from onnxfuse_cli.packaging import BILL
 
 from onnxfuse.report.programs import programs
 from onnxfuse.runtime import process
@@ -40,7 +41,8 @@ def test_it_runs_where_it_is_unpacked(onnxfuse: Onnxfuse, build: Path, tmp_path:
     said = onnxfuse("package", "build", "--json")
     assert said.code == 0, said.err
     made = unpacked("build.tar.gz", tmp_path / "elsewhere")
-    assert {"m.onnx", "libm.so", "m.fuse.json", "load", "licenses", "SHA256SUMS"} == {p.name for p in made.iterdir()}
+    expected = {"m.onnx", "libm.so", "m.fuse.json", "load", "licenses", "SHA256SUMS", BILL}
+    assert expected == {p.name for p in made.iterdir()}
     assert process.run(["sha256sum", "-c", "SHA256SUMS"], cwd=made).code == 0
     assert hashlib.sha256(Path("build.tar.gz").read_bytes()).hexdigest() == said.json["sha256"]
     assert "Apache License" in (made / "licenses" / "onnxfuse" / "LICENSE").read_text()
@@ -58,6 +60,24 @@ def test_equal_builds_equal_bytes(onnxfuse: Onnxfuse, build: Path):
     assert onnxfuse("package", "build", "three.tar.gz").code == 0
     assert Path("one.tar.gz").read_bytes() == Path("three.tar.gz").read_bytes()
     assert onnxfuse("package", "build", "one.tar.gz").code == 2
+
+
+def test_the_bill_of_materials_is_of_the_files_beside_it(onnxfuse: Onnxfuse, build: Path, tmp_path: Path):
+    assert onnxfuse("package", "build").code == 0
+    made = unpacked("build.tar.gz", tmp_path / "elsewhere")
+    bill = json.loads((made / BILL).read_text(encoding="utf-8"))
+    assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
+    files = {str(p.relative_to(made)) for p in made.rglob("*") if p.is_file()} - {BILL, "SHA256SUMS"}
+    assert {c["name"] for c in bill["components"]} == files
+    for each in bill["components"]:
+        (found,) = each["hashes"]
+        assert found == {"alg": "SHA-256", "content": hashlib.sha256((made / each["name"]).read_bytes()).hexdigest()}
+    (library,) = (c for c in bill["components"] if c["type"] == "library")
+    assert library["name"] == "libm.so" and library["licenses"] == [{"license": {"id": "Apache-2.0"}}]
+    said = {p["name"]: p["value"] for p in library["properties"]}
+    manifest = json.loads((made / "m.fuse.json").read_text(encoding="utf-8"))
+    assert said["onnxfuse:compiler"] == manifest["build"]["compiler"]
+    assert said["onnxfuse:source-model-sha256"] == manifest["source"]["sha256"]
 
 
 def test_what_does_not_belong_together_is_refused(onnxfuse: Onnxfuse, build: Path):
