@@ -54,9 +54,7 @@ class Options:
         "that a machine has is used",
         many=True, choices=ARCHS,
     )  # fmt: skip
-    cuda_graph: bool = _option(
-        False, "plan for runs that are replayed as CUDA graphs, where a kernel more costs a third"
-    )
+    cuda_graph: bool = _option(False, "runs are replayed as CUDA graphs, where a kernel more costs a third")
     toolchain: str = _option("auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
     dim: tuple[str, ...] = _option((), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option((), "give an input a static shape", many=True, metavar="NAME:D,D,...")

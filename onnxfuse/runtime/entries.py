@@ -6,3 +6,4 @@ STATUS = ".status"  # suffix of a domain: the entry in which a library reports w
 DISABLE = "onnxfuse.disable"  # the entry with a comma-separated list of kernels whose function bodies run instead
 REGISTERED = "kernels for "  # prefix of the status of a library whose kernels run; its instruction set follows
 ABI_VERSION = 18  # of the runtime's C API that libraries use: that of the oldest supported runtime, 1.18
+DOMAIN = "onnxfuse."  # what the domains of kernels begin with

@@ -13,6 +13,7 @@ from onnx import ModelProto
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import feed_limits, process
 from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import culprits, nodes, trial
 from onnxfuse.verify.original import Original, loads, original
 from onnxfuse.verify.ways import Note, Way, compared, facts_of, loaded, ways
@@ -48,28 +49,36 @@ def measure(
     dims: Mapping[str, int],
     rounding: float = 0.0,
     reference: str | None = None,
+    provider: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run model `a` in three ways, model `b` in two for each of `isas` and in two without library.
 
     With a `rounding`, relative, `a` also runs on inputs that are moved by so much; where `reference` names a file of
-    `keep`, that is what `a` makes of all these. Numbers only: `verify.judged`
-    makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all ways.
+    `keep`, that is what `a` makes of all these. `provider` has the fields of the `Provider` in which `b` runs. Numbers
+    only: `verify.judged` makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all ways.
 
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
     """
     bare = feed_limits.skeleton(Path(a))
     feed_limits.skeleton(Path(b))  # raises where it is no model
+    place = Provider(**provider or {})
     note("the original, no optimizations")
     try:
-        first = kept(reference) if reference is not None else _of(a, bare, custom, inputs, seed, dims, rounding)
+        first = (
+            kept(reference)
+            if reference is not None
+            else _of(a, bare, custom, inputs, seed, dims, rounding, place.ungraphed)
+        )
     except DeviceError as problem:
         plain = loads(a, custom)
         if plain is None:
             raise
-        runs = [{"name": way.name, "message": loaded(note, b, way, custom)} for way in ways(library, isas, plain)]
+        runs = [
+            {"name": way.name, "message": loaded(note, b, way, custom)} for way in ways(library, isas, plain, place)
+        ]
         return {"problem": problem.message, "runs": runs}
     costs = [] if first.load is None else [first.load]
-    runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first, costs))
+    runs = list(_runs(note, b, ways(library, isas, first.plain, place), custom, first, costs))
     return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
 
 
@@ -104,8 +113,9 @@ def _of(
     seed: int,
     dims: Mapping[str, int],
     rounding: float,
+    provider: Provider = CPU,
 ) -> Original:
-    return original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
+    return original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding, provider)
 
 
 def _runs(
@@ -117,7 +127,8 @@ def _runs(
     """
     long = first.load is not None and first.load.run_seconds > _LONG
     for way in each_way:
-        reference = first.alone() if long and not way.libraries and not way.optimize else first
+        few = way.provider.graph or (long and not way.libraries and not way.optimize)  # a graph is of one set of sizes
+        reference = first.alone() if few else first
         found = compared(note, b, way, custom, reference)
         note("the original, in float64, if need be")
         costs += [found.load] if found.load is not None else []

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError, OnnxFuseError
-from onnxfuse.runtime import engine
+from onnxfuse.runtime import engine, feed_limits
 from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.original import Original
@@ -33,6 +35,7 @@ class Way:
     isa: str
     optimize: bool
     closest: bool = False
+    provider: Provider = CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +47,19 @@ class Found:
     load: Load | None = None  # what it takes to load it
 
 
-def ways(library: str | None, isas: Sequence[str], plain: bool) -> Iterator[Way]:
-    """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none."""
+def ways(library: str | None, isas: Sequence[str], plain: bool, provider: Provider = CPU) -> Iterator[Way]:
+    """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none.
+
+    In the provider of a GPU all of these; where it replays CUDA graphs, those with all optimizations replayed as well.
+    """
     used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
+    place = f" in {provider.ungraphed.words}" if provider.bound else ""
     for name, libraries, isa in (*used, ("without library", (), "")):
         for optimize in (True, False) if plain else (True,):
-            words = f"{name}, {'all' if optimize else 'no'} optimizations"
-            yield Way(words, libraries, isa, optimize, closest=not libraries and optimize != plain)
+            words = f"{name}{place}, {'all' if optimize else 'no'} optimizations"
+            yield Way(words, libraries, isa, optimize, not libraries and optimize != plain, provider.ungraphed)
+        if provider.graph:
+            yield Way(f"{name} in {provider.words}, all optimizations", libraries, isa, True, provider=provider)
 
 
 def compared(
@@ -84,7 +93,7 @@ def _ran(
     where = f"on {words_of(feeds)} (seed {seed})"
     note(f"{way.name}: {where}")
     try:
-        return engine.run(session, feeds, names)
+        return engine.run(session, feeds, names, way.provider)
     except OnnxFuseError as problem:
         raise DeviceError(f"{problem.message} {where}") from None
 
@@ -126,4 +135,10 @@ def _opened(path: str, way: Way, custom: Sequence[str], disabled: Sequence[str])
         arena=bool(way.libraries),
         isa=way.isa,
     )
-    return engine.open_session(path, settings)
+    session = engine.open_session(path, settings, way.provider)
+    why = ""
+    if way.libraries and way.provider.bound:
+        why = engine.why_bodies_run(feed_limits.skeleton(Path(path)), settings)
+    if why:
+        raise DeviceError(f"runtime: {why}")
+    return session
