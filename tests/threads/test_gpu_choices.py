@@ -17,6 +17,7 @@ from onnxfuse.ir.scalar import Load
 from tests.kernels.cases.row import norm_chain, one, softmax_chain
 from tests.kernels.compiled import Case, check, expected, fed
 from tests.rules.build import Build
+from tests.threads import division_cases
 from tests.threads.scheduled import scheduled
 
 
@@ -136,3 +137,11 @@ def test_rows_that_registers_do_not_hold_are_read_again() -> None:
     kernel = kernel_of("very_long", one("Softmax", 8, 65536, axis=-1))
     assert len(kernel.phases) == 1
     assert loaded(kernel)["in0"] > 1 or kernel.scratch
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in division_cases.CASES if c.name.startswith("enlarged")], ids=lambda c: c.name
+)
+def test_pieces_that_are_joined_are_made_where_they_are_stored(case: Case) -> None:
+    kernel = kernel_of(case.name, case.graph)
+    assert len(kernel.phases) == 1 and not kernel.scratch

@@ -24,12 +24,12 @@ from onnxfuse.schedule.analysis.bounds import checked
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.gpu.attention import attention_phase
-from onnxfuse.schedule.gpu.attention_parts import InParts, parts_of, put_together
+from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_together
+from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
-from onnxfuse.schedule.gpu.phases import partition, reduces
+from onnxfuse.schedule.gpu.phases import partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
@@ -93,7 +93,8 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
         return Decision("E-NO-KERNEL", (), "results that are each made of the one before have no kernel for GPUs yet")
     if any(scatter_of(d) is not None for d in c.definitions):
         return Decision("E-NO-KERNEL", (), "elements that land at looked-up places have no kernel for GPUs yet")
-    c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
+    outputs = [p.name for p in c.outputs]
+    c = replace(c, definitions=pieces_joined(with_shares(c.definitions, outputs), outputs))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)
     if isinstance(bounded, Decision):
