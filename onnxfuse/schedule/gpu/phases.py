@@ -32,7 +32,7 @@ def pieces_joined(definitions: Sequence[Definition], outputs: Collection[str]) -
     uses = Counter(name for d in definitions for name in sources(d.value))
     read = Counter(load.source for d in definitions for load in loads(d.value))
     pieces: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
-    kept = []
+    kept: list[Definition] = []
     for d in definitions:
         mine = {n.source for n in loads(d.value) if n.source in pieces and n.guards and _each_once(n.index)}
         value = inline(d.value, {name: pieces.pop(name) for name in sorted(mine)}) if _elementwise(d) else d.value
