@@ -17,7 +17,7 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.nests.align import Together, together
 from onnxfuse.schedule.nests.jobs import Job
 
-FEW = 8  # rows that are too few for a GPU, where they are long
+FEW = 8  # rows that are too few for any GPU, where they are long
 LONG = 1 << 16  # elements of such a row
 LARGEST = 1000  # nodes of an expression that pieces may be put into
 
@@ -62,26 +62,30 @@ def _each_once(index: Sequence[Index]) -> bool:
     return plain and len(set(axes)) == len(axes)
 
 
-def partition(jobs: Sequence[Job]) -> list[Together]:
-    """Phases in order: values joined to the phase before them as long as their rows are the same."""
+def partition(jobs: Sequence[Job], apart: Collection[str] = (), few: int = FEW) -> list[Together]:
+    """Phases in order: values joined to the phase before them as long as their rows are the same.
+
+    Those `apart` are joined to each other alone. Fewer than `few` rows that are long stay as they are.
+    """
     phases: list[Together] = []
     current: list[Job] = []
     for job in jobs:
-        if current and _joined([*current, job]) is not None:
+        beside = not current or (current[-1].nest.name in apart) == (job.nest.name in apart)
+        if current and beside and _joined([*current, job], few) is not None:
             current.append(job)
             continue
-        phases += _closed(current)
+        phases += _closed(current, few)
         current = [job]
-    return [*phases, *_closed(current)]
+    return [*phases, *_closed(current, few)]
 
 
-def _closed(jobs: Sequence[Job]) -> list[Together]:
-    found = _joined(jobs) if jobs else None
+def _closed(jobs: Sequence[Job], few: int) -> list[Together]:
+    found = _joined(jobs, few) if jobs else None
     assert found is not None or not jobs, "schedule: a value is in no phase"
     return [found] if found is not None else []
 
 
-def _joined(jobs: Sequence[Job]) -> Together | None:
+def _joined(jobs: Sequence[Job], few: int) -> Together | None:
     """The jobs under common axes; those of little work as one row, where they have none in common."""
     found = together(jobs)
     size = max(_size(j) for j in jobs)
@@ -90,7 +94,7 @@ def _joined(jobs: Sequence[Job]) -> Together | None:
         alone = size <= LONG and not looked_up & {j.nest.name for j in jobs}
         return Together(tuple(jobs), (), ()) if alone and any(map(reduces, jobs)) else None
     rows = product([a.extent for a in found.shared]).constant
-    if len(jobs) > 1 and rows is not None and rows < FEW and size // max(rows, 1) > LONG:
+    if len(jobs) > 1 and rows is not None and rows < few and size // max(rows, 1) > LONG:
         return None
     return found
 
