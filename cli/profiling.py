@@ -20,7 +20,7 @@ from onnxfuse.measure.ratios import INCONCLUSIVE, SLOWER, Ratio
 from onnxfuse.measure.work import rates
 from onnxfuse.report.document import parsed
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.gpu import require_gpu
+from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
 from onnxfuse.runtime.session import library_of, metadata
 from onnxfuse.target import targets_of
 
@@ -46,8 +46,10 @@ class Measured:
 
 def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) -> Measured:
     """Latencies of one or two models, measured in turns; of nodes too where a page is made of it (`paged`)."""
-    if values["target"] == "cuda":
-        require_gpu("profile")
+    gpu = values["target"] == "cuda"
+    provider = gpu_provider("profile", graph=values["cuda_graph"]) if gpu else CPU
+    if gpu and (values["level"] != "model" or values["trace"]):
+        raise UsageError("profile: of a GPU only whole models are measured", hint="leave out --level and --trace")
     if len(models) > 2:
         raise UsageError(f"profile: {len(models)} models are too many", hint="name one or two")
     limit, baseline = values["fail_if_slower"], _baseline(values["baseline"])
@@ -57,19 +59,25 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
     with work_folder() as folder:
         paths = files("profile", models, folder)
         refuse_dims("profile", paths[0], models[0], sizes[0], values["inputs"])
-        looks = values["level"] != "model" or values["trace"] or paged
+        looks = not gpu and (values["level"] != "model" or values["trace"] or paged)
         peaks = _peaks(at, values["threads"], values["cache_dir"]) if looks else None
         found = []
         for number, dims in enumerate(sizes):
             at.begin("measure")
             if len(sizes) > 1:
                 at.part(number + 1, len(sizes))
-            found.append(_measured(paths, dims, baseline, values, looks=looks and number == 0))
+            found.append(_measured(paths, dims, baseline, values, provider, looks=looks and number == 0))
         return _told(models, paths, sizes, found, peaks, baseline, values)
 
 
 def _measured(
-    paths: Sequence[Path], dims: Mapping[str, int], baseline: Ratio | None, values: Mapping[str, Any], *, looks: bool
+    paths: Sequence[Path],
+    dims: Mapping[str, int],
+    baseline: Ratio | None,
+    values: Mapping[str, Any],
+    provider: Provider,
+    *,
+    looks: bool,
 ) -> Profile:
     libraries: list[Path | None] = [None] * len(paths)
     if not values["without_library"]:
@@ -89,6 +97,7 @@ def _measured(
         time_limit=values["time_budget"],
         limit=values["fail_if_slower"],
         baseline=baseline,
+        provider=provider,
     )
 
 

@@ -8,11 +8,12 @@ from dataclasses import asdict
 from typing import Any
 
 from onnxfuse.config import Options
+from onnxfuse.errors import DeviceError
 from onnxfuse.pipeline.state import Tell
 from onnxfuse.pipeline.tune import Tuned
 from onnxfuse.pipeline.tune import tune as run
 from onnxfuse.report.lock import Faster, Rival
-from onnxfuse.runtime.gpu import require_gpu
+from onnxfuse.runtime.provider import gpu_provider
 
 from .results import Answer, document
 
@@ -22,7 +23,10 @@ _WORST = 5  # samples of which predictions are furthest off
 def tune(model: str, options: Options, tell: Tell, **values: Any) -> Answer:
     """What was measured, as a document and in lines."""
     if options.target == "cuda":
-        require_gpu("tune")
+        gpu_provider("tune")
+        raise DeviceError(
+            "tune: kernels of GPUs are chosen by predictions", hint="profile --target cuda measures models"
+        )
     found = run(model, options=options, tell=tell, **values)
     return Answer(document("tune", **asdict(found)), tuple(_lines(found)))
 

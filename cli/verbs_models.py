@@ -134,7 +134,7 @@ def _debug() -> bool:
 @flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
 @flag("strict", is_flag=True, default=False, help="exit 1 too when that cannot be told, as on a busy machine")
-@of_options(("target", "dim", "inputs", "seed", "custom_ops_library", "time_budget", "cache_dir"))
+@of_options(("target", "cuda_graph", "dim", "inputs", "seed", "custom_ops_library", "time_budget", "cache_dir"))
 @common()
 @progressing
 def profile(
@@ -165,7 +165,12 @@ def profile(
 @click.argument("b")
 @flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
 @flag("groups", is_flag=True, default=False, help="compare each fused node of B with its function body too")
-@of_options(("target", "rtol", "atol", "inputs", "seed", "dim", "custom_ops_library", "time_budget", "memory_budget"))
+@of_options(
+    (
+        "target", "cuda_graph", "rtol", "atol", "inputs", "seed", "dim", "custom_ops_library", "time_budget",
+        "memory_budget",
+    )
+)  # fmt: skip
 @common()
 @progressing
 def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **values: Any) -> None:

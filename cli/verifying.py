@@ -11,9 +11,9 @@ from onnxfuse.backends import TARGETS
 from onnxfuse.build.cache import file_digest
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.runtime.folders import work_folder
-from onnxfuse.runtime.gpu import require_gpu
+from onnxfuse.runtime.provider import CPU, Provider, gpu_provider
 from onnxfuse.runtime.session import library_of, metadata
-from onnxfuse.target import unable
+from onnxfuse.target import runs_on_gpu, unable
 from onnxfuse.verify import GroupResult, verify_groups, verify_models
 from onnxfuse.verify.verdicts import Verdict
 
@@ -35,26 +35,26 @@ class Verified:
 
 def verify(at: Progress, a: str, b: str, **values: Any) -> Verified:
     """The verdict on two models."""
-    if values["target"] == "cuda":
-        require_gpu("verify")
+    provider = gpu_provider("verify", graph=values["cuda_graph"], exact=True) if values["target"] == "cuda" else CPU
     at.begin("verify")
     with work_folder() as folder:
-        return _verified((a, b), files("verify", (a, b), folder), values)
+        return _verified((a, b), files("verify", (a, b), folder), values, provider)
 
 
-def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any]) -> Verified:
+def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, Any], provider: Provider) -> Verified:
     library = library_of(paths[1], values["library"])
     named = metadata(paths[1]).get("onnxfuse.targets", "").split() if library is not None else []
-    isas = [name.split("+")[0] for name in named if not unable([name], TARGETS)]
+    isas, left_out = _runnable(named, provider)
     library = library if isas or not named else None
     settings = {
-        "isas": isas,
+        "isas": isas if provider == CPU else [],
         "inputs": values["inputs"],
         "seed": values["seed"],
         "dims": dims_of(values["dim"]),
         "custom_libraries": values["custom_ops_library"],
         "time_limit": values["time_budget"],
         "memory_limit": size_of(values["memory_budget"]) if values["memory_budget"] else None,
+        "provider": provider,
     }
     verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
     groups: tuple[GroupResult, ...] = ()
@@ -63,14 +63,25 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     wrong = [g for g in groups if g.ok is False]
     ok, message = verdict.ok, verdict.message
     if ok and named and not isas:
-        ok, message = None, unable(named, TARGETS)
+        ok, message = None, left_out
     if ok is not False and wrong:
         ok, message = False, f"{len(wrong)} fused nodes differ from their bodies: {wrong[0].name}: {wrong[0].message}"
     inputs = [{"path": name, "sha256": file_digest(path)} for name, path in zip(names, paths, strict=True)]
     fields = verdict.to_json() | {"ok": ok, "message": message, "groups": [asdict(g) for g in groups]}
     made = document("verify", models=inputs, targets=isas, **fields)
-    left = [f"not verified: {unable(named, TARGETS)}"] if isas and unable(named, TARGETS) else []
+    left = [f"not verified: {left_out}"] if isas and left_out else []
     return Verified(made, (*_verdict_lines(verdict, groups), *left), ok, message)
+
+
+def _runnable(named: Sequence[str], provider: Provider) -> tuple[list[str], str]:
+    """Of the targets that a library has kernels for those that can run, and what is said of the others.
+
+    A library chooses one of those that suit a GPU.
+    """
+    if provider == CPU:
+        return [name.split("+")[0] for name in named if not unable([name], TARGETS)], unable(named, TARGETS)
+    found = [name for name in named if runs_on_gpu(name)][:1]
+    return found, "" if found else f"this machine's GPU cannot run kernels for {' and '.join(named)}"
 
 
 def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]:

@@ -72,9 +72,7 @@ class Options:
         many=True,
         choices=ARCHS,
     )
-    cuda_graph: bool = _option(
-        MACHINE, False, "plan for runs that are replayed as CUDA graphs, where a kernel more costs a third"
-    )
+    cuda_graph: bool = _option(MACHINE, False, "runs are replayed as CUDA graphs, where a kernel more costs a third")
     toolchain: str = _option(MACHINE, "auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
     dim: tuple[str, ...] = _option(MODEL, (), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option(MODEL, (), "give an input a static shape", many=True, metavar="NAME:D,D,...")

@@ -2,10 +2,13 @@
 # Checks what `--target cuda` makes on the GPU of this machine: kernels, networks in onnxruntime-gpu, times. Without
 # network, unattended, in parts of at most ten minutes each; writes benchmarks/gpu/DATE.json.
 #
-#   scripts/gpu_check.sh [--emulated] [PART...]      parts: facts kernels models times sanitize (default: all of them)
+#   scripts/gpu_check.sh [--emulated] [PART...]
 #
+# Parts: facts kernels models times bandwidth full compile sanitize (default: all of them, full three times). full and
+# compile, of networks of full size, go on from what RESULT has: run them again until nothing is out of time.
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
-# interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks.
+# interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
+# MODELS is a folder with the networks of full size (NAME.onnx in float32), where models/ cannot build them.
 # sanitize runs some kernels under compute-sanitizer, where that is installed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,12 +18,14 @@ if [[ ${1:-} == --emulated ]]; then
     shift
 fi
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(facts kernels models times sanitize)
+[[ ${#parts[@]} -gt 0 ]] || parts=(facts kernels models times bandwidth full full full compile sanitize)
 default=.venv/bin/python
 [[ -x $default ]] || default=python3
 python=${PYTHON:-$default}
 result=${RESULT:-benchmarks/gpu/$(date +%F)${emulated:+-emulated}.json}
 every=${EVERY:-1}
+given=("${emulated[@]}" --every "$every")
+[[ -z ${MODELS:-} ]] || given+=(--models "$MODELS")
 failed=0
 for part in "${parts[@]}"; do
     if [[ $part == sanitize ]]; then
@@ -31,7 +36,7 @@ for part in "${parts[@]}"; do
         timeout 600 compute-sanitizer --error-exitcode 1 "$python" -m benchmarks.gpu.check "$result.sanitized" kernels \
             --every $((16 * every)) || failed=1
     else
-        timeout 600 "$python" -m benchmarks.gpu.check "$result" "$part" "${emulated[@]}" --every "$every" || failed=1
+        timeout 600 "$python" -m benchmarks.gpu.check "$result" "$part" "${given[@]}" || failed=1
     fi
 done
 echo "gpu_check: $result, $([[ $failed == 0 ]] && echo all right || echo FAILED)"

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 import tempfile
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from graphlib import TopologicalSorter
@@ -32,6 +31,7 @@ BOUNDARIES = {
     "Attention": 4,  # product, heads apart, scores with softmax, values
     "EmbedLayerNormalization": 1,
 }
+BIASED = ("Gemm", "FusedGemm")  # copy a bias into the result first: two launches, as seen on an H100 (README.md)
 PRODUCTS = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm", "Conv", "FusedConv", "NhwcFusedConv", "Einsum")
 TAKEN_IN = ("Relu", "Clip", "LeakyRelu", "HardSigmoid", "Sigmoid", "Tanh")  # by the convolution before them
 
@@ -49,11 +49,16 @@ class Count:
         return self.all - self.products
 
 
-def counted(ops: Iterable[str]) -> Count:
-    """The boundaries of nodes by their operators."""
-    found = Counter(ops)
-    total = sum(n * BOUNDARIES.get(op, 1) for op, n in found.items())
-    return Count(total, sum(n for op, n in found.items() if op in PRODUCTS) + found["Attention"])
+def launches(op: str, biased: bool) -> int:
+    """Launches of a node; `biased` nodes have a third input."""
+    return 2 if op in BIASED and biased else BOUNDARIES.get(op, 1)
+
+
+def counted(nodes: Iterable[tuple[str, Sequence[str]]]) -> Count:
+    """The boundaries of nodes, by their operators and inputs."""
+    found = [(op, launches(op, len(inputs) > 2 and inputs[2] != "")) for op, inputs in nodes]
+    products = sum(1 for op, _ in found if op in PRODUCTS or op == "Attention")
+    return Count(sum(count for _, count in found), products)
 
 
 def optimized(path: Path, folder: Path) -> Path:
@@ -70,7 +75,7 @@ def of_runtime(path: Path) -> Count:
     """The boundaries of what the runtime makes of a model."""
     with tempfile.TemporaryDirectory() as folder:
         graph = onnx.load(optimized(path, Path(folder))).graph
-    return counted(n.op_type for n in graph.node)
+    return counted((n.op_type, n.input) for n in graph.node)
 
 
 def stopped(path: Path, step: str, *, replayed: bool = False) -> Build:
@@ -91,7 +96,7 @@ def of_build(b: Build) -> tuple[Count, int]:
     """The boundaries of a build for GPUs, and how many of them are kernels of the library."""
     graph = have(b.plan).graph
     names = set(nodes_left(b))
-    left = counted(n.op for n in graph.nodes if n.name in names and not _taken_in(n, graph))
+    left = counted((n.op, n.inputs) for n in graph.nodes if n.name in names and not _taken_in(n, graph))
     ours = sum(len(have(p.kernel).phases) for p in b.all_parts)
     return Count(left.all + ours, left.products), ours
 
@@ -115,7 +120,7 @@ def between_products(b: Build) -> int:
     def kernels(u: int | str) -> int:
         if isinstance(u, int):
             return len(have(b.all_parts[u].kernel).phases)
-        return BOUNDARIES.get(nodes[u][0].op, 1)
+        return launches(nodes[u][0].op, len(nodes[u][0].inputs) > 2)
 
     found, since = 0, dict[int | str, tuple[int, int]]()  # the number of the last product, and kernels since then
     for u in order:

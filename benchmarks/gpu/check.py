@@ -8,6 +8,9 @@
 | kernels | runs the kernels of the tests' cases and compares them with float64 references, and with the emulator |
 | models | builds small networks, runs them in the CUDA provider with and without graphs, compares with the original's |
 | times | the same networks against the original in the same provider, in turns, graphs on both sides and on none |
+| bandwidth | kernels of rows and elements on tensors of 256 MB, as fractions of the copy's bandwidth; a boundary |
+| full | networks of full size, float16 and float32, batch 1 and 8, as `times`; goes on where it ended |
+| compile | torch.compile (max-autotune) on the same networks in float16; goes on where it ended |
 
 `--emulated` takes the emulator and the stand-in for the driver in place of a device; nothing is timed then. Each part
 adds to the file. The exit code is 1 where something was wrong.
@@ -18,24 +21,26 @@ from __future__ import annotations
 import argparse
 import importlib.metadata
 import json
-import statistics
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 
+from benchmarks.gpu.bandwidth import bandwidth
 from benchmarks.gpu.devices import Array, Cuda, Device, Emulated
+from benchmarks.gpu.full import compiled, error, full, prepared, ratio
+from benchmarks.gpu.wish import Facts, Wish
 from models.networks import network
 from onnxfuse.build import nvrtc
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.pipeline.run import optimize
+from onnxfuse.runtime.provider import gpu_provider
 from onnxfuse.target.device import cuda_driver
 from tests.kernels.compiled import Case, check, expected, fed, packed
 from tests.threads import stand_in
@@ -46,18 +51,6 @@ NETWORKS = (
     "tiny-resnet", "tiny-mobilenet",
 )  # fmt: skip
 LIMIT = 1e-3  # relative L2 of a network's output: products of the provider may round to 10 bits (TF32)
-ROUNDS = 15
-Facts = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class Wish:
-    """What is asked of every part."""
-
-    device: Device
-    emulated: bool
-    every: int
-    until: float  # by time.monotonic
 
 
 def facts(wish: Wish) -> Facts:
@@ -166,15 +159,16 @@ def _emulated_errors(made: Made) -> dict[str, float]:
     assert ran.status == "kernels for sm_90", ran.status
     assert any(call.startswith("launch") for call in ran.calls), "no kernel was launched"
     half = len(ran.outputs) // 2
-    return {"first": _error(ran.outputs[:half], made.wanted), "again": _error(ran.outputs[half:], made.wanted)}
+    return {"first": error(ran.outputs[:half], made.wanted), "again": error(ran.outputs[half:], made.wanted)}
 
 
 def _device_errors(made: Made) -> dict[str, float]:
     path, library = _fused(made)
-    return {
-        "graph" if graph else "stream": _error(_bound(path, library, made, graph)(), made.wanted)
-        for graph in (False, True)
-    }
+    found = {}
+    for graph in (False, True):
+        _, outputs = prepared(path, library, made.feeds, gpu_provider("check", graph=graph))
+        found["graph" if graph else "stream"] = error(outputs(), made.wanted)
+    return found
 
 
 def _fused(made: Made) -> tuple[Path, Path]:
@@ -185,40 +179,6 @@ def _fused(made: Made) -> tuple[Path, Path]:
     return out, Path(result.output.library)
 
 
-def _bound(path: Path, library: Path | None, made: Made, graph: bool) -> Callable[[], list[Array]]:
-    """A run in the CUDA provider, inputs and outputs at fixed addresses of the device; it gives the outputs."""
-    options = ort.SessionOptions()
-    options.log_severity_level = 3
-    if library is not None:
-        options.register_custom_ops_library(str(library))
-    given = {"enable_cuda_graph": "1"} if graph else {}
-    session = ort.InferenceSession(path, options, providers=[("CUDAExecutionProvider", given), "CPUExecutionProvider"])
-    assert session.get_providers()[0] == "CUDAExecutionProvider", "the CUDA provider was not loaded"
-    binding = session.io_binding()
-    for each in session.get_inputs():
-        binding.bind_ortvalue_input(each.name, ort.OrtValue.ortvalue_from_numpy(made.feeds[each.name], "cuda", 0))
-    outputs = []
-    for each, value in zip(session.get_outputs(), made.wanted, strict=True):
-        outputs.append(ort.OrtValue.ortvalue_from_numpy(np.full_like(value, np.nan), "cuda", 0))
-        binding.bind_ortvalue_output(each.name, outputs[-1])
-
-    def run() -> list[Array]:
-        session.run_with_iobinding(binding)
-        return [each.numpy() for each in outputs]
-
-    for _ in range(3):  # the second run of a graph is the one that is captured
-        run()
-    return run
-
-
-def _error(found: list[Array], wanted: list[Array]) -> float:
-    """The largest relative L2 distance of an output."""
-    return max(
-        float(np.linalg.norm(a.astype(np.float64) - b) / max(np.linalg.norm(b.astype(np.float64)), 1e-30))
-        for a, b in zip(found, wanted, strict=True)
-    )
-
-
 def times(wish: Wish) -> Facts:
     """Networks against their originals in the same provider, in turns: graphs on both sides, or on none."""
     if wish.emulated:
@@ -226,34 +186,21 @@ def times(wish: Wish) -> Facts:
     found: dict[str, Facts] = {}
     for name, made in _networks(wish):
         path, library = _fused(made)
-        found[name] = {
-            "graph" if graph else "stream": _ratio(
-                _bound(made.model, None, made, graph), _bound(path, library, made, graph)
-            )
-            for graph in (False, True)
-        }
+        found[name] = {}
+        for graph in (False, True):
+            provider = gpu_provider("check", graph=graph)
+            sides = [prepared(*files, made.feeds, provider)[0] for files in ((made.model, None), (path, library))]
+            of_turns, (before, after) = ratio(*sides)
+            found[name]["graph" if graph else "stream"] = {"before_ms": before, "after_ms": after, "ratio": of_turns}
     return {"networks": found, "ok": True}
-
-
-def _ratio(before: Callable[[], Any], after: Callable[[], Any]) -> Facts:
-    """Milliseconds of each, least of short turns, and the median of the turns' ratios."""
-    turns = [[_least(call) for call in (before, after)] for _ in range(ROUNDS)]
-    least = [min(column) for column in zip(*turns, strict=True)]
-    return {"before_ms": least[0], "after_ms": least[1], "ratio": statistics.median(a / b for a, b in turns)}
-
-
-def _least(call: Callable[[], Any], count: int = 10) -> float:
-    spent = []
-    for _ in range(count):
-        begin = time.perf_counter()
-        call()
-        spent.append((time.perf_counter() - begin) * 1e3)
-    return min(spent)
 
 
 # one file -------------------------------------------------------------------------------------------------------------
 
-PARTS: Mapping[str, Callable[[Wish], Facts]] = {"facts": facts, "kernels": kernels, "models": models, "times": times}
+PARTS: Mapping[str, Callable[[Wish], Facts]] = {
+    "facts": facts, "kernels": kernels, "models": models, "times": times, "bandwidth": bandwidth, "full": full,
+    "compile": compiled,
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -264,12 +211,17 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--emulated", action="store_true", help="the emulator in place of a device")
     parser.add_argument("--every", type=int, default=1, help="take one of so many kernels and networks")
     parser.add_argument("--until", type=float, default=540.0, help="seconds after which a part begins nothing new")
+    parser.add_argument("--models", type=Path, help="a folder with networks of full size (NAME.onnx, float32)")
+    parser.add_argument("--megabytes", type=float, default=256.0, help="of the tensors of bandwidth")
     asked = parser.parse_args(arguments)
     device: Device = Emulated() if asked.emulated else Cuda()
     known: dict[str, Facts] = json.loads(asked.result.read_text()) if asked.result.exists() else {}
     for name in asked.parts:
         begin = time.monotonic()
-        found = PARTS[name](Wish(device, asked.emulated, asked.every, begin + asked.until))
+        wish = Wish(
+            device, asked.emulated, asked.every, begin + asked.until, known.get(name, {}), asked.models, asked.megabytes
+        )
+        found = PARTS[name](wish)
         known[name] = found | {"seconds": round(time.monotonic() - begin, 1)}
         asked.result.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
         sys.stdout.write(f"{name:8} {'ok' if found['ok'] else 'WRONG'} {_line(found)}\n")

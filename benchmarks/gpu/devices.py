@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -52,20 +52,49 @@ class Cuda:
 
     def __init__(self) -> None:
         self._driver = Driver()
-        self._call("cuInit", 0)
+        self.call("cuInit", 0)
         device, context, title = ctypes.c_int(), ctypes.c_void_p(), ctypes.create_string_buffer(256)
-        self._call("cuDeviceGet", ctypes.byref(device), 0)
-        self._call("cuDeviceGetName", title, 256, device)
-        self._call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-        self._call("cuCtxSetCurrent", context)
+        self.call("cuDeviceGet", ctypes.byref(device), 0)
+        self.call("cuDeviceGetName", title, 256, device)
+        self.call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+        self.call("cuCtxSetCurrent", context)
         self.name, self.target = title.value.decode(), gpus_of(("native",))[0]
 
-    def _call(self, name: str, *arguments: Any) -> None:
+    def call(self, name: str, *arguments: Any) -> None:
+        """A function of the driver. Raises CudaError with its own name for what went wrong."""
         self._driver.check(getattr(self._driver.lib, name)(*arguments))
 
     def run(self, case: Case, kernel: Kernel, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """What the kernel of a case makes of inputs in storage order; other memory of the device is poisoned first."""
-        name = name_of(case)
+        memory, launch, outputs = self._prepared(name_of(case), kernel, inputs)
+        try:
+            launch()
+            self.call("cuStreamSynchronize", None)
+            for made, where in zip(outputs, memory[len(inputs) :], strict=False):
+                self.call("cuMemcpyDtoH_v2", ctypes.c_void_p(made.ctypes.data), where, ctypes.c_size_t(made.nbytes))
+        finally:
+            self._free(memory)
+        return tuple(from_stored(a, p.dtype) for p, a in zip(kernel.outputs, outputs, strict=True))
+
+    def seconds(self, name: str, kernel: Kernel, timed: Callable[[Callable[[], None]], float]) -> float:
+        """What `timed` says of launches of a kernel of known sizes, whose inputs are small numbers."""
+        shapes = [[e.constant or 0 for e in p.storage] for p in kernel.inputs]
+        row = np.random.default_rng(0).standard_normal(1 << 16)
+        inputs = [np.resize(row, shape).astype(p.dtype.numpy) for p, shape in zip(kernel.inputs, shapes, strict=True)]
+        memory, launch, _ = self._prepared(name, kernel, inputs)
+        try:
+            return timed(launch)
+        finally:
+            self._free(memory)
+
+    def loaded(self, code: bytes, name: str) -> ctypes.c_void_p:
+        """A function of code for the device."""
+        return self._driver.load_library(code, name).handle
+
+    def _prepared(
+        self, name: str, kernel: Kernel, inputs: Sequence[Array]
+    ) -> tuple[list[ctypes.c_uint64], Callable[[], None], list[Array]]:
+        """Memory of inputs, outputs and scratch, what launches all phases, and arrays for the outputs."""
         image = compiled(device_text(kernel, name), self.target.flags)
         symbols = bound(kernel, [a.shape for a in inputs])
         here = Places((), np.zeros(1, np.int64), symbols, {})
@@ -75,33 +104,38 @@ class Cuda:
         scratch = [int(here.index(b.size)) * b.dtype.bytes for b in kernel.scratch]
         given = [emulator.as_stored(a, p.dtype) for p, a in zip(kernel.inputs, inputs, strict=True)]
         memory = [self._copied(np.ascontiguousarray(a)) for a in given]
-        memory += [self._poisoned(size) for size in (*(a.nbytes for a in outputs), *scratch)]
+        memory += [self.poisoned(size) for size in (*(a.nbytes for a in outputs), *scratch)]
         values = [*memory, *map(ctypes.c_int64, symbols.values())]
-        try:
-            for number, phase in enumerate(kernel.phases):
-                assert phase.launch is not None
-                sizes = (phase.launch.grid, phase.launch.block, phase.launch.shared)
-                grid, block, shared = (int(here.index(e)) for e in sizes)
-                function = self._driver.load_library(image.code, function_name(name, number))
-                if shared > UNASKED:
-                    self._call("cuFuncSetAttribute", function.handle, MOST_DYNAMIC_SHARED, shared)
-                cells = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-                self._call("cuLaunchKernel", function.handle, grid, 1, 1, block, 1, 1, shared, None, cells, None)
-                self._call("cuStreamSynchronize", None)
-            for made, where in zip(outputs, memory[len(inputs) :], strict=False):
-                self._call("cuMemcpyDtoH_v2", ctypes.c_void_p(made.ctypes.data), where, ctypes.c_size_t(made.nbytes))
-        finally:
-            for where in memory:
-                self._call("cuMemFree_v2", where)
-        return tuple(from_stored(a, p.dtype) for p, a in zip(kernel.outputs, outputs, strict=True))
+        cells = (ctypes.c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
+        phases = []
+        for number, phase in enumerate(kernel.phases):
+            assert phase.launch is not None
+            sizes = (phase.launch.grid, phase.launch.block, phase.launch.shared)
+            grid, block, shared = (int(here.index(e)) for e in sizes)
+            function = self.loaded(image.code, function_name(name, number))
+            if shared > UNASKED:
+                self.call("cuFuncSetAttribute", function, MOST_DYNAMIC_SHARED, shared)
+            phases.append((function, grid, block, shared))
 
-    def _poisoned(self, size: int) -> ctypes.c_uint64:
+        def launch() -> None:
+            assert values is not None, "what the cells point to is kept"
+            for function, grid, block, shared in phases:
+                self.call("cuLaunchKernel", function, grid, 1, 1, block, 1, 1, shared, None, cells, None)
+
+        return memory, launch, outputs
+
+    def _free(self, memory: Sequence[ctypes.c_uint64]) -> None:
+        for where in memory:
+            self.call("cuMemFree_v2", where)
+
+    def poisoned(self, size: int) -> ctypes.c_uint64:
+        """Memory of the device, filled with values that are no numbers."""
         where = ctypes.c_uint64()
-        self._call("cuMemAlloc_v2", ctypes.byref(where), ctypes.c_size_t(max(size, 16)))
-        self._call("cuMemsetD8_v2", where, ctypes.c_ubyte(POISON), ctypes.c_size_t(max(size, 16)))
+        self.call("cuMemAlloc_v2", ctypes.byref(where), ctypes.c_size_t(max(size, 16)))
+        self.call("cuMemsetD8_v2", where, ctypes.c_ubyte(POISON), ctypes.c_size_t(max(size, 16)))
         return where
 
     def _copied(self, value: Array) -> ctypes.c_uint64:
-        where = self._poisoned(value.nbytes)
-        self._call("cuMemcpyHtoD_v2", where, ctypes.c_void_p(value.ctypes.data), ctypes.c_size_t(value.nbytes))
+        where = self.poisoned(value.nbytes)
+        self.call("cuMemcpyHtoD_v2", where, ctypes.c_void_p(value.ctypes.data), ctypes.c_size_t(value.nbytes))
         return where

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from benchmarks.gpu.boundaries import BOUNDARIES, optimized, stopped
+from benchmarks.gpu.boundaries import launches, optimized, stopped
 from onnxfuse.cost.fusions import calls_of
 from onnxfuse.cost.gpu import cost_of, node_seconds
 from onnxfuse.cost.runtime import Call, work_of
@@ -50,10 +50,10 @@ class Parts:
 
     def node(self, call: Call) -> None:
         """A node of the runtime's."""
-        launches, kind = BOUNDARIES.get(call.op, 1), work_of(call).kind
-        if not launches or kind == "view":
+        count, kind = launches(call.op, call.input(2) is not None), work_of(call).kind
+        if not count or kind == "view":
             return
-        self.count += launches
+        self.count += count
         self.bytes += sum(t.bytes for t in (*call.read, *call.outputs))
         seconds = node_seconds(call, ALONE) * 1e6
         if kind.startswith(("product", "convolution")):

@@ -22,8 +22,8 @@ import onnxruntime as ort
 from onnxfuse.errors import DeviceError
 from onnxfuse.measure import ratios, turns
 from onnxfuse.measure.gain import FEWEST, LOST, AtSize, Gained, Tried
-from onnxfuse.measure.profile_child import DOMAIN, KERNEL_TIME, typical_inputs
-from onnxfuse.runtime import engine, feed_limits, process
+from onnxfuse.measure.profile_child import KERNEL_TIME, typical_inputs
+from onnxfuse.runtime import engine, entries, feed_limits, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 
@@ -181,7 +181,7 @@ def _kernel_ops(model: str) -> dict[str, str]:
     """By name of each node that calls a kernel of ours, its operator type."""
     proto = feed_limits.skeleton(Path(model))
     nodes = (node for graph in graphs(proto.graph) for node in graph.node)
-    return {node.name: node.op_type for node in nodes if node.domain.startswith(DOMAIN)}
+    return {node.name: node.op_type for node in nodes if node.domain.startswith(entries.DOMAIN)}
 
 
 # in turns -------------------------------------------------------------------------------------------------------------

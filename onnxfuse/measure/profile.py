@@ -16,6 +16,7 @@ from onnxfuse.measure.ratios import Ratio
 from onnxfuse.measure.work import Bodies, node_work
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.provider import CPU, Provider
 
 _CHILD = "onnxfuse.measure.profile_child"
 LOOKS = 3  # at a question that is not decided, each after twice as many turns as the one before
@@ -184,6 +185,7 @@ def profile_models(
     limit: float | None = None,
     baseline: Ratio | None = None,
     own: bool = False,
+    provider: Provider = CPU,
 ) -> Profile:
     """Measure the models in turns (B A, A B, ...), each for `duration` seconds or, if given, for `repeats` runs.
 
@@ -193,8 +195,8 @@ def profile_models(
     `libraries` are those of the models, in their order, and `disabled` the kernels of each that are run as function
     bodies; `custom_libraries` are for all. `threads` 0 is one per core.
     `own`: on one thread, what else runs on the machine does not count, only the time of that thread.
-    All run on the same inputs, which the first model must be able to take; symbols that `dims` leaves open are 1 (the
-    first), 128, and 224 for images. `a_a` measures the first model twice, which gives the spread.
+    They run in the `provider`, all on the same inputs, which the first model must be able to take; symbols that `dims`
+    leaves open are 1 (the first), 128, and 224 for images. `a_a` measures the first model twice, for the spread.
 
     Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
     """
@@ -211,9 +213,10 @@ def profile_models(
     with work_folder() as folder:
         values = str(Path(folder, "inputs.npz"))
         wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
-        first = {key: loads[0][key] for key in ("model", "libraries")}
+        first = {"model": whole[0], "libraries": custom if provider.bound else loads[0]["libraries"]}
         shapes = _ask({"do": "inputs", **first, **wish, "models": whole, "out": values}, time_limit)
         run = {"do": "engine", "threads": used, "inputs": values, "own": own and used == 1}
+        run |= {"provider": asdict(provider)}
         engines = [turns.Engine(_CHILD, {**run, **each}) for each in (*loads, *loads[:1] * a_a)]
         raced = turns.race(
             engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit,

@@ -25,10 +25,10 @@ from onnxfuse.runtime import engine, entries, feed_limits, feeds, process
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Watch
+from onnxfuse.runtime.provider import Provider
 from onnxfuse.verify import trial
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
-DOMAIN = "onnxfuse."  # what the domains of kernels begin with
 KERNEL_TIME = "_kernel_time"  # what the names of the profiler's events of nodes end with
 WARM_S = 0.5
 KEPT = 1 << 30  # bytes of a model up to which the runtime's own graph is looked at: it is written to a file
@@ -92,30 +92,26 @@ def serve_turns(
     disabled: Sequence[str] = (),
     *,
     own: bool = False,
+    provider: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load once, then run whenever the race at `address` asks for it; `own` as in `turns.times`."""
+    """Load once, then run whenever the race at `address` asks for it; `own` as in `turns.times`.
+
+    `provider` has the fields of the `Provider` to run in: the CPU's where none is given.
+    """
+    place = Provider(**provider or {})
     begin = time.perf_counter()
     values = _read(inputs)
     with Watch() as watch:
         options = engine.options(libraries=libraries, threads=threads, disabled=disabled)
-        session, workers = turns.workers_of(lambda: engine.open_session(model, options))
+        session, workers = turns.workers_of(lambda: engine.open_session(model, options, place))
         watch.opened()
         load_ms = (time.perf_counter() - begin) * 1e3
-        call = engine.prepared(session, values)
+        call = engine.prepared(session, values, place)
         call()
-    note = _aside(feed_limits.skeleton(Path(model)), options) if libraries else ""
+    note = engine.why_bodies_run(feed_limits.skeleton(Path(model)), options) if libraries else ""
     said = {"load_ms": load_ms, "peak_bytes": watch.peak, "runtime": ort.__version__, "note": note}
     turns.serve(address, call, said, workers, own=own)
     return {}
-
-
-def _aside(proto: ModelProto, options: ort.SessionOptions) -> str:
-    """Why kernels of a model do not run, though libraries were given; empty where they run."""
-    domains = [each.domain for each in proto.opset_import if each.domain.startswith(DOMAIN)]
-    found = [engine.status(options, each) for each in domains]
-    if found and not any(found):
-        return f"function bodies run: no library has kernels of {domains[0]}"
-    return next((said for said in found if said and not said.startswith(entries.REGISTERED)), "")
 
 
 def op_times(
@@ -149,7 +145,7 @@ def op_times(
     origins = node_origins(proto)
     if graph is not None:
         origins |= _made_of(proto, graph, origins)
-    kernels = {each.name for each in proto.functions if each.domain.startswith(DOMAIN)} if libraries else set()
+    kernels = {each.name for each in proto.functions if each.domain.startswith(entries.DOMAIN)} if libraries else set()
     run = _last_run(events)
     last = {each["name"]: each for each in run}
     ops = [

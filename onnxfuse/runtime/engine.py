@@ -14,10 +14,13 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
+from onnx import ModelProto
 
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import entries
+from onnxfuse.runtime.binding import Bound
 from onnxfuse.runtime.memory import trim
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.target import ISA
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -80,6 +83,15 @@ def status(session_options: ort.SessionOptions, domain: str) -> str:
         return ""
 
 
+def why_bodies_run(proto: ModelProto, session_options: ort.SessionOptions) -> str:
+    """Why kernels of a model do not run, though libraries were given; empty where they run."""
+    domains = [each.domain for each in proto.opset_import if each.domain.startswith(entries.DOMAIN)]
+    found = [status(session_options, each) for each in domains]
+    if found and not any(found):
+        return f"function bodies run: no library has kernels of {domains[0]}"
+    return next((said for said in found if said and not said.startswith(entries.REGISTERED)), "")
+
+
 @contextmanager
 def _only(isa: str) -> Iterator[None]:
     """Sets the environment variable that libraries read when they are registered, and restores the user's value."""
@@ -95,22 +107,30 @@ def _only(isa: str) -> Iterator[None]:
             os.environ[ISA] = before
 
 
-def open_session(model: str | bytes, session_options: ort.SessionOptions) -> ort.InferenceSession:
-    """A CPU session of a model file or of a serialized model. Raises DeviceError with the runtime's message.
+def open_session(
+    model: str | bytes, session_options: ort.SessionOptions, provider: Provider = CPU
+) -> ort.InferenceSession:
+    """A session of a model file or of a serialized model. Raises DeviceError with the runtime's message.
 
     Freed heap memory of earlier sessions is returned to the system first, since malloc would keep it.
     """
     trim()
+    what = Path(model).name if isinstance(model, str) else "the model"
     try:
-        return ort.InferenceSession(model, session_options, providers=["CPUExecutionProvider"])
+        session = ort.InferenceSession(model, session_options, providers=provider.listed)
     except Exception as problem:
-        what = Path(model).name if isinstance(model, str) else "the model"
         raise DeviceError(f"runtime: {what} cannot be opened: {reason(problem)}") from None
+    if session.get_providers()[0] != provider.name:  # the runtime falls back to the CPU
+        raise DeviceError(f"runtime: {what} cannot be opened: {provider.name} could not be loaded")
+    return session
 
 
-def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None = None) -> list[Array]:
+def run(
+    session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None = None, provider: Provider = CPU
+) -> list[Array]:
     """The outputs `names` (`output_names` by default). Entries of `feeds` that the model has no input for are left out.
 
+    `provider` is that of the session. With CUDA graphs they are those of a replay, into outputs that were cleared.
     Sequences and maps are flattened to one array of their elements. Raises DeviceError with the runtime's message.
     """
     inputs = {each.name: each.type for each in session.get_inputs()}
@@ -120,6 +140,8 @@ def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None
         return []  # the runtime takes an empty list for "all"
     given = {name: value for name, value in feeds.items() if name in inputs}
     try:
+        if provider.bound:
+            return _replayed(_bound(session, given, wanted, provider), provider)
         if not _FOREIGN.keys() & {*inputs.values(), *(outputs[name] for name in wanted)}:
             return [_flat(value) for value in session.run(wanted, given)]
         values = {name: _to_value(value, inputs[name]) for name, value in given.items()}
@@ -128,8 +150,13 @@ def run(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str] | None
         raise DeviceError(f"runtime: the model cannot be run: {reason(problem)}") from None
 
 
-def prepared(session: ort.InferenceSession, feeds: Feeds) -> Callable[[], Any]:
-    """A function to be timed, which runs the model on `feeds` by IO binding. Its exceptions are the runtime's."""
+def prepared(session: ort.InferenceSession, feeds: Feeds, provider: Provider = CPU) -> Callable[[], Any]:
+    """A function to be timed, which runs the model on `feeds`; by IO binding where the provider is bound.
+
+    Its exceptions are the runtime's.
+    """
+    if provider.bound:
+        return _bound(session, feeds, output_names(session), provider)
     inputs = {each.name: each.type for each in session.get_inputs()}
     given = {name: value for name, value in feeds.items() if name in inputs}
     if not _FOREIGN.keys() & {*inputs.values(), *(each.type for each in session.get_outputs())}:
@@ -150,6 +177,36 @@ def _flat(value: Any) -> Array:
         return np.array(list(value.values()))
     parts = [_flat(each).ravel() for each in value or ()] if isinstance(value, list | None) else [np.array([value])]
     return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _bound(session: ort.InferenceSession, feeds: Feeds, names: Sequence[str], provider: Provider) -> Bound:
+    """A run with its tensors in the provider's memory; those of types that NumPy lacks, and strings, in the host's."""
+    inputs = {each.name: each.type for each in session.get_inputs()}
+    outputs = {each.name: each.type for each in session.get_outputs()}
+    held = [name for name in names if _held(outputs[name])]
+    values = {
+        name: _to_value(value, inputs[name])
+        if _held(inputs[name])
+        else ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), provider.memory, 0)
+        for name, value in feeds.items()
+        if name in inputs
+    }
+    return Bound(session, values, names, provider, held)
+
+
+def _held(kind: str) -> bool:
+    """Whether tensors of a type stay in the host's memory."""
+    return kind in _FOREIGN or kind == "tensor(string)"
+
+
+def _replayed(bound: Bound, provider: Provider) -> list[Array]:
+    """The outputs of a run; of a graph those that one more replay writes, after they were cleared."""
+    if provider.graph:
+        for value in bound.outputs:
+            if not _held(value.data_type()):
+                value.update_inplace(np.zeros_like(value.numpy()))
+        bound()
+    return [np.array(_to_array(value)) for value in bound.outputs]
 
 
 def _to_value(array: Array, kind: str) -> ort.OrtValue:

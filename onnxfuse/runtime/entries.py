@@ -7,3 +7,4 @@ DISABLE = "onnxfuse.disable"  # the entry with a comma-separated list of kernels
 REGISTERED = "kernels for "  # prefix of the status of a library whose kernels run; its instruction set follows
 ABI_VERSION = 18  # of the runtime's C API that libraries use: that of the oldest supported runtime, 1.18
 RUNTIME = f"ONNX Runtime 1.{ABI_VERSION} or newer"  # what a library needs, for people
+DOMAIN = "onnxfuse."  # what the domains of kernels begin with

@@ -12,6 +12,7 @@ from typing import IO, Any
 import onnxruntime as ort
 
 from onnxfuse.errors import DeviceError, ModelError, UsageError
+from onnxfuse.runtime.provider import gpu_provider
 
 _METADATA_FIELD = 14  # ModelProto.metadata_props; of its entries, field 1 is the key and field 2 the value
 
@@ -22,15 +23,21 @@ def session(
     library: str | os.PathLike[str] | None = None,
     providers: Sequence[Any] | None = None,
     sess_options: ort.SessionOptions | None = None,
+    target: str = "cpu",
+    cuda_graph: bool = False,
 ) -> ort.InferenceSession:
     """An `onnxruntime.InferenceSession` of the model with its kernel library registered; other models open as usual.
 
     A library that a model names is loaded only from the model's own folder, or from the path `library`. Either way it
     must have the SHA-256 that the model states. The library is registered in `sess_options`, so they serve one model.
+    `target` "cuda" stands for the `providers` of this machine's GPU; with `cuda_graph` its runs with IO binding are
+    replayed as CUDA graphs.
 
     Raises UsageError when a file is missing, ModelError when model and library do not match, DeviceError when the
-    runtime refuses the library; the runtime's own errors about the model pass through.
+    runtime refuses the library, or there is no GPU; the runtime's own errors about the model pass through.
     """
+    if target == "cuda" and providers is None:
+        providers = gpu_provider("session", graph=cuda_graph).listed
     model = Path(path)
     options = ort.SessionOptions() if sess_options is None else sess_options
     chosen = library_of(model, library)

@@ -105,6 +105,13 @@ def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
     return f"this machine cannot run kernels for {' and '.join(others)}" if others else ""
 
 
+def runs_on_gpu(name: str) -> bool:
+    """Whether the GPUs of this machine run kernels of a target, by its name."""
+    row, driver = {**GPUS, **PORTABLE}.get(name), cuda_driver()
+    here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
+    return row is not None and row.suits(here)
+
+
 def _able(targets: Mapping[str, Target], name: str, *besides: str) -> bool:
     return name in targets and runs_here(targets[name]) and has_features(besides)
 

@@ -39,6 +39,11 @@ class Gpu(Target):
         """Blocks of a grid that goes on in strides: enough for every multiprocessor several times over."""
         return 16 * self.sms
 
+    def suits(self, capability: int) -> bool:
+        """Whether a device of a compute capability runs code for this row."""
+        same = capability // 10 == self.capability // 10
+        return self.capability <= capability and (self.portable or same)
+
 
 MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of attention has room for
 MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
@@ -129,8 +134,7 @@ def _native() -> str:
     """The best row whose code the oldest device of this machine runs."""
     driver = cuda_driver()
     here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
-    fits = (n for n, row in GPUS.items() if row.capability <= here and row.capability // 10 == here // 10)
-    name = next(fits, None)
+    name = next((n for n, row in GPUS.items() if row.suits(here)), None)
     if name is None:
         raise UsageError("options: this machine has no GPU that --arch native could be", hint="name one, such as sm_90")
     return name

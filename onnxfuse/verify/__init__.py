@@ -6,13 +6,14 @@ import importlib.util
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.verdicts import Run, Verdict, verdict_on
 
@@ -49,6 +50,7 @@ def verify_models(
     time_limit: float | None = None,
     memory_limit: int | None = None,
     stop: threading.Event | None = None,
+    provider: Provider = CPU,
 ) -> Verdict:
     """Run `a` and `b` on the same inputs, `b` with and without `library`, each with all optimizations and with none.
 
@@ -66,6 +68,9 @@ def verify_models(
     differ as far as the original differs from itself under perturbations (`Verdict.told`), and kernels are checked one
     by one with `verify_groups`; the model without kernels is held to the limit above.
 
+    `provider` is where `b` runs: that of a GPU as `runtime.provider.gpu_provider` gives it. `a` runs on the CPU and in
+    it, and the distance between the two counts among its own runs.
+
     `reference` is the file that `verify_reference` wrote for `a` with the same settings. Setting `stop` ends the run
     with DeviceError. Raises BudgetError when a limit is exceeded, UsageError and ModelError for unreadable files.
     """
@@ -74,6 +79,7 @@ def verify_models(
     request = _request("models", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"a": _whole(a), "b": _whole(b), "rounding": compare.ROUNDINGS[precision]}
     request["reference"] = None if reference is None else _whole(reference)
+    request["provider"] = asdict(provider)
     with work_folder() as folder:
         notes = Path(folder, "notes")
         try:
@@ -173,6 +179,7 @@ def verify_groups(
     custom_libraries: Sequence[str | Path] = (),
     time_limit: float | None = None,
     memory_limit: int | None = None,
+    provider: Provider = CPU,
 ) -> tuple[GroupResult, ...]:
     """Run every fused node of `model` (domains `onnxfuse.*`) in `library` and as its function body, on captured inputs.
 
@@ -180,13 +187,14 @@ def verify_groups(
     `reductions` tells the longest sum of each operator type, which sets its bound; else the largest extent of an input
     stands for it. `roundings` tells how far kernels of an operator type round what they multiply or make, `held` whose
     values of 16 bits stand for float32 ones, so that nothing more is rounded. `skip` names nodes that are left out. A
-    kernel that brings its process down is a result like others.
+    kernel that brings its process down is a result like others. Kernels run in the `provider`, bodies on the CPU.
 
     Raises DeviceError when the model does not run without the library, BudgetError when a limit is exceeded.
     """
     request = _request("groups", library, isas, inputs, seed, dims, custom_libraries)
     request |= {"model": _whole(model), "reductions": dict(reductions or {}), "roundings": dict(roundings or {})}
     request["held"] = sorted(held)
+    request["provider"] = asdict(provider.ungraphed)
     crashed: list[GroupResult] = []
     with work_folder() as folder:
         while True:

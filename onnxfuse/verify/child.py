@@ -13,6 +13,7 @@ from onnx import ModelProto
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import feed_limits, process
 from onnxfuse.runtime.memory import Load
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import culprits, nodes, trial
 from onnxfuse.verify.original import Original, loads, original
 from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, loaded, run_modes
@@ -48,31 +49,39 @@ def measure(
     dims: Mapping[str, int],
     rounding: float = 0.0,
     reference: str | None = None,
+    provider: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
     """Run model `a` in three ways, model `b` in two for each of `isas` and in two without library.
 
     With a `rounding`, relative, `a` also runs on inputs that are moved by so much; where `reference` names a file of
-    `keep`, that is what `a` makes of all these. Numbers only: `verdicts.verdict_on`
-    makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all ways.
+    `keep`, that is what `a` makes of all these. `provider` has the fields of the `Provider` in which `b` runs. Numbers
+    only: `verdicts.verdict_on` makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all
+    ways.
 
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
     """
     skeleton = feed_limits.skeleton(Path(a))
     feed_limits.skeleton(Path(b))  # raises where it is no model
+    place = Provider(**provider or {})
     note("the original, no optimizations")
     try:
-        first = kept(reference) if reference is not None else _of(a, skeleton, custom, inputs, seed, dims, rounding)
+        first = (
+            kept(reference)
+            if reference is not None
+            else _of(a, skeleton, custom, inputs, seed, dims, rounding, place.ungraphed)
+        )
     except DeviceError as problem:
         unoptimized = loads(a, custom)
         if unoptimized is None:
             raise
         runs = [
             {"name": mode.name, "message": loaded(note, b, mode, custom)}
-            for mode in run_modes(library, isas, unoptimized)
+            for mode in run_modes(library, isas, unoptimized, place)
         ]
         return {"problem": problem.message, "runs": runs}
     costs = [] if first.load is None else [first.load]
-    runs = list(_runs(note, b, run_modes(library, isas, first.unoptimized), custom, first, costs))
+    modes = run_modes(library, isas, first.unoptimized, place)
+    runs = list(_runs(note, b, modes, custom, first, costs))
     return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
 
 
@@ -107,8 +116,9 @@ def _of(
     seed: int,
     dims: Mapping[str, int],
     rounding: float,
+    provider: Provider = CPU,
 ) -> Original:
-    return original(a, skeleton, custom, trial.Wish(skeleton, inputs, seed, dims), rounding)
+    return original(a, skeleton, custom, trial.Wish(skeleton, inputs, seed, dims), rounding, provider)
 
 
 def _runs(
@@ -120,7 +130,8 @@ def _runs(
     """
     long = first.load is not None and first.load.run_seconds > _LONG
     for mode in modes:
-        reference = first.alone() if long and not mode.libraries and not mode.optimize else first
+        few = mode.provider.graph or (long and not mode.libraries and not mode.optimize)  # a graph has one set of sizes
+        reference = first.alone() if few else first
         found = compared(note, b, mode, custom, reference)
         note("the original, in float64, if need be")
         costs += [found.load] if found.load is not None else []

@@ -17,13 +17,13 @@ import onnxruntime as ort
 from onnx import FunctionProto, GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
 from onnxfuse.errors import DeviceError
-from onnxfuse.runtime import engine, feed_limits, feeds
+from onnxfuse.runtime import engine, entries, feed_limits, feeds
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare, trial, truth
 from onnxfuse.verify.trial import Values
 
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
 
-DOMAIN = "onnxfuse."  # fused nodes are of a domain that begins so
 _CAPTURED_BYTES = 256 << 20  # an estimate of the captured values that are in memory at a time
 _UNKNOWN_BYTES = 1 << 20
 _WIDE = (TensorProto.DOUBLE, TensorProto.INT64)
@@ -43,6 +43,7 @@ class Job:
     roundings: Mapping[str, float]  # operator type to the relative error by which its kernel rounds operands or results
     held: Collection[str]  # operator types whose values have a 16-bit storage dtype in place of float32
     seed: int
+    provider: Provider = CPU  # where kernels run; function bodies run on the CPU
 
 
 def measure(
@@ -58,6 +59,7 @@ def measure(
     roundings: Mapping[str, float],
     held: Collection[str],
     skip: Sequence[str],
+    provider: Mapping[str, Any] | None = None,
 ) -> list[dict[str, Any]]:
     """One result for each fused node of the main graph, but those named in `skip`; fields as `verify.GroupResult`.
 
@@ -67,8 +69,8 @@ def measure(
     os.chdir(path.parent)  # where a model given as bytes looks for its external data
     proto = feed_limits.load_proto(path)
     weights = {each.name: each for each in proto.graph.initializer}
-    job = Job(proto, weights, library, isas, custom, reductions, roundings, held, seed)
-    nodes = [each for each in proto.graph.node if each.domain.startswith(DOMAIN) and key_of(each) not in skip]
+    job = Job(proto, weights, library, isas, custom, reductions, roundings, held, seed, Provider(**provider or {}))
+    nodes = [each for each in proto.graph.node if each.domain.startswith(entries.DOMAIN) and key_of(each) not in skip]
     note("the function bodies of all nodes")
     results = []
     spreads: dict[str, Spread] = {}
@@ -185,7 +187,7 @@ def _checked(
 def _distances(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> list[compare.Distance]:
     """By output, the distance of the kernel from the body, the largest over all instruction sets."""
     libraries = (job.library, *job.custom)
-    rows = [compare.distances(expected, _run(model, libraries, captured, tested=True, isa=isa)) for isa in job.isas]
+    rows = [compare.distances(expected, _tested(job, model, libraries, captured, isa)) for isa in job.isas]
     return [max(column, key=lambda each: each.error) for column in zip(*rows, strict=True)]
 
 
@@ -198,7 +200,7 @@ def _by_float64(
     """
     libraries, names = (job.library, *job.custom), [name for name in node.output if name]
     model = _single(job, node, captured[0]).SerializeToString()
-    kernels = [_run(model, libraries, captured, tested=True, isa=isa) for isa in job.isas]
+    kernels = [_tested(job, model, libraries, captured, isa) for isa in job.isas]
     pairs = []
     for at, (values, body) in enumerate(zip(captured, expected, strict=True)):
         found = [kernel[at] for kernel in kernels]
@@ -237,6 +239,11 @@ def _message(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str
     return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
 
 
+def _tested(job: Job, model: bytes, libraries: Sequence[str], sets: list[Values], isa: str) -> compare.Results:
+    """The outputs of a kernel, by set."""
+    return _run(model, libraries, sets, tested=True, isa=isa, provider=job.provider)
+
+
 def _run(
     model: bytes,
     libraries: Sequence[str],
@@ -245,11 +252,12 @@ def _run(
     optimize: bool = False,
     tested: bool = False,
     isa: str = "",
+    provider: Provider = CPU,
 ) -> compare.Results:
     """The outputs of a model. A kernel that is `tested` gets reused memory, so that it cannot rely on zeros."""
     options = engine.options(libraries=libraries, optimize=optimize, lean=True, arena=tested, isa=isa)
-    session = engine.open_session(model, options)
-    return [engine.run(session, each) for each in sets]
+    session = engine.open_session(model, options, provider)
+    return [engine.run(session, each, None, provider) for each in sets]
 
 
 def _single(job: Job, node: NodeProto, captured: Values) -> ModelProto:

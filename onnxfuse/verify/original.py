@@ -17,6 +17,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare, trial, truth
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.trial import Values
@@ -182,8 +183,13 @@ def _exceeding(rows: Sequence[Sequence[compare.Distance]], allowed: Sequence[Seq
     return [at for at, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[at], strict=True))]
 
 
-def original(path: str, skeleton: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:
-    """The original on inputs that it takes. Raises DeviceError where it takes none."""
+def original(
+    path: str, skeleton: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float, provider: Provider = CPU
+) -> Original:
+    """The original on inputs that it takes, run on the CPU and, where it is another one, in a provider.
+
+    Raises DeviceError where it takes none.
+    """
     unoptimized = True
     try:
         session = _opened(path, custom, optimize=False)
@@ -196,6 +202,8 @@ def original(path: str, skeleton: ModelProto, custom: Sequence[str], wish: trial
     del session  # with its weights
     made = Original(path, skeleton, tuple(custom), wish.seed, names, found.values, found.results, unoptimized, rounding)
     _measure(made)
+    if provider.bound:
+        _measure_in(made, provider)
     if made.quantized:
         made.perturbed.append(_perturbed(made, 0))
     return made
@@ -221,6 +229,14 @@ def _measure(o: Original) -> None:
         pairs = zip(compare.distances([a], [b]), compare.distances([b], [c]), strict=True)
         o.own.append([max(x.error, y.error) for x, y in pairs])
     o.sensitivity = [each.error for each in compare.distances(o.optimized, sensitivity or o.optimized)]
+
+
+def _measure_in(o: Original, provider: Provider) -> None:
+    """Counts distances to runs in a provider among the original's own. Raises DeviceError where it does not run."""
+    session = engine.open_session(o.path, engine.options(libraries=o.custom, lean=True, arena=False), provider)
+    found = [engine.run(session, each, o.names, provider) for each in o.sets]
+    for row, distances in zip(o.own, _distances(o.expected, found), strict=True):
+        row[:] = [max(own, each.error) for own, each in zip(row, distances, strict=True)]
 
 
 def _perturbed(o: Original, draw: int) -> list[float]:

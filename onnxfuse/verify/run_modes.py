@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 from onnxruntime import InferenceSession
 
 from onnxfuse.errors import DeviceError, OnnxFuseError
-from onnxfuse.runtime import engine
+from onnxfuse.runtime import engine, feed_limits
 from onnxfuse.runtime.memory import Load, Watch
+from onnxfuse.runtime.provider import CPU, Provider
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.original import Original
@@ -34,6 +36,7 @@ class RunMode:
     isa: str
     optimize: bool
     like_reference: bool = False
+    provider: Provider = CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +48,22 @@ class Found:
     load: Load | None = None  # what it takes to load it
 
 
-def run_modes(library: str | None, isas: Sequence[str], unoptimized: bool) -> Iterator[RunMode]:
-    """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none."""
+def run_modes(
+    library: str | None, isas: Sequence[str], unoptimized: bool, provider: Provider = CPU
+) -> Iterator[RunMode]:
+    """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none.
+
+    In the provider of a GPU all of these; where it replays CUDA graphs, those with all optimizations replayed as well.
+    """
     used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
+    place = f" in {provider.ungraphed.words}" if provider.bound else ""
     for name, libraries, isa in (*used, ("without library", (), "")):
         for optimize in (True, False) if unoptimized else (True,):
-            words = f"{name}, {'all' if optimize else 'no'} optimizations"
-            yield RunMode(words, libraries, isa, optimize, like_reference=not libraries and optimize != unoptimized)
+            words = f"{name}{place}, {'all' if optimize else 'no'} optimizations"
+            like = not libraries and optimize != unoptimized
+            yield RunMode(words, libraries, isa, optimize, like, provider.ungraphed)
+        if provider.graph:
+            yield RunMode(f"{name} in {provider.words}, all optimizations", libraries, isa, True, provider=provider)
 
 
 def compared(
@@ -85,7 +97,7 @@ def _ran(
     where = f"on {shapes_text(feeds)} (seed {seed})"
     note(f"{mode.name}: {where}")
     try:
-        return engine.run(session, feeds, names)
+        return engine.run(session, feeds, names, mode.provider)
     except OnnxFuseError as problem:
         raise DeviceError(f"{problem.message} {where}") from None
 
@@ -127,4 +139,10 @@ def _opened(path: str, mode: RunMode, custom: Sequence[str], disabled: Sequence[
         arena=bool(mode.libraries),
         isa=mode.isa,
     )
-    return engine.open_session(path, settings)
+    session = engine.open_session(path, settings, mode.provider)
+    why = ""
+    if mode.libraries and mode.provider.bound:
+        why = engine.why_bodies_run(feed_limits.skeleton(Path(path)), settings)
+    if why:
+        raise DeviceError(f"runtime: {why}")
+    return session

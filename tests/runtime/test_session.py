@@ -12,6 +12,7 @@ import onnxruntime as ort
 import pytest
 
 from onnxfuse.errors import DeviceError, ModelError, UsageError
+from onnxfuse.runtime import provider
 from onnxfuse.runtime.session import library_of, metadata, session
 from tests.runtime import twice
 
@@ -127,3 +128,11 @@ def test_metadata_is_read_without_the_graph(tmp_path: Path, wrong: Path):
         assert metadata(model) == {}
     model.write_bytes(b"\xff" * 100)
     assert metadata(model) == {}
+
+
+def test_without_a_gpu_a_session_for_one_says_what_is_missing(
+    tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(provider, "cuda_driver", lambda: None)
+    with pytest.raises(DeviceError, match="session: there is no GPU here: no CUDA driver"):
+        session(written(tmp_path, wrong), target="cuda")

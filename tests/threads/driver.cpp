@@ -17,6 +17,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -287,6 +288,34 @@ EXPORT int cuGraphLaunch(void* graph, void* stream) {
   for (const Launch& l : *static_cast<Graph*>(graph)) streams[stream].push_back(l);
   return OK;
 }
+EXPORT int cuStreamSynchronize(void* stream);
+
+// Events: what is queued before one has run when it is recorded; its time can be had once it was waited for.
+struct Event {
+  double at;
+  bool recorded, waited;
+};
+EXPORT int cuEventCreate(void** out, unsigned) { return *out = new Event{}, OK; }
+EXPORT int cuEventRecord(void* event, void* stream) {
+  if (int wrong = cuStreamSynchronize(stream)) return wrong;
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return *static_cast<Event*>(event) = Event{now.tv_sec * 1e3 + now.tv_nsec * 1e-6, true, false}, OK;
+}
+EXPORT int cuEventSynchronize(void* event) { return static_cast<Event*>(event)->waited = true, OK; }
+EXPORT int cuEventElapsedTime(float* out, void* begin, void* end) {
+  const Event *a = static_cast<Event*>(begin), *b = static_cast<Event*>(end);
+  if (!a->recorded || !b->recorded || !b->waited) return refuse(NOT_READY, "the time of an event that nobody waited for");
+  return *out = (float)(b->at - a->at), OK;
+}
+EXPORT int cuMemcpyDtoDAsync_v2(uint64_t to, uint64_t from, size_t bytes, void* stream) {
+  if (int wrong = cuStreamSynchronize(stream)) return wrong;
+  std::lock_guard<std::mutex> held(lock);
+  if (!inside(to, bytes) || !inside(from, bytes)) return refuse(INVALID_VALUE, "a copy of memory that is not the device's");
+  Open open;
+  return memcpy(reinterpret_cast<void*>(to), reinterpret_cast<void*>(from), bytes), OK;
+}
+
 EXPORT int cuStreamSynchronize(void* stream) {
   if (int wrong = refuse_captured("a wait while a stream is captured")) return wrong;
   std::lock_guard<std::mutex> held(lock);

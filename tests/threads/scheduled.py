@@ -16,7 +16,7 @@ from onnxfuse.target import GPUS
 from tests.kernels.cases import elementwise, function, movement, operator, row
 from tests.kernels.compiled import Case, alone, group_of_all
 from tests.kernels.isa import CACHE
-from tests.threads import attention_cases, product_cases
+from tests.threads import attention_cases, division_cases, product_cases
 from tests.threads.emulator import compiled
 
 TARGET = GPUS["sm_90"]
@@ -27,6 +27,7 @@ TABLES: dict[str, Sequence[Case]] = {
     "movement": movement.CASES,
     "functions": function.CASES,
     "operators": operator.CASES,
+    "divisions": division_cases.CASES,
     "attention": attention_cases.TYPED,
     "products": product_cases.CASES,
 }
@@ -56,8 +57,8 @@ def name_of(case: Case) -> str:
 
 SOME = 16  # one of so many kernels is compiled every time, and all of rows
 OTHERS = [case for table, cases in TABLES.items() if table != "rows" for case in cases]
-USUAL = (*TABLES["rows"], *OTHERS[::SOME])
-SELDOM = tuple(case for at, case in enumerate(OTHERS) if at % SOME)
+USUAL = (*TABLES["rows"], *(case for at, case in enumerate(OTHERS) if at % SOME == 0 or case in division_cases.CASES))
+SELDOM = tuple(case for case in OTHERS if case not in USUAL)
 
 
 @cache

@@ -46,8 +46,8 @@ class Ran:
     calls: Sequence[str]
 
 
-def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
-    """The model optimized as a user does it, into a folder that is there."""
+def optimized(model: Path, out: Path, arch: Sequence[str], **options: Any) -> tuple[Result, str]:
+    """The model optimized as a user does it, and the text of its kernels."""
     seen: list[Source] = []
     row = BACKENDS["cuda"]
 
@@ -56,14 +56,19 @@ def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
         return row.build_library(sources, *others, **more)
 
     calls = Calls(backends={"cuda": replace(row, build_library=build)})
-    result = optimize(
-        model, folder / "made.onnx", target="cuda", arch=tuple(arch), calls=calls, cache_dir=str(CACHE), strict=True
-    )
+    given = {"target": "cuda", "arch": tuple(arch), "calls": calls, "cache_dir": str(CACHE), "strict": True}
+    result = optimize(model, out, **given, **options)
+    return result, "".join(s.text for s in seen)
+
+
+def built_for_gpus(model: Path, folder: Path, arch: Sequence[str]) -> Built:
+    """The model optimized into a folder that is there."""
+    result, text = optimized(model, folder / "made.onnx", arch)
     driver = folder / "driver"
     driver.mkdir()
     made = compile_library([HERE / "driver.cpp"], CACHE / "threads", ("-O1",))
     (driver / "libcuda.so.1").symlink_to(made)
-    return Built(folder, result, library_of("".join(s.text for s in seen), model.stem.replace("-", "_")), driver)
+    return Built(folder, result, library_of(text, model.stem.replace("-", "_")), driver)
 
 
 def ran(built: Built, inputs: Path, place: Path, *, driver: bool = True, **environment: str) -> Ran:

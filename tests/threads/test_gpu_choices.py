@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,13 +13,17 @@ import pytest
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Graph
-from onnxfuse.ir.interpret import interpret
+from onnxfuse.ir.interpret import KernelFault, interpret
 from onnxfuse.ir.kernel import Kernel, Let, Loop, Stmt, Store, all_statements, statements
 from onnxfuse.ir.scalar import Load
+from onnxfuse.schedule.gpu.split_reductions import ORDERED
+from onnxfuse.target import block_shared
 from tests.kernels.cases.row import norm_chain, one, softmax_chain
 from tests.kernels.compiled import Case, check, expected, fed
+from tests.kernels.test_planted_faults import in_phases
 from tests.rules.build import Build
-from tests.threads.scheduled import scheduled
+from tests.threads import division_cases
+from tests.threads.scheduled import TARGET, scheduled
 
 
 def kernel_of(name: str, graph: Graph) -> Kernel:
@@ -136,3 +142,92 @@ def test_rows_that_registers_do_not_hold_are_read_again() -> None:
     kernel = kernel_of("very_long", one("Softmax", 8, 65536, axis=-1))
     assert len(kernel.phases) == 1
     assert loaded(kernel)["in0"] > 1 or kernel.scratch
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in division_cases.CASES if c.name.startswith("enlarged")], ids=lambda c: c.name
+)
+def test_pieces_that_are_joined_are_made_where_they_are_stored(case: Case) -> None:
+    kernel = kernel_of(case.name, case.graph)
+    assert len(kernel.phases) == 1 and not kernel.scratch
+
+
+def division(name: str) -> tuple[Case, Kernel]:
+    """A case of divisions, and its kernel."""
+    case = next(c for c in division_cases.CASES if c.name == name)
+    return case, kernel_of(name, case.graph)
+
+
+def turns(kernel: Kernel, phase: int) -> int:
+    """The most turns of a loop that one thread goes through by itself."""
+    return max(
+        (s.end - s.begin).constant or 0
+        for s in statements(kernel.phases[phase].body)
+        if isinstance(s, Loop) and s.kind in ("serial", "unroll")
+    )
+
+
+@pytest.mark.parametrize(("name", "phases"), [("long_rows", 3), ("long_row_prime", 3), ("long_images", 5)])
+def test_few_long_rows_are_divided_over_blocks(name: str, phases: int) -> None:
+    _, kernel = division(name)
+    assert len(kernel.phases) == phases
+    rows = kernel.phases[0].launch
+    assert rows is not None and (rows.grid.constant or 0) >= 9
+
+
+def test_rows_that_fill_a_gpu_stay_whole() -> None:
+    kernel = kernel_of("whole_rows", division_cases.reduced("ReduceMean", (128, 70000), (1,)))
+    launch = kernel.phases[0].launch
+    assert launch is not None and launch.grid.constant == 128
+
+
+def test_a_thread_sums_a_part_of_a_column() -> None:
+    _, kernel = division("few_columns")
+    assert turns(kernel, 0) <= 64
+    launch = kernel.phases[0].launch
+    assert launch is not None and (launch.grid * launch.block).constant >= 6 * 24
+
+
+def test_many_columns_stay_whole() -> None:
+    kernel = kernel_of("whole_columns", division_cases.reduced("ReduceMean", (1, 300, 1 << 16), (1,)))
+    assert len(kernel.phases) <= 2 and not [b for b in kernel.scratch if "part" in b.name]
+
+
+@pytest.mark.parametrize("name", ["place_of_maximum", "last_place_of_minimum", "place_in_columns"])
+def test_no_thread_goes_through_a_whole_row_for_a_place(name: str) -> None:
+    _, kernel = division(name)
+    assert len(kernel.phases) == 2
+    assert all(turns(kernel, at) < ORDERED for at in range(2))
+
+
+@pytest.mark.parametrize("name", ["long_row_prime", "few_columns_prime", "place_of_maximum"])
+def test_a_part_that_reads_on_behind_the_row_is_found(name: str) -> None:
+    """Parts of a row that they do not divide evenly end behind it."""
+    case, kernel = division(name)
+
+    def unguarded(x: Any) -> Any:
+        return replace(x, guards=(), otherwise=None) if isinstance(x, Load) and x.source == "in0" else x
+
+    with pytest.raises(KernelFault, match="which has"):
+        interpret(in_phases(kernel, unguarded), fed(kernel, case, 0), 1)
+
+
+@pytest.mark.parametrize("name", ["long_rows", "few_columns", "place_of_maximum"])
+def test_a_part_that_is_left_out_is_found(name: str) -> None:
+    case, kernel = division(name)
+    reads = {b.name for b in kernel.scratch if " part " in b.name}
+
+    def last(x: Any) -> Any:
+        return replace(x, index=(x.index[0] * 0,)) if isinstance(x, Load) and x.source in reads else x
+
+    outputs = interpret(in_phases(kernel, last), fed(kernel, case, 0), 1)
+    with pytest.raises(AssertionError):
+        for p, got in zip(kernel.outputs, outputs, strict=True):
+            check(got, p.dtype, *expected(case, 0)[p.value])
+
+
+def test_a_long_row_that_threads_read_of_each_other_lies_in_shared_memory() -> None:
+    _, kernel = division("mirrored_row")
+    (phase,) = kernel.phases
+    assert phase.launch is not None and 48 << 10 < (phase.launch.shared.constant or 0) <= block_shared(TARGET)
+    assert not kernel.scratch

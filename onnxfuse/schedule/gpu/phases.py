@@ -1,39 +1,91 @@
-"""Which values a phase makes: those whose rows can be gone through by the same threads, one after the other."""
+"""Which values a phase makes: those whose rows can be gone through by the same threads, one after the other.
+
+Pieces that are joined are made where they are stored, each element once, and need no phase of their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 
-from onnxfuse.ir.compose import walk
+from onnxfuse.ir.compose import inline, loads, size, sources, walk
+from onnxfuse.ir.index import Axis, Index, axes_of
 from onnxfuse.ir.indexing import product
-from onnxfuse.ir.scalar import Reduce
+from onnxfuse.ir.scalar import Reduce, Scalar
+from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.nests.align import Together, together
 from onnxfuse.schedule.nests.jobs import Job
 
-FEW = 8  # rows that are too few for a GPU, where they are long
+FEW = 8  # rows that are too few for any GPU, where they are long
 LONG = 1 << 16  # elements of such a row
+LARGEST = 1000  # nodes of an expression that pieces may be put into
 
 
-def partition(jobs: Sequence[Job]) -> list[Together]:
-    """Phases in order: values joined to the phase before them as long as their rows are the same."""
+def pieces_joined(definitions: Sequence[Definition], outputs: Collection[str]) -> tuple[Definition, ...]:
+    """The definitions with elementwise values of inputs put in for the one load that reads them, behind a guard.
+
+    Such are the pieces of a concatenation that cost too much to be made more than once. They are made once here too, as
+    the load reads each element at most once.
+    """
+    made = {d.name for d in definitions}
+    uses = Counter(name for d in definitions for name in sources(d.value))
+    read = Counter(load.source for d in definitions for load in loads(d.value))
+    pieces: dict[str, tuple[tuple[Axis, ...], Scalar]] = {}
+    kept: list[Definition] = []
+    for d in definitions:
+        mine = {n.source for n in loads(d.value) if n.source in pieces and n.guards and _each_once(n.index)}
+        value = inline(d.value, {name: pieces.pop(name) for name in sorted(mine)}) if _elementwise(d) else d.value
+        if mine and size(value) <= LARGEST:
+            kept = [each for each in kept if each.name not in mine]
+            d = replace(d, value=value)
+        if (
+            d.name not in outputs
+            and uses[d.name] == read[d.name] == 1
+            and _elementwise(d)
+            and not sources(value) & made
+        ):
+            pieces[d.name] = (d.axes, value)
+        kept.append(d)
+    return tuple(kept)
+
+
+def _elementwise(d: Definition) -> bool:
+    return not any(isinstance(n, Reduce) for n in walk(d.value))
+
+
+def _each_once(index: Sequence[Index]) -> bool:
+    """Whether no two elements of the reader read the same: each extent has an axis of its own."""
+    found = [(axes_of(e), e.terms) for e in index]
+    axes = [axis for mine, _ in found for axis in mine]
+    plain = all(len(mine) <= 1 and all(c == 1 for m, c in terms if m) for mine, terms in found)
+    return plain and len(set(axes)) == len(axes)
+
+
+def partition(jobs: Sequence[Job], apart: Collection[str] = (), few: int = FEW) -> list[Together]:
+    """Phases in order: values joined to the phase before them as long as their rows are the same.
+
+    Those `apart` are joined to each other alone. Fewer than `few` rows that are long stay as they are.
+    """
     phases: list[Together] = []
     current: list[Job] = []
     for job in jobs:
-        if current and _joined([*current, job]) is not None:
+        beside = not current or (current[-1].nest.name in apart) == (job.nest.name in apart)
+        if current and beside and _joined([*current, job], few) is not None:
             current.append(job)
             continue
-        phases += _closed(current)
+        phases += _closed(current, few)
         current = [job]
-    return [*phases, *_closed(current)]
+    return [*phases, *_closed(current, few)]
 
 
-def _closed(jobs: Sequence[Job]) -> list[Together]:
-    found = _joined(jobs) if jobs else None
+def _closed(jobs: Sequence[Job], few: int) -> list[Together]:
+    found = _joined(jobs, few) if jobs else None
     assert found is not None or not jobs, "schedule: a value is in no phase"
     return [found] if found is not None else []
 
 
-def _joined(jobs: Sequence[Job]) -> Together | None:
+def _joined(jobs: Sequence[Job], few: int) -> Together | None:
     """The jobs under common axes; those of little work as one row, where they have none in common."""
     found = together(jobs)
     size = max(_size(j) for j in jobs)
@@ -42,7 +94,7 @@ def _joined(jobs: Sequence[Job]) -> Together | None:
         alone = size <= LONG and not looked_up & {j.nest.name for j in jobs}
         return Together(tuple(jobs), (), ()) if alone and any(map(reduces, jobs)) else None
     rows = product([a.extent for a in found.shared]).constant
-    if len(jobs) > 1 and rows is not None and rows < FEW and size // max(rows, 1) > LONG:
+    if len(jobs) > 1 and rows is not None and rows < few and size // max(rows, 1) > LONG:
         return None
     return found
 

@@ -22,10 +22,10 @@ from onnxfuse.schedule.gpu.division import Columns, Division, around, once, over
 from onnxfuse.schedule.gpu.steps import Made, Step, reads_of, slot_of, steps_of
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
 from onnxfuse.schedule.nests.align import Together
-from onnxfuse.target import Gpu
+from onnxfuse.target import Gpu, block_shared
 
 REGISTERS = 64  # of a thread, of 32 bits, that hold elements of a row at most
-SHARED = 40 << 10  # bytes of a row that a block holds in shared memory: every GPU gives them without being asked
+LEFT = 8 << 10  # bytes of the shared memory that a block may ask for that are left to its reductions
 TEAMS: dict[str, Scope] = {"warp": "warp", "block": "block"}
 
 
@@ -42,7 +42,7 @@ def row_phase(t: Together, d: Division, places: Mapping[str, Place], kept: set[s
     row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
     steps, values = steps_of(t, d, digits)
-    held = _Held(d, places, digits)
+    held = _Held(d, places, digits, block_shared(target) - LEFT)
     for number, step in enumerate(steps):
         if step.name in values and step.columns is not None:
             held.hold(values[step.name], steps[number + 1 :], kept)
@@ -64,7 +64,8 @@ def row_phase(t: Together, d: Division, places: Mapping[str, Place], kept: set[s
 class _Held:
     """Where each value of a phase is held between its steps, and what is loaded once."""
 
-    def __init__(self, d: Division, places: Mapping[str, Place], digits: Mapping[Axis, Index]) -> None:
+    def __init__(self, d: Division, places: Mapping[str, Place], digits: Mapping[Axis, Index], most: int) -> None:
+        self.most = most  # bytes of rows in shared memory
         self.division, self.places, self.digits = d, dict(places), digits
         self.by_value: dict[str, Buffer] = {}  # registers
         self.by_load: dict[Load, Buffer] = {}
@@ -96,7 +97,7 @@ class _Held:
         size = across.total.constant
         dtype = made.nest.dtype
         at = -(-self.bytes // ALIGNED) * ALIGNED
-        if self.division.team == "block" and size is not None and at + size * dtype.bytes <= SHARED:
+        if self.division.team == "block" and size is not None and at + size * dtype.bytes <= self.most:
             self.shared.append(Buffer(f"{name} of a row", dtype, across.total, "shared", at))
             self.bytes = at + size * dtype.bytes
             self.places[name] = Place(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -24,16 +24,17 @@ from onnxfuse.schedule.analysis.bounds import checked
 from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.gpu.attention import attention_phase
-from onnxfuse.schedule.gpu.attention_parts import InParts, parts_of, put_together
+from onnxfuse.schedule.gpu.attention.parts import InParts, parts_of, put_together
+from onnxfuse.schedule.gpu.attention.phase import attention_phase
 from onnxfuse.schedule.gpu.choices import WIDTHS, aligned, divisions
 from onnxfuse.schedule.gpu.digits import split_as_read
 from onnxfuse.schedule.gpu.flat import flat_phase
-from onnxfuse.schedule.gpu.phases import partition, reduces
+from onnxfuse.schedule.gpu.phases import FEW, partition, pieces_joined, reduces
 from onnxfuse.schedule.gpu.product import product_phase
 from onnxfuse.schedule.gpu.products import Product, in_parts, product_of
 from onnxfuse.schedule.gpu.rows import Phased, row_phase
 from onnxfuse.schedule.gpu.skinny import Skinny, skinny_of, skinny_phase
+from onnxfuse.schedule.gpu.split_reductions import split_reductions
 from onnxfuse.schedule.gpu.tiles import tile_of
 from onnxfuse.schedule.gpu.turned import turned_phase
 from onnxfuse.schedule.nests.align import Together
@@ -93,7 +94,8 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
         return Decision("E-NO-KERNEL", (), "results that are each made of the one before have no kernel for GPUs yet")
     if any(scatter_of(d) is not None for d in c.definitions):
         return Decision("E-NO-KERNEL", (), "elements that land at looked-up places have no kernel for GPUs yet")
-    c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
+    outputs = [p.name for p in c.outputs]
+    c = replace(c, definitions=pieces_joined(with_shares(c.definitions, outputs), outputs))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)
     if isinstance(bounded, Decision):
@@ -107,6 +109,8 @@ def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
 def _kernel(c: Canonical, target: Gpu) -> Kernel:
     """The kernel of a group: its values in phases, those that later phases read in the run's memory."""
     places = {p.name: dense(p.name, p.dtype, p.shape, p.layout) for p in (*c.inputs, *c.outputs)}
+    split = split_reductions(c.definitions, places, target)
+    c = replace(c, definitions=split.definitions, apart=tuple(sorted(split.parts)))
     parts = _parts(c, places, target)
     types = {p.name: p.dtype for p in (*c.inputs, *c.outputs)}
     phases: list[Phase] = []
@@ -144,7 +148,7 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
         if part is None:
             waiting += [d] if d.name not in whole else []
             continue
-        parts += _rows(waiting, outputs, places)
+        parts += _rows(waiting, c.apart, outputs, places, target)
         waiting = []
         if isinstance(part, Product) and part.tile.splits > 1:
             part, last = in_parts(part, d)
@@ -155,15 +159,22 @@ def _parts(c: Canonical, places: dict[str, Place], target: Gpu) -> list[Part]:
             waiting = [*put_together(part, divided, d)]
             part = InParts(part, divided)
         parts.append(part)
-    return [*parts, *_rows(waiting, outputs, places)]
+    return [*parts, *_rows(waiting, c.apart, outputs, places, target)]
 
 
-def _rows(definitions: Sequence[Definition], outputs: Sequence[str], places: Mapping[str, Place]) -> list[Together]:
+def _rows(
+    definitions: Sequence[Definition],
+    apart: Collection[str],
+    outputs: Sequence[str],
+    places: Mapping[str, Place],
+    target: Gpu,
+) -> list[Together]:
     """Definitions, with their axes split as their readers' are, as phases of rows and elements."""
     nests: dict[str, Nest] = {}
     for d in definitions:
         nests[d.name] = replace(nest_of(d, places, nests), output=d.name in outputs)
-    return partition(list(map(Job, split_as_read(list(nests.values()))))) if nests else []
+    few = max(FEW, target.sms // 2)
+    return partition(list(map(Job, split_as_read(list(nests.values())))), apart, few) if nests else []
 
 
 def _reads(part: Part) -> set[str]:

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from onnxfuse.ir.kernel import Phase
 from onnxfuse.schedule.analysis.attention import Attention
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.gpu.attention_cores import ByCores
-from onnxfuse.schedule.gpu.attention_parts import Parts
-from onnxfuse.schedule.gpu.attention_threads import ByThreads
+from onnxfuse.schedule.gpu.attention.cores import ByCores
+from onnxfuse.schedule.gpu.attention.parts import Parts
+from onnxfuse.schedule.gpu.attention.threads import ByThreads
 from onnxfuse.schedule.gpu.tiles import CoreTile, ThreadTile, tile_of
 from onnxfuse.target import Gpu
 

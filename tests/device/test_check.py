@@ -11,17 +11,23 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import onnx
 import pytest
 
+from benchmarks.gpu import bandwidth, full
 from onnxfuse.build.nvrtc import libraries
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.render.cuda import device_text
 from tests.craft.sources import ROOT
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compile_library, compiler
-from tests.threads.emulator import compiled
-from tests.threads.scheduled import OTHERS, TABLES, name_of, scheduled
-from tests.threads.stand_in import HERE
+from tests.threads import stand_in
+from tests.threads.emulator import compiled, library_of
+from tests.threads.layer import layer
+from tests.threads.scheduled import OTHERS, TABLES, kernel_of, name_of, scheduled
+from tests.threads.stand_in import HERE, ON_HOST
 
 pytestmark = [
     pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
@@ -41,7 +47,8 @@ def test_the_script_comes_through_with_the_emulator(tmp_path: Path) -> None:
     assert found["facts"]["device"] == "emulator"
     assert found["kernels"]["ran"] >= 4 and found["kernels"]["wrong"] == []
     assert found["models"]["networks"]["tiny-bert"]["ok"]
-    assert "nothing is timed" in found["times"]["skipped"]
+    assert all("nothing is timed" in found[part]["skipped"] for part in ("times", "bandwidth", "full"))
+    assert "skipped" in found["compile"]
 
 
 @pytest.fixture(scope="module")
@@ -75,3 +82,43 @@ def test_kernels_run_through_a_driver_and_a_launch_that_is_lost_is_found(
     assert found["facts"]["device"] == "no device" and found["facts"]["driver"] == 13000
     assert found["kernels"]["ran"] == len(made)
     assert len(found["kernels"]["wrong"]) == lost
+
+
+def checked(driver: Path, result: Path, kernels: Path, *arguments: str) -> dict[str, Any]:
+    """What parts of the check found, over the stand-in for the driver."""
+    env = {**os.environ, "LD_LIBRARY_PATH": str(driver), "DRIVER_KERNELS": str(kernels), **ON_HOST}
+    command = [sys.executable, "-m", "benchmarks.gpu.check", str(result), *arguments]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found: dict[str, Any] = json.loads(result.read_text())
+    return found
+
+
+def test_kernels_are_timed_by_events(driver: Path, tmp_path: Path) -> None:
+    every, megabytes = 19, 0.1
+    made = list(bandwidth.cases(int(megabytes * 1e6)))[::every]
+    text = "".join(device_text(kernel_of(c), c.name) for c in made) + bandwidth.EMPTY
+    arguments = ("bandwidth", "--every", str(every), "--megabytes", str(megabytes))
+    found = checked(driver, tmp_path / "result.json", library_of(text, "bandwidth"), *arguments)["bandwidth"]
+    assert {*found["fractions"]} == {c.name for c in made} and len(made) >= 3
+    assert all(share > 0 for share in found["fractions"].values())
+    assert found["copy_gbps"] > 0 and found["boundary_us"] > 0 and found["out_of_time"] == 0
+
+
+def test_networks_of_full_size_are_compared_and_timed_and_found_again(driver: Path, tmp_path: Path) -> None:
+    models = tmp_path / "models"
+    models.mkdir()
+    onnx.save(layer(), models / "layer.onnx")
+    half = full.halved(models / "layer.onnx", tmp_path)
+    options = {"cuda_graph": True, "overwrite": True}
+    both = (models / "layer.onnx", half)
+    texts = [stand_in.optimized(path, tmp_path / "made.onnx", ("sm_90",), **options)[1] for path in both]
+    arguments = ("full", "--models", str(models))
+    found = checked(driver, tmp_path / "result.json", library_of("".join(texts), "full"), *arguments)["full"]
+    assert found["ok"] and found["out_of_time"] == 0
+    assert {*found["networks"]} == {"layer f16 b1", "layer f32 b1"}
+    for entry in found["networks"].values():
+        assert entry["kernels"] > 0 and {*entry["ratio"]} == {"stream", "graph"}
+        assert entry["after"]["stream_error"] < 0.01 and entry["after"]["stream_ms"] > 0
+    again = checked(driver, tmp_path / "result.json", tmp_path / "none", *arguments)["full"]
+    assert again["networks"] == found["networks"], "what was found is not run again"

@@ -9,7 +9,7 @@ from onnxfuse.ir.index import ZERO, Axis, Index, floor_div, modulo
 from onnxfuse.ir.kernel import Buffer, Loop, Stmt, Store
 from onnxfuse.ir.launch import Mma
 from onnxfuse.ir.scalar import const
-from onnxfuse.schedule.gpu.attention_block import Block
+from onnxfuse.schedule.gpu.attention.block import Block
 from onnxfuse.schedule.gpu.shorthand import at, axis, elements, loop, times
 from onnxfuse.schedule.gpu.tiles import THREADS, CoreTile
 

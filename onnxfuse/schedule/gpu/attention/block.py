@@ -21,7 +21,7 @@ from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, apply, const
 from onnxfuse.schedule.analysis.attention import DOT, HIDES_NAN, SUM, Attention
 from onnxfuse.schedule.analysis.hidden import hidden_below
 from onnxfuse.schedule.analysis.memory import Place, flat
-from onnxfuse.schedule.gpu.attention_parts import Parts
+from onnxfuse.schedule.gpu.attention.parts import Parts
 from onnxfuse.schedule.gpu.shorthand import at, axis, loop, of, plus, times
 from onnxfuse.schedule.gpu.staged import Matrix, staged
 from onnxfuse.schedule.gpu.tiles import THREADS, Tile, padded, ragged

@@ -1,0 +1,136 @@
+"""Reductions of few rows divided over more threads: parts of each sum, maximum or place, and one more of the parts.
+
+Three kinds have too few threads as they are: few long rows, a block at each; few columns, a thread at each; and first
+places of extremes, whose elements have an order, so that one thread goes through all of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from onnxfuse.ir.compose import guarded, in_guards, loads, rebuild, substitute_axes, walk
+from onnxfuse.ir.contraction import contraction_of
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of
+from onnxfuse.ir.indexing import coefficient, product
+from onnxfuse.ir.monoid import MONOIDS
+from onnxfuse.ir.scalar import Apply, Guard, Load, Reduce
+from onnxfuse.ops.spec import Definition
+from onnxfuse.schedule.analysis.memory import Place
+from onnxfuse.schedule.gpu.division import BLOCK
+from onnxfuse.schedule.gpu.phases import LONG
+from onnxfuse.target import Gpu
+
+PIECE = 1 << 13  # elements of a part of a row, at least
+TALL = 256  # elements of a column from which on it is divided
+COLUMN = 32  # elements of a part of a column, or of a row whose elements have an order
+ORDERED = 128  # elements of such a row from which on it is divided
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Definitions with some reductions in parts, and the names of the parts, which have phases of their own."""
+
+    definitions: tuple[Definition, ...]
+    parts: frozenset[str]
+
+
+def split_reductions(definitions: Sequence[Definition], places: Mapping[str, Place], target: Gpu) -> Split:
+    """The definitions with reductions in parts where that fills a GPU better."""
+    made: list[Definition] = []
+    names: set[str] = set()
+    for d in definitions:
+        while (found := _in_parts(d, places, target, len(names))) is not None:
+            *parts, d = found
+            made += parts
+            names |= {p.name for p in parts}
+        made.append(d)
+    return Split(tuple(made), frozenset(names))
+
+
+def _in_parts(d: Definition, places: Mapping[str, Place], target: Gpu, at: int) -> tuple[Definition, ...] | None:
+    """The parts of a definition's reduction, and the definition that reads them; None where it stays whole."""
+    x = _lone_reduction(d)
+    n = product([r.extent for r in x.ranges]).constant if x is not None else None
+    rows = product(d.shape).constant
+    if x is None or not n or not rows or any(r.extent.constant is None for r in x.ranges):
+        return None
+    ordered, columns = MONOIDS[x.combine].numpy is None, _columns(d, x, places)
+    if ordered:
+        wanted = -(-n // COLUMN) if n >= ORDERED and rows <= target.sms * BLOCK else 1
+    elif columns:
+        wanted = min(2 * target.sms * BLOCK // rows, n // COLUMN) if n >= TALL else 1
+    else:
+        wanted = min(2 * target.sms // rows, n // PIECE) if n > LONG and 2 * rows <= target.sms else 1
+    return _divided(d, x, wanted, columns, at) if wanted > 1 else None
+
+
+def _lone_reduction(d: Definition) -> Reduce | None:
+    """The one reduction of a definition that is no product of two matrices; None where there is none, or several."""
+    found = {replace(n, slot=0): n for n in walk(d.value) if isinstance(n, Reduce)}
+    if len(found) != 1:
+        return None
+    (x,) = found.values()
+    c = contraction_of(d.axes, x)
+    multiplies = c is not None and bool(c.rows or c.columns)
+    slots = {n.slot for n in walk(d.value) if isinstance(n, Reduce)}
+    return None if multiplies or len(slots) > 1 else x
+
+
+def _columns(d: Definition, x: Reduce, places: Mapping[str, Place]) -> bool:
+    """Whether what is read lies side by side along the rows, and not along what is reduced."""
+    offsets = [places[n.source].offset(n.index) for b in x.body for n in loads(b) if n.source in places]
+    moving = [e for e in offsets if axes_of(e) & {*x.ranges}]
+    runs = [a for e in moving for a in axes_of(e) if coefficient(e, a) == ONE and a.extent != ONE]
+    return bool(runs) and not any(a in x.ranges for a in runs)
+
+
+def _divided(d: Definition, x: Reduce, wanted: int, columns: bool, at: int) -> tuple[Definition, ...]:
+    """About `wanted` parts, and what reads them. Parts of columns come before the columns, which stay side by side."""
+    cut = _cut(x.ranges, wanted)
+    outer = tuple(Axis(f"{d.name}_part{at}_{i}", extent) for i, (extent, _) in enumerate(cut))
+    inner = tuple(Axis(f"{d.name}_of_part{at}_{i}", within) for i, (_, within) in enumerate(cut))
+    inner += x.ranges[len(cut) :]
+    rows = tuple(Axis(f"{a.name}_in_part{at}", a.extent) for a in d.axes)
+    spots = {r: Index.of(p) * i.extent + i for r, p, i in zip(x.ranges, outer, inner, strict=False)}
+    uneven = [r for r, (parts, within) in zip(x.ranges, cut, strict=False) if parts * within != r.extent]
+    guards = tuple(Guard(spots[r], r.extent) for r in uneven)
+    body = tuple(substitute_axes(b, spots | dict(zip(d.axes, map(Index.of, rows), strict=True))) for b in x.body)
+    if guards:
+        idle = MONOIDS[x.combine].init(body[0].dtype)
+        body = tuple(
+            Apply("select", (in_guards(guards), guarded(b, guards), zero), b.dtype)
+            for b, zero in zip(body, idle, strict=True)
+        )
+    axes = (*outer, *rows) if columns else (*rows, *outer)
+    ranges = tuple(r for r in inner if r.extent != ONE) or inner[:1]
+    body = tuple(substitute_axes(b, {r: ZERO for r in inner if r not in ranges}) for b in body)
+    parts = tuple(
+        Definition(f"{d.name} part {at}.{slot}", axes, Reduce(x.combine, ranges, body, b.dtype, slot))
+        for slot, b in enumerate(body)
+    )
+    again = tuple(Axis(f"{a.name}_again", a.extent) for a in outer)
+    index = tuple(map(Index.of, (*again, *d.axes) if columns else (*d.axes, *again)))
+    whole = Reduce(x.combine, again, tuple(Load(p.name, index, p.value.dtype) for p in parts), x.dtype, x.slot)
+    value = rebuild(d.value, lambda node: whole if node == x else None, lambda e: e)
+    return (*parts, replace(d, value=value))
+
+
+def _cut(ranges: Sequence[Axis], wanted: int) -> list[tuple[Index, Index]]:
+    """How many parts the first ranges have, and elements of each: whole ranges first, then the best of one more."""
+    found: list[tuple[Index, Index]] = []
+    have = 1
+    for r in ranges:
+        extent = r.extent.constant or 1
+        left = max(wanted // have, 1)
+        if extent <= left:
+            found.append((Index.of(extent), ONE))
+            have *= extent
+            continue
+        if left > 1:
+            even = next((q for q in range(left, left // 2, -1) if extent % q == 0), None)
+            parts = even or left
+            within = -(-extent // parts)
+            found.append((Index.of(-(-extent // within)), Index.of(within)))
+        break
+    return found

@@ -1,0 +1,100 @@
+"""`verify` and `profile` with `--target cuda`, over a driver that has no device: kernels run as code of the host.
+
+The verbs are processes of their own, started as a user does it; libraries register their kernels with the CPU's
+provider, whose memory the driver shares (ONNXFUSE_CUDA_PROVIDER).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+from onnxfuse.build.nvrtc import libraries
+from tests.craft.sources import ROOT
+from tests.kernels.pool_host import compiler
+from tests.threads import stand_in
+from tests.threads.layer import layer
+
+pytestmark = [
+    pytest.mark.skipif(not libraries(), reason="the package nvidia-cuda-nvrtc is not installed"),
+    pytest.mark.skipif(compiler() is None, reason="no C++ compiler"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the driver is found by the loader of Linux"),
+]
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a verb said, and what the driver was asked for meanwhile."""
+
+    code: int
+    found: dict[str, Any]
+    err: str
+    calls: list[str]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> stand_in.Built:
+    folder = tmp_path_factory.mktemp("verbs")
+    onnx.save(layer(), folder / "layer.onnx")
+    return stand_in.built_for_gpus(folder / "layer.onnx", folder, ("sm_80", "sm_90"))
+
+
+def said(built: stand_in.Built, tmp_path: Path, verb: str, *arguments: str, **environment: str) -> Said:
+    """A verb about the layer and what was made of it."""
+    log = tmp_path / "calls"
+    env = {
+        **os.environ, "LD_LIBRARY_PATH": str(built.driver), "DRIVER_KERNELS": str(built.kernels),
+        "DRIVER_LOG": str(log), **stand_in.ON_HOST, **environment,
+    }  # fmt: skip
+    models = [str(built.folder / name) for name in ("layer.onnx", "made.onnx")]
+    command = [sys.executable, "-m", "cli", verb, *models, "--target", "cuda", "--json", *arguments]
+    done = subprocess.run(command, env=env, cwd=ROOT, capture_output=True, text=True, check=False, timeout=600)
+    calls = log.read_text().splitlines() if log.exists() else []
+    return Said(done.returncode, json.loads(done.stdout) if done.stdout else {}, done.stderr, calls)
+
+
+def launches(calls: list[str]) -> int:
+    return sum(call.startswith("launch") for call in calls)
+
+
+def test_kernels_are_verified_in_models_and_each_against_its_body(built: stand_in.Built, tmp_path: Path) -> None:
+    it = said(built, tmp_path, "verify", "--groups")
+    assert it.code == 0, it.err
+    names = [run["name"] for run in it.found["runs"]]
+    assert [n for n in names if n.startswith("with library in CPU")] and all(run["ok"] for run in it.found["runs"])
+    assert it.found["groups"] and all(group["ok"] for group in it.found["groups"])
+    assert launches(it.calls) > 2 * sum(g.phases for g in built.result.groups)
+
+
+def test_a_launch_that_is_lost_is_found(built: stand_in.Built, tmp_path: Path) -> None:
+    it = said(built, tmp_path, "verify", DRIVER_LOSES="1")
+    assert it.code == 1
+    wrong = [run["name"] for run in it.found["runs"] if not run["ok"]]
+    assert wrong and all(name.startswith("with library") for name in wrong)
+
+
+def test_models_are_measured_in_turns(built: stand_in.Built, tmp_path: Path) -> None:
+    it = said(built, tmp_path, "profile", "--duration", "0.2")
+    assert it.code == 0, it.err
+    assert it.found["speedup"] > 0 and [m["note"] for m in it.found["models"]] == ["", ""]
+    assert launches(it.calls) > 3 * sum(g.phases for g in built.result.groups)
+
+
+def test_a_device_that_the_library_has_no_code_for_is_named(built: stand_in.Built, tmp_path: Path) -> None:
+    it = said(built, tmp_path, "verify", DRIVER_CAPABILITY="75")
+    assert it.code == 5
+    assert "this machine's GPU cannot run kernels for sm_90 and sm_80 and compute_80" in it.err
+    assert not launches(it.calls)
+
+
+def test_of_a_gpu_only_whole_models_are_measured(built: stand_in.Built, tmp_path: Path) -> None:
+    it = said(built, tmp_path, "profile", "--level", "op")
+    assert it.code == 2 and "only whole models" in it.err

@@ -1,0 +1,73 @@
+"""Rows and elements of shapes that only kernels for GPUs divide in a way of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from onnxfuse.ir.dtype import F16, F32, DType
+from onnxfuse.ir.graph import Graph
+from tests.kernels.compiled import Array, Case, Sizes, draw
+from tests.rules.build import Build
+
+
+def enlarged(dtype: DType, *sides: int) -> Graph:
+    """Images of so many pixels a side, with a bias each, enlarged to the first one's side and joined."""
+    b = Build(18)
+    made = []
+    for side in sides:
+        x = b.input(f"x{side}", 1, 6, side, side, dtype=dtype)
+        x = b.node("Add", x, b.constant(np.linspace(-1, 1, 6).reshape(6, 1, 1), dtype.numpy.type))
+        scales = b.constant([1, 1, sides[0] / side, sides[0] / side])
+        made.append(b.node("Resize", x, "", scales, mode="linear"))
+    return b.graph(b.node("Concat", *made, axis=1))
+
+
+def reduced(op: str, shape: Sequence[int], axes: Sequence[int], dtype: DType = F32) -> Graph:
+    """What one reduction makes of a tensor, and the tensor less that."""
+    b = Build(20)
+    x = b.input("x", *shape, dtype=dtype)
+    return b.graph(b.node("Sub", x, b.node(op, x, b.ints(*axes), keepdims=1)))
+
+
+def normalized(*shape: int) -> Graph:
+    """An image by the mean and variance of each channel, with what follows."""
+    b = Build(20)
+    scale, bias = (b.constant(np.linspace(low, 1, shape[1])) for low in (0.5, -1))
+    return b.graph(b.node("Relu", b.node("InstanceNormalization", b.input("x", *shape), scale, bias)))
+
+
+def placed(op: str, shape: Sequence[int], axis: int, last: int = 0) -> Graph:
+    """The place of an extreme."""
+    b = Build(20)
+    return b.graph(b.node(op, b.input("x", *shape), axis=axis, select_last_index=last))
+
+
+def ties(graph: Graph, random: np.random.Generator, sizes: Sizes) -> dict[str, Array]:
+    """Few different numbers, so that extremes are there often."""
+    return {name: np.rint(x).astype(x.dtype) for name, x in draw(graph, random, sizes).items()}
+
+
+def mirrored(rows: int, width: int) -> Graph:
+    """Softmax, and what stands at the other end of the row added."""
+    b = Build(20)
+    y = b.node("Softmax", b.input("x", rows, width), axis=-1)
+    turned = b.node("Slice", y, b.ints(-1), b.ints(-width - 1), b.ints(1), b.ints(-1))
+    return b.graph(b.node("Add", y, turned))
+
+
+CASES: Sequence[Case] = (
+    Case("mirrored_row", mirrored(2, 13000)),
+    Case("long_rows", reduced("ReduceMean", (3, 70000), (1,))),
+    Case("long_row_prime", reduced("ReduceMax", (1, 75013), (1,))),
+    Case("long_rows_half", reduced("ReduceSum", (2, 40, 2048), (1, 2), F16)),
+    Case("long_images", normalized(1, 2, 270, 260)),
+    Case("few_columns", reduced("ReduceMean", (1, 300, 24), (1,))),
+    Case("few_columns_prime", reduced("ReduceMin", (2, 509, 16), (1,))),
+    Case("place_of_maximum", placed("ArgMax", (2, 3001), 1), feeds=ties),
+    Case("last_place_of_minimum", placed("ArgMin", (5, 512), 1, 1), feeds=ties),
+    Case("place_in_columns", placed("ArgMax", (1, 160, 40), 1), feeds=ties),
+    Case("enlarged_float16", enlarged(F16, 16, 8, 4)),
+    Case("enlarged_float32", enlarged(F32, 16, 8, 4, 2)),
+)
