@@ -181,7 +181,9 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
     else:
         results.print_lines(found.lines)
     if found.ok is False:
-        raise AnsweredNo(f"verify: {b} differs from {a}: {found.message}", hint="--rtol and --atol allow more")
+        measured = found.document["tolerance"] is not None
+        hint = "--rtol and --atol allow more" if measured else "onnxfuse diff shows where the graphs differ"
+        raise AnsweredNo(f"verify: {b} differs from {a}: {found.message}", hint=hint)
     if found.ok is None:
         raise DeviceError(f"verify: {found.message}", hint="give --inputs")
 

@@ -122,6 +122,15 @@ def test_verify_says_no_and_what_would_pass(onnxfuse: Onnxfuse, model: Path):
     assert onnxfuse("verify", model, "other.onnx", "--rtol", str(float(tolerance) * 1.1)).code == 0
 
 
+def test_verify_of_models_that_have_other_outputs_does_not_speak_of_tolerances(onnxfuse: Onnxfuse, model: Path):
+    other = chain()
+    other.graph.output.append(onnx.helper.make_tensor_value_info("kept", onnx.TensorProto.FLOAT, [4, 32]))
+    onnx.save(other, "other.onnx")
+    said = onnxfuse("verify", model, "other.onnx")
+    assert said.code == 1 and "its outputs are y, kept instead of y" in said.last
+    assert "onnxfuse diff shows where" in said.last and "--rtol" not in said.last and "verify: outputs" not in said.err
+
+
 def test_inspect_a_model(onnxfuse: Onnxfuse, model: Path):
     said = onnxfuse("inspect", model, "--json")
     found = said.json["model"]
