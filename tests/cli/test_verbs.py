@@ -73,7 +73,7 @@ def test_profile_measures_both_models(onnxfuse: Onnxfuse, model: Path, fused: Pa
 
 
 def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Path):
-    said = onnxfuse("profile", model, "--duration", "0.1", "--json-file", "now.json")
+    said = onnxfuse("profile", model, "--duration", "0.4", "--json-file", "now.json")
     assert said.code == 0 and said.out.splitlines()[0].split()[:3] == ["model", "min", "median"]
     fast = json.loads(Path("now.json").read_text())
     value = fast["models"][0]["level_ms"]["value"]
@@ -84,7 +84,7 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
         fast["models"][0]["level_ms"] = ms
         Path("then.json").write_text(json.dumps(fast))
         shown = ("--baseline", "then.json", "--fail-if-slower", "3%", "--json", *more)
-        return onnxfuse("profile", model, "--duration", "0.1", *shown)
+        return onnxfuse("profile", model, "--duration", "0.4", *shown)
 
     said = against(0.001)
     assert said.code == 1 and "slower" in said.last and said.json["verdict"] == "slower"
@@ -97,11 +97,11 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     fast["models"][0]["level_ms"] = {"value": value, "low": 0.0, "high": None}
     Path("busy.json").write_text(json.dumps(fast))
     busy = ("--baseline", "busy.json", "--fail-if-slower", "3%", "--json")
-    assert onnxfuse("profile", model, "--duration", "0.1", *busy).json["verdict"] == "inconclusive"
+    assert onnxfuse("profile", model, "--duration", "0.4", *busy).json["verdict"] == "inconclusive"
     del fast["models"][0]["level_ms"]  # of an earlier version: the least time is taken as it is
     fast["models"][0]["latency_ms"]["min"] *= 1000
     Path("old.json").write_text(json.dumps(fast))
-    said = onnxfuse("profile", model, "--duration", "0.1", "--baseline", "old.json", "--fail-if-slower", "3%")
+    said = onnxfuse("profile", model, "--duration", "0.4", "--baseline", "old.json", "--fail-if-slower", "3%")
     assert said.code == 0 and "verdict   not slower" in said.out
 
 
