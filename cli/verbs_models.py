@@ -186,7 +186,9 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
     else:
         results.print_lines(found.lines)
     if found.ok is False:
-        raise AnsweredNo(f"verify: {b} differs from {a}: {found.message}", hint="--rtol and --atol allow more")
+        measured = found.document["tolerance"] is not None
+        hint = "--rtol and --atol allow more" if measured else "onnxfuse diff shows where the graphs differ"
+        raise AnsweredNo(f"verify: {b} differs from {a}: {found.message}", hint=hint)
     if found.ok is None:
         raise DeviceError(f"verify: {found.message}", hint="give --inputs")
 
@@ -246,7 +248,7 @@ def explain(
 def tune(
     model: str, budget: float, threads: int, cluster: str | None, as_json: bool, at: Progress, **values: Any
 ) -> None:
-    """Measure what decides the plan of MODEL here, and keep it for builds to come."""
+    """Measure kernels and plans of MODEL here, for builds to come."""
     from . import results, tuning
 
     keep = results.Keeper(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
@@ -262,7 +264,10 @@ def tune(
 @click.argument("b")
 @common()
 def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
-    """Compare the graphs of models A and B: nodes, weights, inputs and outputs."""
+    """Compare the graphs of models A and B.
+
+    Nodes, weights, inputs and outputs are compared; ends with 1 where they differ.
+    """
     from . import differing, results
 
     keep = results.Keeper(values, others=(a, b))
@@ -296,7 +301,10 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
 @common()
 @progressing
 def bisect(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **values: Any) -> None:
-    """Find the part of B that differs from A, or is slower, and write the least model that shows it."""
+    """Find the part of B that differs from A, or is slower.
+
+    Writes the least pair of models that shows it.
+    """
     from . import bisecting, results
 
     overwrite = bool(values.pop("overwrite"))

@@ -23,7 +23,10 @@ _STREAM = "-"
 @flag("overwrite", is_flag=True, default=False, help="replace a page that exists")
 @common(json=False)
 def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
-    """Make a page, HTML or Markdown, of a result that any verb wrote with --json-file."""
+    """Make a page, HTML or Markdown, of a result.
+
+    RESULT.json is what any verb wrote with --json-file.
+    """
     from . import results
 
     page = results.File("OUT", None if out == _STREAM else out, overwrite=overwrite, others=(result,))
@@ -39,7 +42,10 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
 @click.argument("out", required=False, metavar="[OUT.tar.gz]")
 @common()
 def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
-    """Make one archive of a folder's models: libraries, manifests, licences, checksums, programs that load them."""
+    """Make one archive of all that runs the models of a folder.
+
+    It holds models, libraries, manifests, licences, checksums, a bill of materials, and programs that load them.
+    """
     from . import packaging, results
 
     overwrite = bool(values.pop("overwrite"))
@@ -74,7 +80,7 @@ def doctor(
 @of_options()
 @common(overwrite=False)
 def config(as_json: bool, **values: Any) -> None:
-    """Show the options of all verbs as they are now, and where each value comes from."""
+    """Show the value of every option, and where it comes from."""
     from . import housekeeping, results, settings
 
     ctx = click.get_current_context()
@@ -92,7 +98,7 @@ def config(as_json: bool, **values: Any) -> None:
 @of_options(("cache_dir",))
 @common()
 def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None, as_json: bool, **values: Any) -> None:
-    """Show or shrink the cache of compiled kernels, or carry it to another machine as an archive."""
+    """Show, shrink, export or import the cache of compiled kernels."""
     from . import housekeeping, results
 
     replace = bool(values["overwrite"])

@@ -72,6 +72,19 @@ function folded(title, text) {
   return made;
 }
 
+const SHOWN = 6; // groups that strategies proposed
+
+/** Groups that strategies proposed with nodes of this one, what they should take, and why they are none. */
+function proposed(group) {
+  const mine = new Set(group.nodes);
+  const found = data.candidates.filter((c) => c.code && c.nodes.some((n) => mine.has(n)));
+  const said = found.slice(0, SHOWN).map((c) => {
+    const time = c.predicted_ms === null ? "" : `, ${figure(c.predicted_ms)} ms`;
+    return `${c.by.join(" ")}: ${c.nodes.length} nodes${time}: ${c.code} ${c.reason}`;
+  });
+  return said.join("; ") + (found.length > SHOWN ? `; and ${found.length - SHOWN} more` : "");
+}
+
 /** Names as a text, the path that all share once. */
 function listed(names) {
   let path = names[0].slice(0, names[0].lastIndexOf("/") + 1);
@@ -106,7 +119,8 @@ function tell(node) {
     ["predicted", group.predicted_ms === null ? "" : `${figure(group.predicted_ms)} ms; ONNX Runtime's own nodes ${figure(group.runtime_ms)} ms`],
     ["bound by", group.bound],
     ["work", `${amount(group.flops, "FLOP")}, ${amount(group.bytes, "B")}, ${group.phases} phases`],
-    ["candidates", group.ways.map((ways) => ways.map((w) => `${w.way} ${figure(w.predicted_ms)} ms`).join(" | ")).join("; ")],
+    ["other groups", proposed(group)],
+    ["ways", group.ways.map((ways) => ways.map((w) => `${w.way} ${figure(w.predicted_ms)} ms`).join(" | ")).join("; ")],
   ]));
   const listing = data.drawing.listings[group.kernel];
   if (listing) about.append(folded("scheduled kernel", listing.ir), ...(listing.code ? [folded("generated C++", listing.code)] : []));

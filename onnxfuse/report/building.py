@@ -29,7 +29,8 @@ def optimize(d: Document) -> Page:
     facts += [(f"wrote the {what}", path) for what, path in d["output"].items() if path]
     title = f"{d['command']} {PurePath(model['path']).name if model['path'] else 'standard input'}"
     drawing = d.get("drawing")
-    drawn = {"kind": "build"} | {name: d[name] for name in ("drawing", "groups", "refusals")} if drawing else None
+    shown = {name: d.get(name, []) for name in ("drawing", "groups", "refusals", "candidates")}
+    drawn = {"kind": "build", **shown} if drawing else None
     layers = {node["name"]: node["layer"] for node in drawing["before"]["nodes"]} if drawing else {}
     tables = (refusals(d["refusals"], layers), _kernels(d), _rewrites(d))
     return page(d, title, facts, *tables, notes=d["notes"], headline=_headline(d), drawn=drawn)

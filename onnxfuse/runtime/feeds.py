@@ -282,7 +282,8 @@ def read_feeds(path: Path, inputs: Sequence[Input]) -> list[dict[str, Array]]:
                 sets = [dict(archive)]
     except (OSError, ValueError, TypeError, BadZipFile, DecodeError) as problem:
         hint = "give an .npz file or a test_data_set folder"
-        raise UsageError(f"inputs: {path} cannot be read: {problem}", hint=hint) from None
+        reason = getattr(problem, "strerror", None) or problem
+        raise UsageError(f"inputs: {path} cannot be read: {reason}", hint=hint) from None
     return [_matched(values, inputs, path) for values in sets]
 
 

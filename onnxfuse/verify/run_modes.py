@@ -80,7 +80,7 @@ def compared(
             watch.opened()
             own = engine.output_names(session)
             if len(own) != len(first.names):
-                raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(first.names)}")
+                raise DeviceError(f"its outputs are {', '.join(own)} instead of {', '.join(first.names)}")
             matched = first.names if set(own) == set(first.names) else own
             runs = [partial(_ran, note, mode, session, each, matched, first.seed) for each in first.sets]
             found = [watch.timed(runs[0])]

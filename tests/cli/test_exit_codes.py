@@ -60,7 +60,10 @@ def _line(text: str, word: str) -> str:
 def test_an_interrupted_run_says_so_and_leaves_nothing(model: Path, here: Path):
     env = {name: value for name, value in os.environ.items() if not name.startswith("ONNXFUSE_")}
     asked = [*PROGRAM, "optimize", str(model), "--no-cache", "--progress", "plain"]
-    with subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, env=env, cwd=here) as child:
+    handler = signal.signal(signal.SIGINT, signal.SIG_DFL)  # the background's, which ignores it, is inherited
+    child = subprocess.Popen(asked, stderr=subprocess.PIPE, text=True, env=env, cwd=here)
+    signal.signal(signal.SIGINT, handler)
+    with child:
         assert child.stderr is not None and child.stderr.readline()
         time.sleep(0.2)
         child.send_signal(signal.SIGINT)

@@ -70,6 +70,13 @@ def test_flags_are_told_in_sections_where_there_are_many(onnxfuse: Onnxfuse):
     assert "Options:" in onnxfuse("inspect", "--help").out
 
 
+def test_the_list_of_verbs_says_what_each_does(onnxfuse: Onnxfuse):
+    said = onnxfuse("--help").out
+    rows = dict(re.findall(r"^  ([a-z]+)  +(\S.*)$", said.split("Commands:")[1], re.MULTILINE))
+    assert list(rows) == VERBS
+    assert all(text.endswith(".") and not text.endswith("...") for text in rows.values()), "a sentence, not cut off"
+
+
 def test_the_version(onnxfuse: Onnxfuse):
     said = onnxfuse("--version")
     assert said.code == 0 and said.out == "onnxfuse 0.1.0\n"

@@ -73,7 +73,7 @@ def test_profile_measures_both_models(onnxfuse: Onnxfuse, model: Path, fused: Pa
 
 
 def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Path):
-    said = onnxfuse("profile", model, "--duration", "0.1", "--json-file", "now.json")
+    said = onnxfuse("profile", model, "--duration", "0.4", "--json-file", "now.json")
     assert said.code == 0 and said.out.splitlines()[0].split()[:3] == ["model", "min", "median"]
     fast = json.loads(Path("now.json").read_text())
     value = fast["models"][0]["level_ms"]["value"]
@@ -84,7 +84,7 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
         fast["models"][0]["level_ms"] = ms
         Path("then.json").write_text(json.dumps(fast))
         shown = ("--baseline", "then.json", "--fail-if-slower", "3%", "--json", *more)
-        return onnxfuse("profile", model, "--duration", "0.1", *shown)
+        return onnxfuse("profile", model, "--duration", "0.4", *shown)
 
     said = against(0.001)
     assert said.code == 1 and "slower" in said.last and said.json["verdict"] == "slower"
@@ -97,11 +97,11 @@ def test_profile_for_people_and_against_a_baseline(onnxfuse: Onnxfuse, model: Pa
     fast["models"][0]["level_ms"] = {"value": value, "low": 0.0, "high": None}
     Path("busy.json").write_text(json.dumps(fast))
     busy = ("--baseline", "busy.json", "--fail-if-slower", "3%", "--json")
-    assert onnxfuse("profile", model, "--duration", "0.1", *busy).json["verdict"] == "inconclusive"
+    assert onnxfuse("profile", model, "--duration", "0.4", *busy).json["verdict"] == "inconclusive"
     del fast["models"][0]["level_ms"]  # of an earlier version: the least time is taken as it is
     fast["models"][0]["latency_ms"]["min"] *= 1000
     Path("old.json").write_text(json.dumps(fast))
-    said = onnxfuse("profile", model, "--duration", "0.1", "--baseline", "old.json", "--fail-if-slower", "3%")
+    said = onnxfuse("profile", model, "--duration", "0.4", "--baseline", "old.json", "--fail-if-slower", "3%")
     assert said.code == 0 and "verdict   not slower" in said.out
 
 
@@ -120,6 +120,15 @@ def test_verify_says_no_and_what_would_pass(onnxfuse: Onnxfuse, model: Path):
     assert "FAILED" in said.out
     tolerance = next(line for line in said.out.splitlines() if line.startswith("tolerance")).split()[1]
     assert onnxfuse("verify", model, "other.onnx", "--rtol", str(float(tolerance) * 1.1)).code == 0
+
+
+def test_verify_of_models_that_have_other_outputs_does_not_speak_of_tolerances(onnxfuse: Onnxfuse, model: Path):
+    other = chain()
+    other.graph.output.append(onnx.helper.make_tensor_value_info("kept", onnx.TensorProto.FLOAT, [4, 32]))
+    onnx.save(other, "other.onnx")
+    said = onnxfuse("verify", model, "other.onnx")
+    assert said.code == 1 and "its outputs are y, kept instead of y" in said.last
+    assert "onnxfuse diff shows where" in said.last and "--rtol" not in said.last and "verify: outputs" not in said.err
 
 
 def test_inspect_a_model(onnxfuse: Onnxfuse, model: Path):

@@ -206,3 +206,11 @@ def test_what_is_dead_is_found() -> None:
     lines = alive.dead(model, network("tiny-bert").sample())
     assert any("probabilities" in line for line in lines)
     assert any("root mean square" in line for line in lines)
+
+
+def test_a_network_whose_products_are_all_in_branches_has_none_in_its_main_graph():
+    model = onnx.parser.parse_model(
+        '<ir_version: 8, opset_import: ["" : 17]> m (float[2, 3] x) => (float[2, 3] y, float[2, 3] z)'
+        "{ y = Abs (x)  z = Neg (x) }"
+    )
+    assert alive.gflop(model, {"x": np.zeros((2, 3), np.float32)}) == 0.0

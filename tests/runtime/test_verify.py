@@ -134,7 +134,7 @@ def test_outputs_must_be_as_many(files: Path, tmp_path: Path):
     onnx.save(more, tmp_path / "more.onnx")
     verdict = verify_models(files / "plain.onnx", tmp_path / "more.onnx")
     assert verdict.ok is False
-    assert "outputs y, f0 instead of y" in verdict.message
+    assert "outputs are y, f0 instead of y" in verdict.message
 
 
 def test_random_numbers_cannot_be_compared(tmp_path: Path):

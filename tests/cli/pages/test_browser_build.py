@@ -8,6 +8,9 @@ from typing import Any
 import onnx.parser
 import pytest
 
+from onnxfuse.pipeline import optimize
+from onnxfuse.report.page import text_of
+from onnxfuse.report.sections import page_of
 from tests.cli.pages.browsing import browser, needs_browser, opened
 from tests.cli.pages.test_browser import click, page_of_model, shown
 from tests.models.fused import model_bytes
@@ -155,3 +158,18 @@ def test_tables_are_sorted_by_the_column_that_is_clicked(browser: Any, bert: Pat
     head.click()
     assert browser.execute_script(column) == sorted(values)
     assert browser.get_log("browser") == []
+
+
+def test_a_kernel_tells_which_groups_were_proposed_in_its_place(browser: Any, tmp_path: Path):
+    result = optimize(model_bytes("tiny-bert.decomposed"), stop_after="render", strategy="best")
+    other = [c for c in result.candidates if c.code]
+    group, refused = next((g.name, c) for g in result.groups for c in other if set(c.nodes) & set(g.nodes))
+    document = result.to_json("explain", drawing=True)
+    page = tmp_path / "page.html"
+    page.write_text(text_of(page_of(document), "html"), encoding="utf-8")
+    opened(browser, page)
+    browser.execute_script("tell({name: arguments[0], op: '', kernel: arguments[0]})", group)
+    said = browser.find_element("id", "about").text
+    assert "other groups" in said and "ways" in said
+    shown = browser.execute_script("return proposed(groups.get(arguments[0]))", group)
+    assert f"{' '.join(refused.by)}: {len(refused.nodes)} nodes" in shown and refused.code in shown and shown in said
