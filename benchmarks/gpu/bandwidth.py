@@ -26,6 +26,7 @@ from tests.threads.scheduled import scheduled
 WIDTHS = (64, 256, 768, 1024, 4096, 16384, 65536)
 TURNS, RUNS = 7, 5
 WANTED = 0.85  # of the copy's bandwidth
+NON_BLOCKING, THREAD_LOCAL = 1, 1  # of streams, and of what is captured in them
 CHAIN = 200  # empty kernels behind each other
 EMPTY = '#include "cuda.h"\nextern "C" __global__ void __launch_bounds__(32) empty() {\n}\n'
 
@@ -53,6 +54,7 @@ def bandwidth(wish: Wish) -> Facts:
     size = int(wish.megabytes * 1e6)
     fractions = dict(wish.known.get("fractions", {}))
     found: Facts = {"copy_gbps": 2 * size / _copy(wish.device, size) * 1e-9, "boundary_us": _boundary(wish.device)}
+    found["graph_boundary_us"] = _boundary(wish.device, graph=True)
     left = 0
     for case in [*cases(size)][:: wish.every]:
         if case.name in fractions or wish.late:
@@ -105,12 +107,20 @@ def _copy(device: Cuda, size: int) -> float:
             device.call("cuMemFree_v2", place)
 
 
-def _boundary(device: Cuda) -> float:
-    """Microseconds from one empty kernel of a stream to the next."""
+def _boundary(device: Cuda, *, graph: bool = False) -> float:
+    """Microseconds from one empty kernel of a stream, or of a CUDA graph, to the next."""
     function = device.loaded(compiled(EMPTY, device.target.flags).code, "empty")
 
-    def chain() -> None:
+    def chain(stream: ctypes.c_void_p | None = None) -> None:
         for _ in range(CHAIN):
-            device.call("cuLaunchKernel", function, device.target.sms, 1, 1, 32, 1, 1, 0, None, None, None)
+            device.call("cuLaunchKernel", function, device.target.sms, 1, 1, 32, 1, 1, 0, stream, None, None)
 
-    return timed(device, chain) / CHAIN * 1e6
+    if not graph:
+        return timed(device, chain) / CHAIN * 1e6
+    stream, captured, made = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
+    device.call("cuStreamCreate", ctypes.byref(stream), NON_BLOCKING)
+    device.call("cuStreamBeginCapture_v2", stream, THREAD_LOCAL)
+    chain(stream)
+    device.call("cuStreamEndCapture", stream, ctypes.byref(captured))
+    device.call("cuGraphInstantiateWithFlags", ctypes.byref(made), captured, ctypes.c_ulonglong(0))
+    return timed(device, lambda: device.call("cuGraphLaunch", made, None)) / CHAIN * 1e6

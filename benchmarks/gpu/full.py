@@ -116,11 +116,18 @@ def _file(wish: Wish, place: Path, name: str, batch: int) -> Path:
     if wish.models is not None:
         return wish.models / f"{name}.onnx"
     row = next(r for r in NETWORKS if r.name == (name if batch == 1 else f"{name}.dynamic"))
-    model = row.build()
-    for symbol, size in {"batch": batch, "sequence": 128}.items():
-        make_dim_param_fixed(model.graph, symbol, size)
-    onnx.save(model, place / f"{name}.onnx")
+    onnx.save(fixed(row.build(), {"batch": batch, "sequence": 128}), place / f"{name}.onnx")
     return place / f"{name}.onnx"
+
+
+def fixed(model: onnx.ModelProto, sizes: Mapping[str, int]) -> onnx.ModelProto:
+    """The model with its symbols, and sums of them, set to their sizes, as CUDA graphs want it."""
+    types = (each.type.tensor_type for each in (*model.graph.input, *model.graph.output))
+    for symbol in {d.dim_param for t in types for d in t.shape.dim if d.dim_param}:
+        parts = symbol.split(" + ")
+        if all(part in sizes for part in parts):
+            make_dim_param_fixed(model.graph, symbol, sum(sizes[part] for part in parts))
+    return model
 
 
 def halved(path: Path, place: Path) -> Path:

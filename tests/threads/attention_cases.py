@@ -44,6 +44,7 @@ TYPED = (
     *(Case(f"few_rows_{t}", separate(t, 3, 1, 200, 64)) for t in (F32, F16)),
     Case("uneven_float16", separate(F16, 2, 20, 33, 24, 40)),
     Case("wide_float16", separate(F16, 1, 17, 40, 128)),
+    Case("largest_float32", separate(F32, 2, 40, 70, 256)),
     *PARTED,
 )
 CASES: tuple[Case, ...] = (

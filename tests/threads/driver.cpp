@@ -271,6 +271,7 @@ EXPORT int cuLaunchKernel(void* function, unsigned gx, unsigned gy, unsigned gz,
   return OK;
 }
 
+EXPORT int cuStreamCreate(void** out, unsigned) { return *out = new char, OK; }
 EXPORT int cuStreamBeginCapture_v2(void* stream, int) {
   if (!stream || capture.stream) return refuse(INVALID_VALUE, "a capture of the default stream, or of a second one");
   capture = {stream, false, {}};

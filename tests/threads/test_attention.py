@@ -19,14 +19,14 @@ from onnxfuse.ir.kernel import Kernel, Loop, all_statements
 from onnxfuse.ir.launch import Mma, Sync
 from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
-from onnxfuse.target import gpus_of
+from onnxfuse.target import block_shared, gpus_of
 from tests.kernels.cases import function
 from tests.kernels.compiled import Case, alone, check, expected, fed, packed
 from tests.kernels.isa import CACHE
 from tests.kernels.pool_host import compiler
 from tests.threads import emulator
 from tests.threads.attention_cases import CASES, PARTED, TYPED, separate
-from tests.threads.scheduled import kernel_of
+from tests.threads.scheduled import TARGET, kernel_of
 
 DEVICES = gpus_of(("sm_80", "sm_90", "sm_100", "sm_120"))
 HALVES = ("float16", "bfloat16")
@@ -156,3 +156,9 @@ def without(kernel: Kernel, number: int) -> Kernel:
         return tuple(made)
 
     return replace(kernel, phases=tuple(replace(p, body=body(p.body)) for p in kernel.phases))
+
+
+def test_deep_heads_have_more_shared_memory_than_is_there_without_asking() -> None:
+    """It is asked for when a kernel is created, as that of products is."""
+    (phase,) = kernel_of(next(c for c in TYPED if c.name == "largest_float32")).phases
+    assert phase.launch is not None and 48 << 10 < (phase.launch.shared.constant or 0) <= block_shared(TARGET)

@@ -18,7 +18,7 @@ from tests.kernels.compiled import Case, check, expected, fed
 from tests.kernels.pool_host import compiler
 from tests.rules.build import Build
 from tests.threads import emulator
-from tests.threads.product_cases import CASES
+from tests.threads.product_cases import CASES, TILED
 from tests.threads.scheduled import kernel_of
 
 
@@ -81,3 +81,10 @@ def test_pixels_are_normalized_where_they_are_multiplied(readers: int, ops: list
     made = plan(pixels(readers), ROWS, Options(strategy="anchors", min_group=1, target="cuda"), legality=CUDA)
     (whole,) = ([n.op for n in g.nodes] for g in made.groups if "LayerNormalization" in {n.op for n in g.nodes})
     assert whole == ops if ops is not None else "MatMul" not in whole
+
+
+@pytest.mark.parametrize("case", [c for c in TILED if "norm_first" in c.name], ids=lambda case: case.name)
+def test_rows_are_multiplied_by_the_reciprocal_of_their_root(case: Case) -> None:
+    """One division for a row, and none for its elements; two more are those of its sums."""
+    text = device_text(kernel_of(case), "product")
+    assert text.count("reciprocal_(") == 1 and text.count("div_(") <= 2

@@ -159,7 +159,7 @@ def _divided(
     left = _in_rows(c.left, numbers, before, c.rows)
     if left is None:
         return None
-    left, lifted = _lifted(left, numbers, c.rows)
+    left, lifted = _lifted(_by_reciprocals(left, numbers), numbers, c.rows)
     numbers |= lifted
     held = _held(c.left, c.right)
     left, right = _bare(left, held), _bare(c.right, held)
@@ -222,6 +222,21 @@ def _in_rows(
         if isinstance(node, Load) and node.source in numbers:
             return Load(in_block(node.source), (Index.of(ROW),), node.dtype)
         return None
+
+    return rebuild(x, leaf, lambda e: e)
+
+
+def _by_reciprocals(x: Scalar, numbers: Mapping[str, Numbers]) -> Scalar:
+    """x with products by reciprocals in place of quotients by what is computed of numbers of the row alone."""
+    mine = {in_block(n) for n in numbers}
+
+    def leaf(node: Scalar) -> Scalar | None:
+        if not isinstance(node, Apply) or node.fn != "div" or node.dtype != F32 or free_axes(node.args[1]) - {ROW}:
+            return None
+        read = {n.source for n in loads(node.args[1])}
+        if not read or not read <= mine:
+            return None
+        return apply("mul", rebuild(node.args[0], leaf, lambda e: e), Apply("reciprocal", (node.args[1],), F32))
 
     return rebuild(x, leaf, lambda e: e)
 

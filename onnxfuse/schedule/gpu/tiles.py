@@ -12,12 +12,11 @@ from onnxfuse.ir.index import Index, divides
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.launch import ALIGNED
 from onnxfuse.schedule.analysis.attention import Attention
-from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu
+from onnxfuse.target import CORES_SINCE, MOST_DEPTH, Gpu, block_shared
 
 THREADS = 128  # of a block
 TEAM = 8  # lanes at a row of scores
 KEYS = (64, 32, 16)  # at a time
-SHARED = 48 << 10  # bytes that every GPU gives a block without being asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +186,11 @@ def tile_of(a: Attention, target: Gpu) -> Tile | None:
     if not depth or not columns or max(depth, columns) > MOST_DEPTH:
         return None
     core = next((c for c in TENSOR_CORES if c.left.dtype == a.held), None)
+    most = block_shared(target)
     found: list[Tile] = []
     if core is not None and target.capability >= CORES_SINCE:
-        found = [t for t in _core_tiles(depth, columns, core) if t.bytes(once=False) <= SHARED]
-    found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= SHARED]
+        found = [t for t in _core_tiles(depth, columns, core) if t.bytes(once=False) <= most]
+    found = found or [t for t in _thread_tiles(depth, columns) if t.bytes(once=False) <= most]
     sizes = batch.constant, rows.constant, keys.constant
     return min(found, key=lambda t: (_turns(t, *sizes, target), -t.rows * t.keys), default=None)
 
