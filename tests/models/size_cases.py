@@ -160,6 +160,10 @@ WINDOWS = (
     Case("window-over-joined-channels", "float[n, 8, h, w_] x, float[n, 8, h, w_] z", "float[n, 16, h, w_] y",
          """a = Concat <axis = 1> (x, z)
          y = Conv <kernel_shape = [5, 5], auto_pad = "SAME_UPPER", group = 16> (a, dj)"""),
+    Case("values-made-before-a-convolution", _IMAGE, "float[n, 4, a, b] y",
+         f"t = Tanh (x)  m = Conv <{_STRIDED}> (t, k)  y = Relu (m)"),
+    Case("pixels-before-a-convolution", "float[n, h, w_, 3] x", "float[n, 4, h, w_] y",
+         f"t = Transpose <perm = [0, 3, 1, 2]> (x)  e = Exp (t)  m = Conv <{_SAME}> (e, k)  y = Relu (m)"),
     Case("pool-strided", _IMAGE, "float[n, 3, a, b] y",
          f"r = Relu (x)  m = MaxPool <{_STRIDED}> (r)  y = Exp (m)"),
     Case("pool-without-pads", _IMAGE, "float[n, 3, a, b] y",

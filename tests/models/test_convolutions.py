@@ -79,6 +79,25 @@ def test_a_pixel_that_is_no_number_reaches_no_farther_by_winograd(way: str, pads
             assert (np.abs(here[finite] - there[finite]) <= 1e-5 * largest).all()
 
 
+@pytest.mark.parametrize("sizes", ['"H", "W"', "31, 46"])
+def test_lines_of_three_channels_are_copied_whole(sizes: str) -> None:
+    """What is computed before the first convolution lies channels last; its padding is no matter of single pixels."""
+    shape = sizes.replace('"', "")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N, 3, {shape}] x) => (float[N, 16, a, b] y) {{
+        t = Tanh (x)
+        y = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (t, w)
+        }}"""
+    )
+    w = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.float32)
+    model.graph.initializer.append(onnx.numpy_helper.from_array(w, "w"))
+    shown: list[str] = []
+    last = {"stop_after": "schedule", "print_step": "schedule"}
+    onnxfuse.optimize(model.SerializeToString(), show=shown.append, min_group=1, **last)
+    assert "%pad" in shown[0]
+    assert "guarded" not in shown[0]
+
+
 def test_initializers_that_are_inputs_too_are_none_when_called_constant(tmp_path: Path) -> None:
     """Verified against the original, whose weights nobody changes; without the flag they stay inputs."""
     model = padded(8, 9, 9, [1, 1, 1, 1])
