@@ -94,7 +94,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
 def _whole_records(goals: list[Goal], order: Sequence[Axis]) -> list[Goal]:
     """Goals whose guards go along an axis and the few elements of a record below it, where all else walks both as one.
 
-    A pixel is inside an image with all its channels or with none, so that a line is copied without a look at its pixels.
+    A pixel is inside an image with all its channels or with none: a line is copied without a look at its pixels.
     """
     if len(order) < 2 or order[-1].extent.constant not in RECORDS or any(g.also for g in goals):
         return goals
