@@ -50,13 +50,13 @@ def untold(done: int, of: int) -> None:
 class CompileError(ToolchainError):
     """The compiler or linker failed; `log` holds the command and all that it said.
 
-    `unit` is the symbol of a source that is at fault: others compile.
+    `units` are the symbols of the sources that are at fault, each with what the compiler said: all others compile.
     """
 
     def __init__(self, message: str, *, hint: str, log: str) -> None:
         super().__init__(message, hint=hint)
         self.log = log
-        self.unit = ""
+        self.units: dict[str, str] = {}
         self.add_note(log)
 
 
@@ -145,23 +145,33 @@ def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *
 
 
 def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source], jobs: int, told: Told) -> int:
-    """Make `SYMBOL.o` of every unit; the number that had to be compiled. The first failure ends the others."""
+    """Make `SYMBOL.o` of every unit; the number that had to be compiled.
+
+    Kernels that fail are told together, once all are compiled; where the glue fails too, the first ends the others.
+    """
     units = (*sources, *glue)
     missing = [u for u in units if not _from_cache(site.cache, _key(site, u), site.folder / f"{u.symbol}.o")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             ready = _preludes(site, missing, pool)
-            waiting = [pool.submit(_object, site, u, ready.get(_prelude_of(u))) for u in _alone_first(missing)]
+            waiting = {pool.submit(_object, site, u, ready.get(_prelude_of(u))): u for u in _alone_first(missing)}
+            failed: dict[str, CompileError] = {}
             for done, future in enumerate(as_completed(waiting), 1):
-                future.result()
+                problem = future.exception()
+                if isinstance(problem, CompileError) and (failed or _compiles(site, glue)):
+                    failed[waiting[future].symbol] = problem
+                else:
+                    future.result()
                 told(done, len(missing))
-            return len(missing)
-        except BaseException as problem:
+        except BaseException:
             site.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            if isinstance(problem, CompileError):
-                problem.unit = _at_fault(site, sources, glue, problem)
             raise
+    ordered = {u.symbol: failed[u.symbol] for u in sources if u.symbol in failed}
+    for problem in ordered.values():
+        problem.units = {symbol: each.message for symbol, each in ordered.items()}
+        raise problem
+    return len(missing)
 
 
 def _prelude_of(unit: Source) -> tuple[str, ...] | None:
@@ -207,15 +217,14 @@ def _prelude(site: _Site, name: str, flags: Sequence[str]) -> str:
     return name
 
 
-def _at_fault(site: _Site, sources: Sequence[Source], glue: Sequence[Source], problem: CompileError) -> str:
-    """The symbol of the kernel that does not compile, where the glue does: else it is the compiler."""
-    found = next((u.symbol for u in sources if f"build: {u.symbol}.cpp " in problem.message), "")
+def _compiles(site: _Site, glue: Sequence[Source]) -> bool:
+    """Whether the glue compiles: else it is the compiler that is at fault, and no kernel."""
     try:
         for unit in glue:
             _object(replace(site, stop=threading.Event()), unit)
     except CompileError:
-        return ""
-    return found
+        return False
+    return True
 
 
 def _key(site: _Site, unit: Source) -> str:

@@ -93,7 +93,7 @@ def _compiled(source: Source) -> Image:
         wrong = CompileError(
             f"build: {source.symbol}.cu does not compile: {first}", hint="a bug of onnxfuse or of NVRTC", log=said
         )
-        wrong.unit = source.symbol
+        wrong.units = {source.symbol: wrong.message}
         raise wrong from None
     target = architecture(source)
     return replace(image, functions=tuple(replace(each, target=target) for each in image.functions))

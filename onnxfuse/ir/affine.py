@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from onnxfuse.ir.compose import folded, rebuild, substitute_axes, walk
+from onnxfuse.ir.compose import folded, in_guard, rebuild, substitute_axes, walk
 from onnxfuse.ir.dtype import BOOL, I32, I64
 from onnxfuse.ir.index import (
     ONE,
@@ -154,11 +154,27 @@ def turned(x: Load) -> Load | None:
 
 
 def _chosen(test: Scalar, yes: Scalar, no: Scalar) -> Scalar | None:
-    """A selection that is decided or has a simpler test; None where neither is so."""
+    """A selection that is decided, repeats the guards of a load or has a simpler test; None where none is so."""
     condition = simplify(test)
     if isinstance(condition, Const):
         return simplify(yes if condition.value else no)
+    if _gives(yes, condition, no):
+        return simplify(yes)
     return apply("select", condition, simplify(yes), simplify(no)) if condition != test else None
+
+
+def _gives(x: Scalar, condition: Scalar, no: Scalar) -> bool:
+    """Whether x, a load or one after another where guards fail, is `no` already where a condition does not hold."""
+    if not isinstance(x, Load) or not x.guards or x.otherwise is None or not _implied(condition, x.guards):
+        return False
+    return x.otherwise == no or _gives(x.otherwise, condition, no)
+
+
+def _implied(condition: Scalar, guards: tuple[Guard, ...]) -> bool:
+    """Whether a condition is made of comparisons that hold wherever the guards do."""
+    if isinstance(condition, Apply) and condition.fn == "and":
+        return all(_implied(each, guards) for each in condition.args)
+    return any(condition in in_guard(g) for g in guards)
 
 
 def _of_numbers(x: Apply) -> Scalar | None:

@@ -207,12 +207,16 @@ def in_guards(guards: tuple[Guard, ...]) -> Scalar:
     """Whether all guards hold, as a bool."""
     result: Scalar | None = None
     for at, g in enumerate(guards):
-        low = apply("greater_equal", guarded(FromIndex(g.index, I64), guards[:at]), Const(0, I64))
-        high = apply("less", guarded(FromIndex(g.index - g.extent, I64), guards[:at]), Const(0, I64))
-        both = apply("and", low, high)
+        both = apply("and", *in_guard(g, guards[:at]))
         result = both if result is None else apply("and", result, both)
     assert result is not None
     return result
+
+
+def in_guard(g: Guard, guards: tuple[Guard, ...] = ()) -> tuple[Scalar, Scalar]:
+    """Whether the index of a guard is not negative, and whether it is below the extent; read inside other guards."""
+    low = apply("greater_equal", guarded(FromIndex(g.index, I64), guards), Const(0, I64))
+    return low, apply("less", guarded(FromIndex(g.index - g.extent, I64), guards), Const(0, I64))
 
 
 def fresh_ranges(x: Scalar, index: tuple[Index, ...]) -> Scalar:

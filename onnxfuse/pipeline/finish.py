@@ -50,7 +50,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
             tuple(b.sources.values()), glue, toolchain, cache, options.jobs, out, context.meter.left, told=context.part
         )
     except CompileError as problem:
-        if context.strict or not problem.unit:
+        if context.strict or not problem.units:
             raise
         return _without(b, problem)
     distinct = len(ops) * len(variants)
@@ -60,13 +60,13 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
 
 
 def _without(b: Build, problem: CompileError) -> Build:
-    """The build without the kernel that does not compile, marked for replanning."""
-    op = next(op for (_, op), source in b.sources.items() if source.symbol == problem.unit)
-    groups = [p.group for p in b.all_parts if p.op == op]
+    """The build without the kernels that do not compile, marked for replanning."""
+    said = {op: problem.units[s.symbol] for (_, op), s in b.sources.items() if s.symbol in problem.units}
+    groups = [(p.group, said[p.op]) for p in b.all_parts if p.op in said]
     if not groups:  # tiles, which many kernels call
         raise problem
-    told = tuple(Decision("E-INTERNAL", g.origin or (g.name,), problem.message, REPORT) for g in groups)
-    out = frozenset[str]().union(*(names_of(g) for g in groups))
+    told = tuple(Decision("E-INTERNAL", g.origin or (g.name,), text, REPORT) for g, text in groups)
+    out = frozenset[str]().union(*(names_of(g) for g, _ in groups))
     return forbidden(replace(b, refused=(*b.refused, *told)), out)
 
 

@@ -160,9 +160,10 @@ class Sampler:
                 jobs, cache = context.options.jobs, cache_of(context)
                 return backend.build_library(sources, glue, toolchain, cache, jobs, out, context.meter.left).path
             except CompileError as problem:
-                if problem.unit not in distinct:
+                left = {name: kernel for name, kernel in distinct.items() if name not in problem.units}
+                if len(left) == len(distinct):
                     raise
-                del distinct[problem.unit]
+                distinct = left
         return None
 
     def _sources(self, kernels: Mapping[str, Kernel]) -> Iterator[Source]:

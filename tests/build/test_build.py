@@ -262,6 +262,16 @@ def test_a_compiler_error_names_source_and_reason(toolchain: Toolchain, tmp_path
     assert not list(tmp_path.iterdir())
 
 
+def test_all_kernels_that_do_not_compile_are_told_at_once(toolchain: Toolchain, tmp_path: Path):
+    bad = [Source(name, HEAD + f"int f() {{ return no_{name}; }}\n") for name in ("one", "two")]
+    cache = Cache(tmp_path / "cache")
+    with pytest.raises(CompileError) as caught:
+        make(toolchain, tmp_path / "lib.so", *bad, *KERNELS, cache=cache)
+    assert list(caught.value.units) == ["one", "two"]
+    assert all(f"no_{name}" in said for name, said in caught.value.units.items())
+    assert make(toolchain, tmp_path / "lib.so", cache=cache).compiled == 0  # the others were not lost
+
+
 def test_an_output_that_cannot_be_written_leaves_nothing(toolchain: Toolchain, tmp_path: Path):
     with pytest.raises(OutputError, match="missing/lib.so cannot be written: No such file"):
         make(toolchain, tmp_path / "missing" / "lib.so")

@@ -18,7 +18,7 @@ HEAD = '<ir_version: 8, opset_import: ["" : 17]>\n'
 WEIGHTS = {
     "w": (8, 8), "v": (8, 4), "k": (4, 3, 3, 3), "k2": (4, 4, 3, 3), "p": (4, 4, 1, 1), "c": (6, 1, 5), "c2": (6, 6, 3),
     "b": (8,), "d": (4, 1, 2, 2), "table": (130, 8),
-    "dw": (6, 1, 1, 5),
+    "dw": (6, 1, 1, 5), "dj": (16, 1, 5, 5),
     "p2": (4, 8, 1, 1),
 }  # fmt: skip
 TWICE, ONES = (np.array([1, 1, 2, 2], np.float32), np.array([1], np.int64))
@@ -157,6 +157,13 @@ BROADCAST = (
 )  # fmt: skip
 
 WINDOWS = (
+    Case("window-over-joined-channels", "float[n, 8, h, w_] x, float[n, 8, h, w_] z", "float[n, 16, h, w_] y",
+         """a = Concat <axis = 1> (x, z)
+         y = Conv <kernel_shape = [5, 5], auto_pad = "SAME_UPPER", group = 16> (a, dj)"""),
+    Case("values-made-before-a-convolution", _IMAGE, "float[n, 4, a, b] y",
+         f"t = Tanh (x)  m = Conv <{_STRIDED}> (t, k)  y = Relu (m)"),
+    Case("pixels-before-a-convolution", "float[n, h, w_, 3] x", "float[n, 4, h, w_] y",
+         f"t = Transpose <perm = [0, 3, 1, 2]> (x)  e = Exp (t)  m = Conv <{_SAME}> (e, k)  y = Relu (m)"),
     Case("pool-strided", _IMAGE, "float[n, 3, a, b] y",
          f"r = Relu (x)  m = MaxPool <{_STRIDED}> (r)  y = Exp (m)"),
     Case("pool-without-pads", _IMAGE, "float[n, 3, a, b] y",

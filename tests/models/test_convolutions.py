@@ -79,6 +79,27 @@ def test_a_pixel_that_is_no_number_reaches_no_farther_by_winograd(way: str, pads
             assert (np.abs(here[finite] - there[finite]) <= 1e-5 * largest).all()
 
 
+@pytest.mark.parametrize("sizes", ['"H", "W"', "31, 46"])
+def test_lines_of_three_channels_are_copied_whole(sizes: str) -> None:
+    """What is computed before the first convolution lies channels last; its padding is no matter of single pixels."""
+    shape = sizes.replace('"', "")
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 8, opset_import: ["" : 17]> g (float[N, 3, {shape}] x) => (float[N, 16, a, b] y) {{
+        t = Tanh (x)
+        c = Conv <kernel_shape = [3, 3], strides = [2, 2], pads = [1, 1, 1, 1]> (t, w)
+        r = Relu (c)
+        y = Conv <kernel_shape = [3, 3], pads = [1, 1, 1, 1]> (r, v)
+        }}"""
+    )
+    for name, channels in (("w", 3), ("v", 16)):
+        values = np.random.default_rng(0).standard_normal((16, channels, 3, 3)).astype(np.float32)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, name))
+    shown: list[str] = []
+    last = {"stop_after": "schedule", "print_step": "schedule"}
+    onnxfuse.optimize(model.SerializeToString(), show=shown.append, min_group=1, **last)
+    assert "for out0%pad_3*out0%pad_1" in shown[0]  # one loop over pixels and their channels
+
+
 def test_initializers_that_are_inputs_too_are_none_when_called_constant(tmp_path: Path) -> None:
     """Verified against the original, whose weights nobody changes; without the flag they stay inputs."""
     model = padded(8, 9, 9, [1, 1, 1, 1])

@@ -51,6 +51,7 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
       prefetch_l1(b + 8 * PANEL * 4 + LANES * 4);
       b += PANEL * 4;
       prefetch_l2(next);
+      prefetch_l2(next + ahead.step / 2);
       next += ahead.step;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {

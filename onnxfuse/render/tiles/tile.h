@@ -104,7 +104,8 @@ ONNXFUSE_PACK(bf16, bf16)
 
 // The share of the next panel that tile `turn` of `turns` prefetches during its `depth` steps, once per register tile. Where
 // each panel is read by one tile only, the lines FAR bytes ahead: a whole panel ahead would be evicted before it is read.
-constexpr i64 FAR = 32 << 10;
+// An iteration reads up to two lines, so its step is fetched in two halves.
+constexpr i64 FAR = 4 << 10;
 template <class T> ONNXFUSE_INLINE Ahead ahead_of(const T* next, i64 depth, i64 turn, i64 turns) {
   const i64 bytes = ACROSS * STEPS<T> * (i64)sizeof(T);                      // of one iteration of the k loop
   const i64 rounds = depth / STEPS<T> * (PANEL / ACROSS);

@@ -54,6 +54,7 @@ template <> struct Product<bf16, bf16> {
     prefetch_l1(b + 8 * PANEL * ROUND);                                    \
     if (sizeof(Right) * ROUND > 2) prefetch_l1(b + (8 * PANEL + LANES) * ROUND); \
     prefetch_l2(next);                                                     \
+    prefetch_l2(next + ahead.step / 2);                                    \
     next += ahead.step;                                                    \
     _Pragma("GCC unroll 2") for (int part = 0; part < P::PARTS; part++) {  \
       auto b0 = P::panel(b, part), b1 = P::panel(b + LANES * ROUND, part); \

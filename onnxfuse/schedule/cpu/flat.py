@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside, rebuild, walk
@@ -10,7 +11,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
 from onnxfuse.ir.lanes import cutting, masked
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
 from onnxfuse.schedule.cpu.windows import unroll_and_jam
@@ -26,6 +27,7 @@ from onnxfuse.schedule.nests.nest import (
     offsets_of,
     order_of,
     strided,
+    walks_as_one,
 )
 from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.writer import written
@@ -43,9 +45,9 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     """The phase of jobs over the same axes: axes are fused where all accesses allow it, the best one is vectorised."""
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
-    axes, values = fused_axes(
-        tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
-    )
+    order = tuple(order_of(t.shared, goals[-1].offset))
+    goals = _whole_records(goals, order)
+    axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
     copy = transposing_phase(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
     if copy is not None:
@@ -89,6 +91,28 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
         splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
+
+
+def _whole_records(goals: list[Goal], order: Sequence[Axis]) -> list[Goal]:
+    """Goals whose guards go along an axis and the few elements of a record below it, where all else walks both as one.
+
+    A pixel is inside an image with all its channels or with none: a line is copied without a look at its pixels.
+    """
+    if len(order) < 2 or order[-1].extent.constant not in RECORDS or any(g.also for g in goals):
+        return goals
+    high, low = order[-2:]
+
+    def along(g: Guard) -> Guard:
+        inside = high in axes_of(g.index)
+        return Guard(g.index * low.extent + Index.of(low), g.extent * low.extent) if inside else g
+
+    def known(x: Scalar) -> Scalar | None:
+        if not isinstance(x, Load) or not x.guards:
+            return None
+        return Load(x.source, x.index, x.dtype, tuple(map(along, x.guards)), x.otherwise)
+
+    made = [replace(g, value=rebuild(g.value, known, lambda i: i)) for g in goals]
+    return made if all(walks_as_one(e, high, low) for g in made for e in indices_to_fuse(g)) else goals
 
 
 def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:

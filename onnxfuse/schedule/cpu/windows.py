@@ -135,7 +135,8 @@ def _open_row(
     span = _open_inside(x, reduce)
     if span is None or span[0] > MOST_EDGES * outputs:
         return None
-    width, n = x.extent, Axis(f"{x.name}n", x.extent + 1)
+    part = vector.axis.name.partition(".")[2]  # rows of several parts of a vector loop stand side by side
+    width, n = x.extent, Axis(f"{x.name}n{part}", x.extent + 1)
     first, inside = Index.of(span[0]), Index.of(n)
     bare = Goal(goal.buffer, goal.offset, _inside_of(goal.value, x))
     made: list[Stmt | None] = [Bind(n, span[1])]
