@@ -65,7 +65,12 @@ class Planner:
         plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
         made = min((p for p in plans if self._stands(p, unit)), key=lambda p: self._ratio(p, unit), default=anchors)
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
-        told = (replace(c, reason=None) if c.nodes in groups else c for c in plans[1].candidates)
+        tie = Decision("E-COST", (), "with it, no plan is predicted to be clearly faster than that of anchors")
+        ends = {True: None, False: tie}
+        told = []
+        for c in plans[1].candidates:
+            why = ends[c.nodes in groups] if c.reason is None or c.nodes in groups else c.reason
+            told.append(replace(c, reason=why and replace(why, nodes=c.nodes)))
         return replace(made, candidates=tuple(told))
 
     def _ratio(self, made: Plan, unit: Seconds) -> float:

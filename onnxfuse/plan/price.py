@@ -47,7 +47,7 @@ class Samples:
 
 @dataclass(slots=True)
 class PriceMemo:
-    """Prices that are known by form; `scheduled` candidates of at most `budget`, some of which may be `kept` for later."""
+    """Prices that are known by form; `scheduled` candidates of at most `budget`, some of which are `kept` for later."""
 
     budget: int
     kept: int = 0

@@ -22,6 +22,8 @@ from onnxfuse.plan.search.select import Choice, Solved, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies.priority import merged
 
+MERGED = "merged"  # who proposes what neighbours that were chosen are merged to
+
 Proposals = Mapping[str, Cover]  # by the strategy's name, anchors among them
 
 
@@ -123,7 +125,9 @@ class _Choosing:
     def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
         """All that was proposed, with what it takes and why it lost."""
         least = {c.nodes: (price, s.price) for s in solved for c, price in s.least.items() if not c.alone}
-        for group, by in self.by.items():
+        proposed = {group: by for group, by in self.by.items() if by}
+        proposed |= {group: [MERGED] for group in sorted(taken) if group not in proposed}
+        for group, by in proposed.items():
             if by:
                 names = tuple(self.space.scope.nodes[i].name for i in members(group))
                 seconds = self.space.seconds(group)

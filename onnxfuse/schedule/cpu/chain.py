@@ -173,9 +173,7 @@ def _stage(
     )
 
 
-def _prologue(
-    job: Job, t: Together, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis
-) -> tuple[Stmt, ...]:
+def _prologue(job: Job, t: Together, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
     """A value of the rows of a block of tiles, before a contraction reads it."""
     assert frame.row is not None
     count, t0, t1 = tiles
