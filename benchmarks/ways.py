@@ -18,7 +18,7 @@ from benchmarks.rendered.run import race
 from benchmarks.twins.run import STREAM_BYTES, input_sets
 from onnxfuse.build import EXPORTED
 from onnxfuse.ir.kernel import Choice
-from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from tests.kernels.pool_host import Pool
 
 # Rows, depth, columns: few rows and many, few columns, deep sums, rows at distances of 4 KB.
@@ -50,19 +50,21 @@ def cases() -> Iterator[tuple[str, Callable[[], Twin]]]:
 
 def measure(name: str, twin: Twin, folder: Path, threads: Sequence[int], seconds: float) -> Iterator[dict[str, Any]]:
     """A row for each number of threads: microseconds of every way, predicted and measured, the one chosen first."""
-    found: list[tuple[Sequence[Way], tuple[Choice, ...]]] = []
+    found: list[tuple[Sequence[ScheduleCandidate], tuple[Choice, ...]]] = []
 
-    def chosen(judge: Judge, ways: Sequence[Way], *others: Any) -> tuple[Way, tuple[Choice, ...]]:
-        best, choices = replace(judge, round_bytes=STREAM_BYTES).best(ways, *others)
+    def chosen(
+        ranking: CostRanking, ways: Sequence[ScheduleCandidate], *others: Any
+    ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+        best, choices = replace(ranking, round_bytes=STREAM_BYTES).best(ways, *others)
         found.append((ways, choices))
         return best, choices
 
     kernel = rendered(f"{name} chosen", twin, folder, chosen)
     ((ways, choices),) = found
-    names = [way for way, _ in choices[0].ways] if choices else [ways[0].name]
+    names = [way for way, _ in choices[0].candidates] if choices else [ways[0].name]
 
     def forced(name: str) -> Any:
-        return lambda judge, ways, *others: (next(way for way in ways if way.name == name), ())
+        return lambda ranking, ways, *others: (next(way for way in ways if way.name == name), ())
 
     built = [rendered(f"{name} {i}", twin, folder, forced(way)) for i, way in enumerate(names)]
     sets = input_sets(kernel.inputs, kernel.weight)
@@ -70,7 +72,7 @@ def measure(name: str, twin: Twin, folder: Path, threads: Sequence[int], seconds
         with Pool(count) as pool:
             times = race(pool, [(pool.load(each.library, EXPORTED), sets) for each in built], seconds)
         us = [float(t.min()) * 1e6 for t in times]
-        predicted = {way: seconds * 1e6 for way, seconds in choices[0].ways} if choices else {}
+        predicted = {way: seconds * 1e6 for way, seconds in choices[0].candidates} if choices else {}
         rows = [{"way": way, "us": t, "predicted": predicted.get(way)} for way, t in zip(names, us, strict=True)]
         yield {"shape": name, "threads": count, "ways": rows, "regret": us[0] / min(us)}
 

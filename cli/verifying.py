@@ -78,9 +78,11 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]
     if verdict.tolerance is not None:
         lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
     if verdict.unsteady:
-        lines.append(f"not compared, as A does not reproduce them itself: {', '.join(verdict.unsteady)}")
+        lines.append(f"not compared, because A itself does not reproduce them: {', '.join(verdict.unsteady)}")
     if verdict.told:
-        lines.append("A makes integer codes: runs with kernels are told, and each kernel is judged alone")
+        lines.append(
+            "A is quantized: each kernel is held to one quantization step; output differences are only reported"
+        )
     if groups:
         rows = [("fused node", "error", "limit", "")]
         for g in groups:

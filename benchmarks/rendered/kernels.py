@@ -23,7 +23,7 @@ from onnxfuse.render.cpp import render
 from onnxfuse.render.source import Source
 from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.rewrite import rewrite
-from onnxfuse.schedule.cpu.candidates import Best, Judge
+from onnxfuse.schedule.cpu.candidates import Best, CostRanking
 from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.target import targets_of
 from tests.kernels.pool_host import aligned
@@ -49,7 +49,7 @@ class Rendered:
     weight: int | None
 
 
-def planned(twin: Twin, best: Best = Judge.best) -> tuple[Graph, Plan, Kernel]:
+def planned(twin: Twin, best: Best = CostRanking.best) -> tuple[Graph, Plan, Kernel]:
     """The model's graph and plan, and the kernel of the group that makes `twin.group`, of the ways that are `best`.
 
     Raises RuntimeError where that group is not made, or is more than what the twin computes.
@@ -72,7 +72,7 @@ def planned(twin: Twin, best: Best = Judge.best) -> tuple[Graph, Plan, Kernel]:
     raise RuntimeError(f"no group makes {twin.group} alone: {[g.outputs for g in made.groups]}")
 
 
-def rendered(name: str, twin: Twin, folder: Path = FOLDER, best: Best = Judge.best) -> Rendered:
+def rendered(name: str, twin: Twin, folder: Path = FOLDER, best: Best = CostRanking.best) -> Rendered:
     """The kernel of a twin's model, of the ways that are `best`, built into `folder`."""
     graph, _, kernel = planned(twin, best)
     glue = Source("glue", _GLUE)

@@ -1,7 +1,7 @@
 """Predicted seconds of a scheduled kernel on a machine class, in parts that explain it.
 
-A phase takes as long as the slowest of computing and of each way that its bytes take, and a part of the others, which
-overlap only in part; then it waits for its last task. All numbers of the machine come from a `Cpu` row.
+The time of a phase is that of the slowest of computation and each memory level, plus a fraction of the others, which
+overlap only in part, plus the wait for the last task. All numbers of the machine come from a `Cpu` row.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ EVEN = 2  # of a core, where it does not matter which of them are short
 
 @dataclass(frozen=True, slots=True)
 class PhaseCost:
-    """Seconds that one thread computes and that bytes take on each way, of a phase; `seconds` is all of it."""
+    """The cost of a phase: seconds of computation of one thread and of each memory level; `seconds` is the total."""
 
     compute: float
     l2: float
@@ -52,7 +52,7 @@ class PhaseCost:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """Seconds of a kernel: those of its phases and of calling it."""
+    """The cost of a kernel: its phases and the seconds of calling it."""
 
     phases: tuple[PhaseCost, ...]
     dispatch: float
@@ -75,7 +75,7 @@ class Cost:
 
     @property
     def bound(self) -> str:
-        """What takes longest: computing, a level of memory, or waiting for tasks."""
+        """The largest part: computation, a memory level, or waiting for tasks."""
         parts = self.parts
         return max(parts, key=lambda name: parts[name])
 
@@ -89,8 +89,8 @@ def cost_of(
 ) -> Cost | None:
     """The predicted cost of one run of a legal kernel; None where it depends on a symbol that has no value.
 
-    `constants` are the graph's values that hold weights: they come round once in a run of the model, after
-    `round_bytes` of others. What else the kernel reads or writes was or will be used by its neighbours.
+    `constants` are the graph's weights, which are read once per run of the model; `round_bytes`, the size of all of
+    them, decides the cache level they come from. Other inputs and outputs are shared with neighbouring kernels.
     """
     assert kernel.legal, "cost: what a kernel does is counted once it is legalized"
     known = dict(symbols or {})

@@ -98,7 +98,7 @@ class ReduceLoop:
     combine: str
     dtype: DType
     body: tuple[Stmt, ...]
-    ways: int = 1  # independent vector accumulators, where there are any
+    accumulators: int = 1  # independent vector accumulators, where there are any
     part: tuple[str, Index] | None = (
         None  # (buffer, offset) to which the vector accumulator is stored, instead of a horizontal reduction
     )
@@ -282,7 +282,7 @@ class Computed:
 class Choice:
     """Candidate schedules of the same computation with their predicted seconds, best first: that one was chosen."""
 
-    ways: tuple[tuple[str, float], ...]
+    candidates: tuple[tuple[str, float], ...]
 
 
 @dataclass(frozen=True, slots=True)

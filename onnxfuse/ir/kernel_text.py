@@ -114,7 +114,7 @@ def _statement(s: Stmt) -> Iterator[str]:
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)
         case ReduceLoop():
-            ways = f" in {s.ways} ways" if s.ways != 1 else ""
+            ways = f" in {s.accumulators} ways" if s.accumulators != 1 else ""
             part = f" left in {s.part[0]}[{s.part[1]!r}]" if s.part is not None else ""
             scope = {"serial": "", "lane": " across lanes"}.get(s.scope, f" across a {s.scope}")
             yield f"reduce {', '.join(s.targets)}: {s.dtype} by {s.combine}{scope}{ways}{part}"

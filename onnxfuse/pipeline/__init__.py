@@ -1,4 +1,4 @@
-"""The steps from a model to a fused model with its library, in order, with their checks and their ways back."""
+"""The steps from a model to a fused model with its library, with the check after each, and replanning on failure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The functions of other rooms that a build calls, as a frozen table: a test puts its own in their places."""
+"""The functions of other packages that a build calls, as a frozen table in which tests can replace entries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from onnxfuse.verify import verify_culprits, verify_groups, verify_models, verif
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """What each step calls; see the functions themselves for what they take and give."""
+    """The functions that the steps call; their arguments and results are documented with them."""
 
     backends: Mapping[str, Backend[Any]] = field(default_factory=lambda: BACKENDS)
     load: Callable[..., Any] = load

@@ -15,7 +15,7 @@ _HOLDS = "it holds graphs, which are fused on their own"
 
 
 def decisions(b: Build) -> tuple[Decision, ...]:
-    """Every refusal once, those of kernels first: what they leave over is planned again, and may be too little."""
+    """Every refusal once, those of kernels first: they cause replanning, which may leave groups that are too small."""
     planned: list[Decision] = []
     later: list[Decision] = []
     for each in b.everywhere():
@@ -33,7 +33,7 @@ def _planned(b: Build) -> tuple[Decision, ...]:
 
 
 def _of_foreign(d: Decision, graph: Graph, makers: Mapping[str, Node]) -> Decision:
-    """What unlocks where a shape is hidden by an operator of a domain that nobody knows: no input's shape tells it."""
+    """The decision with an unlock for a shape that depends on an operator of an unknown domain, not on input shapes."""
     if "--input-shape" not in d.unlock:
         return d
     seen: set[str] = set()
@@ -51,11 +51,11 @@ def _of_foreign(d: Decision, graph: Graph, makers: Mapping[str, Node]) -> Decisi
 
 
 def _open(graph: Graph, value: str) -> bool:
-    """Whether a value has no shape, or extents of which nothing is known but a name that the loader gave them."""
+    """Whether a value has no shape, or extents that are only names given by the loader."""
     t = graph.types.get(value)
     return t is None or any(s.name.startswith("?") for e in t.shape for s in symbols_of(expanded(e)))
 
 
 def _of_holder(d: Decision) -> Decision:
-    """What is said of a node whose bodies have plans of their own: not that it has no kernel itself."""
+    """The decision about a node whose subgraphs are planned by themselves."""
     return replace(d, code="E-SUBGRAPH", reason=_HOLDS, unlock="") if d.code == "E-NO-KERNEL" else d

@@ -60,7 +60,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
 
 
 def _without(b: Build, problem: CompileError) -> Build:
-    """The build without the kernel that does not compile, to be planned again."""
+    """The build without the kernel that does not compile, marked for replanning."""
     op = next(op for (_, op), source in b.sources.items() if source.symbol == problem.unit)
     groups = [p.group for p in b.all_parts if p.op == op]
     if not groups:  # tiles, which many kernels call

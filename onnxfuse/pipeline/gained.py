@@ -1,7 +1,7 @@
-"""The gain step: the build in turns with the original, as both run here, and what is surely slower is not emitted.
+"""The gain step: measures the build against the original, interleaved, and drops kernels that are slower.
 
-What was decided is remembered with the bytes that it was decided about, as verdicts are: the same build on the same
-machine is the same again. For other machines, and where a lock file says what to do, nothing is measured.
+Decisions are cached by the bytes of the build, as verdicts are, so that the same build on the same machine gives the
+same result. Nothing is measured for other machines, or if a lock file has the choices.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PROGRAM = (
 
 
 def wanted(context: Context) -> bool:
-    """Whether the gain is to be measured: where nobody says so, not for other machines, nor with a lock file."""
+    """Whether to measure the gain: by default not for other machines, nor with a lock file."""
     options = context.options
     if options.gain is None:
         return set(options.arch) <= {"native"} and (options.lock is None or options.profile_guided)
@@ -56,7 +56,7 @@ def wanted(context: Context) -> bool:
 
 
 def gain(context: Context, calls: Calls, b: Build) -> Build:
-    """The build with what it gains, or without kernels that lose, to be planned again."""
+    """The build with its measured gain, or without kernels that lose, marked for replanning."""
     ran = context.options.verify is False or (b.verdict is not None and b.verdict.ok is not None)
     if not wanted(context) or b.copy or not ran or not context.here or find_spec("onnxruntime") is None:
         return b
@@ -94,7 +94,7 @@ def _few(names: Iterable[str]) -> str:
 
 
 def _loses(b: Build, found: Gained) -> Iterable[str]:
-    """What there is to say of a result that is slower than the original."""
+    """The message about a result that is slower than the original."""
     if found.ratio.value < 1.0:
         sure = "is" if found.ratio.high < 1.0 else "may be"
         kernels = f"; most lose {_few(found.slow)}" if found.slow else ""
@@ -102,10 +102,10 @@ def _loses(b: Build, found: Gained) -> Iterable[str]:
 
 
 def _choices(b: Build, found: Gained) -> Iterable[Choice]:
-    """What was tried without some kernels, and which of those are given up.
+    """The measurements without some kernels, and the kernels that are dropped.
 
-    Of kernels that lose together those stay that surely win alone. Where the whole is slower and nobody is found to be
-    at fault, all of it is given up.
+    Of kernels that lose together, those that significantly win alone are kept. If the whole build is slower and no
+    kernel is found to be the cause, all kernels are dropped.
     """
     if b.gains < ROUNDS:
         proven = [each for each in found.tried if each.loses]
@@ -150,7 +150,7 @@ def _gain(found: Gained) -> Gain:
 def _found(
     context: Context, calls: Calls, b: Build, sizes: list[dict[str, int]], cache: Cache | None, key: str
 ) -> tuple[Gained, bool]:
-    """What is gained, and whether that was known before."""
+    """The measured gain, and whether it came from the cache."""
     options = context.options
     known = recalled(cache, key, gained_of)
     if known is not None:
@@ -174,10 +174,10 @@ def _found(
 
 
 def _seconds(context: Context, b: Build, sizes: int) -> float:
-    """What a measurement may take: more where the user asks for one.
+    """The seconds that a measurement may take: more if the user asks for it.
 
-    Raises DeviceError where it surely takes more time, or memory. Runs were timed beside other work: where they may fit
-    alone, the measurement itself finds out, and ends after two of them.
+    Raises DeviceError if it would certainly take more time or memory. Runs were timed beside other work; if they might
+    fit on an idle machine, the measurement tries two of them.
     """
     left = max(SECONDS, SHARE * context.meter.elapsed) - context.meter.seconds.get("gain", 0.0)
     loads = b.verdict.loads if b.verdict is not None else ()

@@ -34,7 +34,7 @@ MOST_ROUNDS = 12
 
 
 def attempted(context: Context, what: str, make: Callable[[], Any]) -> Any:
-    """What `make` gives. A bug in it becomes a refusal with a reason that says so, unless the build is strict."""
+    """The result of `make`. An exception in it becomes an E-INTERNAL refusal, unless the build is strict."""
     context.meter.check(what)
     try:
         return make()
@@ -55,7 +55,7 @@ def raise_bug(context: Context, decisions: Iterable[Decision]) -> None:
 
 
 def refused(b: Build, refusals: Iterable[tuple[Group, Decision]]) -> Build:
-    """The build with these groups refused: when there are any, it is to be planned again without what was refused."""
+    """The build with these groups refused, marked for replanning if there are any."""
     pairs = list(refusals)
     if not pairs:
         return b
@@ -74,7 +74,7 @@ def _left_out(b: Build, group: Group, decision: Decision) -> frozenset[str]:
 
 
 def forbidden(b: Build, names: frozenset[str]) -> Build:
-    """The build in which these nodes stay with the runtime, wherever they are; what loses one is planned again."""
+    """The build in which these nodes stay with the runtime; graphs that contain one are planned again."""
     mine = names & {n.name for n in have(b.graph).nodes}
     b = replace(b, inner=tuple(forbidden(each, names) for each in b.inner))
     return replace(b, forbidden=b.forbidden | mine, again=True) if mine else b
@@ -118,7 +118,7 @@ _LEAST = 2.0**-10  # a weight below which all others of their tensor would lose 
 
 
 def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
-    """The 16-bit type that weights of a group are held in, None for float32 or where it cannot hold them."""
+    """The 16-bit storage dtype of a group's weights; None for float32, or if their range does not fit."""
     half = HALVES[options.precision]
     if half == F16:
         most = [float(np.abs(w.load()).max(initial=0.0)) for w in weights if w.dtype == F32]
@@ -126,8 +126,8 @@ def half_for(options: Options, weights: Iterable[Constant]) -> DType | None:
     return half
 
 
-def held_ops(b: Build) -> frozenset[str]:
-    """Operator types that read or make values in fewer bits than the graph says."""
+def narrowed_ops(b: Build) -> frozenset[str]:
+    """Operator types that read or write values with a storage dtype narrower than the graph's dtype."""
     pairs = [(part, have(each.plan).held) for each in b.everywhere() for part in each.parts]
     return frozenset(part.op for part, held in pairs if held.keys() & {*part.group.inputs, *part.group.outputs})
 
@@ -135,7 +135,7 @@ def held_ops(b: Build) -> frozenset[str]:
 def roundings(parts: Iterable[Part], held: Container[str] = ()) -> dict[str, float]:
     """By operator type, how far a kernel rounds activations that its body does not round: relative, of one number.
 
-    Both round what they make of a `held` type, where this says which numbers fall to different sides.
+    Kernel and body both round results of operator types in `held`, but may round to different neighbours.
     """
     kernels = {part.op: part.kernel for part in parts if part.kernel is not None}
     found = {op: [p.left.epsilon / 2 for p in products_of([kernel]) if p.rounds] for op, kernel in kernels.items()}
@@ -245,12 +245,12 @@ def _described(
         predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
         runtime_ms=round(runtime * 1e3, 6) if runtime is not None else None,
         bound=cost.bound if cost is not None else None,
-        ways=tuple(_ways(choice) for choice in kernel.choices) if kernel is not None else (),
+        ways=tuple(_choice_results(choice) for choice in kernel.choices) if kernel is not None else (),
     )
 
 
-def _ways(choice: Choice) -> tuple[WayResult, ...]:
-    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.ways)
+def _choice_results(choice: Choice) -> tuple[WayResult, ...]:
+    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
 
 
 def _type_and_flops(graph: Graph, group: Group) -> tuple[str | None, int | None]:

@@ -1,10 +1,9 @@
-"""`--profile-guided`: areas are measured in the whole model, and what makes it slower is not emitted.
+"""`--profile-guided`: measures areas of the model in context, and drops kernels that make it slower.
 
-An area is what shares layouts: groups with a value between them that does not lie in logical order; areas with a kernel
-in common are one. A build that is measured as it is beside itself with the function bodies of some kernels in their
-place, in turns, needs no other build for it. First the whole, then areas, then single kernels, those first that take
-longest as predicted, for as long as there is time. What is slower together is halved until the kernels at fault are
-found: a half that explains the loss acquits the other.
+An area is a set of kernels connected by values in another layout than row-major. A build is measured against itself
+with the function bodies of some kernels in their place, interleaved, so that no second build is needed. First the whole
+is measured, then areas, then single kernels, in the order of predicted time, while there is time. A slower set is
+bisected until the kernels at fault are found; if one half explains the loss, the other half is not measured.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ _UNLOCK = "--no-profile-guided builds it all the same"
 
 @dataclass(frozen=True, slots=True)
 class Area:
-    """Parts that are measured together: all of some kernels, listed by what shares layouts."""
+    """Parts that are measured together, and how layouts connect them."""
 
     parts: tuple[Part, ...]
     costs: tuple[float, ...]  # predicted seconds of each
@@ -47,7 +46,7 @@ class Area:
 
     @property
     def halves(self) -> tuple[Area, Area]:
-        """One half of what shares layouts and the other; of kernels that all share some, one half of them."""
+        """Both halves of the connected sets; of one connected set, both halves of its kernels."""
         sets = self.connected if len(self.connected) > 1 else tuple((op,) for op in self.connected[0])
         middle = len(sets) // 2
         return self._of(sets[:middle]), self._of(sets[middle:])
@@ -69,7 +68,7 @@ class Area:
 
 
 def guide(context: Context, calls: Calls, b: Build) -> Build:
-    """The build as it is, or with what is slower in it forbidden, to be planned again. It is done once."""
+    """The build, or the build without its slower kernels, marked for replanning. It is done once."""
     if not context.options.profile_guided or b.choices is not None:
         return b
     if b.copy or b.verdict is None or b.verdict.ok is None:
@@ -101,17 +100,17 @@ def _reason(c: Choice) -> str:
 
 
 def _measured(context: Context, calls: Calls, b: Build, until: float) -> list[Choice]:
-    """Choices, as long as there is time; of what a larger set has settled, nothing is measured again."""
+    """The choices, while there is time; kernels that a larger set has decided are not measured again."""
     search = _Search(context, calls, b, until)
     for area in _areas(context, b):
         if not search.settled.issuperset(area.kernels):
-            search.judge(area, search.compared(area))
+            search.bisect(area, search.compared(area))
     return search.found
 
 
 @dataclass(slots=True)
 class _Search:
-    """For the kernels at fault."""
+    """The bisection for the kernels at fault."""
 
     context: Context
     calls: Calls
@@ -121,13 +120,12 @@ class _Search:
     found: list[Choice] = field(default_factory=list)
     settled: set[str] = field(default_factory=set)  # kernels that are given up, and those beside them that are not
 
-    def judge(self, area: Area, choice: Choice | None) -> float:
-        """Add what is chosen of an area to `found`; the milliseconds that a run loses by what is given up of it.
+    def bisect(self, area: Area, choice: Choice | None) -> float:
+        """Add the choices for an area to `found`; returns the milliseconds per run lost by its dropped kernels.
 
-        Where all of it is slower it is one of its halves, and of that half one of its own, down to single kernels; it
-        is all of them where no half is slower alone, or there is no more time. The half that loses more comes first,
-        and where that is nearly all of the loss, the other is not at fault. What is given up was slower twice, the
-        second time in other processes.
+        A slower area is bisected down to single kernels; it is dropped whole if neither half is slower alone, or time
+        is up. The half with the larger loss comes first; if that is nearly all of the loss, the other half is kept.
+        Dropped kernels were slower twice, the second time in other processes.
         """
         if choice is None:
             return 0.0
@@ -148,12 +146,12 @@ class _Search:
         return _loss(choice)
 
     def _of_halves(self, area: Area, loss: float) -> float:
-        """The same of the halves of an area that has this loss."""
+        """The choices for the halves of an area that has this loss."""
         pairs = [(half, choice) for half in area.halves if (choice := self.compared(half)) is not None]
         lost = 0.0
         for half, choice in sorted(pairs, key=lambda pair: -_loss(pair[1])):
             explained = lost > EXPLAINED * loss
-            lost += self.judge(half, replace(choice, kept=choice.kept or explained))
+            lost += self.bisect(half, replace(choice, kept=choice.kept or explained))
         return lost
 
     def compared(self, area: Area) -> Choice | None:
@@ -206,7 +204,7 @@ def _rounded(x: float) -> float:
 
 
 def _areas(context: Context, b: Build) -> list[Area]:
-    """All kernels, areas, single kernels: each set once, in the order in which they are measured."""
+    """The distinct sets to measure, in order: all kernels, areas, single kernels."""
     pairs = zip(b.all_parts, predicted(context, b), strict=True)
     costs = {id(p): cost.seconds if cost is not None else 0.0 for p, cost in pairs}
     by_op: dict[str, list[Part]] = {}

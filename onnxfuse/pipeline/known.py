@@ -1,4 +1,4 @@
-"""What was measured on this machine, as prices ask for it: the keys under which the database has it."""
+"""Looks up samples measured on this machine: the keys of the database."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Keys:
 
     @cached_property
     def _made(self) -> str:
-        """What decides the machine code of kernels, but for themselves."""
+        """Everything but a kernel's text that its machine code depends on."""
         backend, target = self.context.backend, self.context.targets[0]
         toolchain = backend.find_toolchain(self.context.options.toolchain, target.machine)
         return key_of(toolchain.identity, target.name, *backend.flags(target, ()), *backend.headers())
@@ -57,13 +57,13 @@ class Keys:
         return key_of("kernel", *about, self._made, self.text(sample.kernel), *inputs)
 
     def text(self, kernel: Kernel) -> str:
-        """What tells a kernel apart from others."""
+        """The text that identifies a kernel."""
         if id(kernel) not in self._texts:
             self._texts[id(kernel)] = kernel, self.context.backend.kernel_text(kernel)
         return self._texts[id(kernel)][1]
 
     def found(self, sample: Sample) -> str:
-        """Where the weights of a sample are found, when its turn comes in a run of the model."""
+        """The cache level from which a sample reads its weights in a run of the model."""
         target: Any = predicting(self.context)
         own = weights_of(sample)
         size = max(own, sample.round_bytes) if own > SMALL else own
@@ -83,7 +83,7 @@ def shape_of(sample: KernelSample, storage: Any) -> tuple[int, ...]:
 
 
 def call_text(call: Call) -> str:
-    """All that decides how long the runtime takes for a call."""
+    """The text of everything that the runtime's time for a call depends on."""
     inputs = ", ".join("-" if t is None else _tensor(t) for t in call.inputs)
     attrs = ", ".join(f"{name}={_attribute(value)}" for name, value in sorted(call.attrs.items()))
     return f"{call.op}({inputs}) -> {', '.join(map(_tensor, call.outputs))} {{{attrs}}}"

@@ -1,7 +1,7 @@
-"""What it takes to load the result beside the original: bytes of the files, seconds and memory.
+"""The cost of loading result and original: file sizes in bytes, seconds and memory.
 
-Bytes are known of every build. What was measured while the result was compared is remembered with the bytes that it was
-measured of, so that equal builds on one machine say the same.
+File sizes are known for every build. Times and memory are measured during verification and cached by the bytes of the
+files, so that equal builds on one machine report the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lock files: what was measured once is done again, from a file that is named or from what `tune` kept of the model."""
+"""Lock files: repeats earlier measured choices, from a given file or from the result of `tune` for the model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnxfuse.errors import AnsweredNo, UsageError
 from onnxfuse.load import Source
 from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.known import Keys, database_of
-from onnxfuse.pipeline.state import Build, Context, Ways, have
+from onnxfuse.pipeline.state import Build, Context, Substitutions, have
 from onnxfuse.report.document import host
 from onnxfuse.report.lock import PLANNED, Faster, Lock, deciding, lock_in, lock_text, read_lock
 
@@ -58,18 +58,20 @@ def _as_tuned(context: Context, b: Build) -> Build:
 
 
 def _grouped(b: Build, lock: Lock) -> Build:
-    """The build and its bodies with the groups of a lock, and its ways through contractions."""
-    ways = ways_of(lock.ways)
-    return replace(b, grouping=lock.groups, ways=ways, inner=tuple(_grouped(each, lock) for each in b.inner))
+    """The build and its bodies with the groups and schedule candidates of a lock."""
+    substitutions = substitutions_of(lock.ways)
+    return replace(
+        b, grouping=lock.groups, substitutions=substitutions, inner=tuple(_grouped(each, lock) for each in b.inner)
+    )
 
 
-def ways_of(found: Iterable[Faster]) -> dict[str, Ways]:
-    """By operators of usual kernels, the ways that are taken."""
-    ways: dict[str, Ways] = {}
+def substitutions_of(found: Iterable[Faster]) -> dict[str, Substitutions]:
+    """The substituted schedule candidates that a lock takes, by the operator types of the usual kernels."""
+    substitutions: dict[str, Substitutions] = {}
     for each in found:
         if each.taken:
-            ways[each.kernel] = (*ways.get(each.kernel, ()), (each.instead_of, each.way))
-    return ways
+            substitutions[each.kernel] = (*substitutions.get(each.kernel, ()), (each.instead_of, each.way))
+    return substitutions
 
 
 def _names(b: Build) -> set[str]:
@@ -77,7 +79,7 @@ def _names(b: Build) -> set[str]:
 
 
 def key_of_plan(context: Context, b: Build) -> str:
-    """The key of what `tune` found for a model: all that decides what it plans, and where it was measured."""
+    """The key of the result of `tune` for a model: everything its plan depends on, and the machine."""
     source: Source = have(b.loaded).source
     decides = json.dumps({k: v for k, v in deciding(context.options).items() if k not in PLANNED}, sort_keys=True)
     return key_of("plan", Keys(context).place, source.sha256, decides, context.target_names)

@@ -1,4 +1,4 @@
-"""What strategies are given to learn what groups cost: the steps behind `plan` on one group, and predictions."""
+"""Prices of groups for strategies: the steps after `plan`, run on one group, and predictions."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfuse.pipeline.known import known_to
 from onnxfuse.pipeline.state import Context
 from onnxfuse.plan.price import Costing
 
-MANY = 16  # cores of a machine that nobody knows beforehand
+MANY = 16  # cores that stand for a large machine
 
 
 def costing(context: Context, calls: Calls) -> Costing:

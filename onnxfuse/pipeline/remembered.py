@@ -1,7 +1,7 @@
-"""Verdicts on builds that were verified before: the same bytes in the same runtime give the same numbers again.
+"""Cached verdicts on builds that were verified before: the same bytes in the same runtime give the same numbers.
 
-Only what passed is kept. A key is made of everything that a verdict depends on: the bytes of both models, of their data
-and of the libraries, the inputs, the limits, the runtime, the machine, and the program that compares.
+Only verdicts that pass are cached. The key covers everything that a verdict depends on: the bytes of both models, their
+data and libraries, the inputs, limits, runtime, machine, and the comparing program.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PROGRAM = (
     "verify/trial",
     "verify/truth",
     "verify/verdicts",
-    "verify/ways",
+    "verify/run_modes",
 )  # modules that decide what is compared, and how
 
 
@@ -68,7 +68,7 @@ def _verdict(held: Any) -> Verdict:
 
 
 def recalled(cache: Cache | None, key: str, make: Callable[[Any], T]) -> T | None:
-    """What is made of the plain values that are kept under a key; what cannot be read counts as absent."""
+    """The cached JSON value of a key, passed through `make`; None if it is absent or cannot be read."""
     path = cache.get(key) if cache is not None else None
     if path is None:
         return None
@@ -78,7 +78,7 @@ def recalled(cache: Cache | None, key: str, make: Callable[[Any], T]) -> T | Non
 
 
 def keep(cache: Cache | None, key: str, values: Any) -> None:
-    """Keep plain values under a key; a cache that cannot be written keeps nothing."""
+    """Cache a JSON value under a key; a cache that cannot be written is ignored."""
     if cache is not None:
         with suppress(OutputError):
             cache.put(key, json.dumps(values).encode())
@@ -103,7 +103,7 @@ def _key_of_model(b: Build) -> str:
 
 
 def key_of_bytes(what: str, context: Context, b: Build, program: Sequence[str], more: Mapping[str, Any]) -> str:
-    """The key of what was found out about what the build has written, by these modules of the program."""
+    """The key of a result about the files of a build that these modules of the program computed."""
     source = have(b.loaded).source
     values = {
         **envelope(what),

@@ -1,4 +1,4 @@
-"""Areas in which one plan differs from another, all of one kind changed at once, measured in the whole model."""
+"""Races between plans: the areas in which two plans differ, changed by kind, measured in the whole model."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SURE = 1.01  # the width of an interval around 1 that is narrow enough
 
 @dataclass(frozen=True, slots=True)
 class Areas:
-    """All areas of one kind: groups that stand `instead` of those of another plan, each area for itself.
+    """All areas of one kind: pairs (`instead`) of new groups and the groups of the other plan that they replace.
 
     `seconds` is what the change is predicted to save in all, `measured` prices being part of that.
     """
@@ -97,9 +97,9 @@ def _sharing(
 
 
 def raced(race: Race, before: Grouping, areas: Sequence[Areas]) -> tuple[list[Rival], Grouping | None]:
-    """What each kind of area does to the time of the whole model, and the plan with those that are surely faster.
+    """The effect of each kind of area on the time of the whole model, and the plan with the significantly faster ones.
 
-    None where that is the usual plan.
+    That plan is None if it is the usual one.
     """
     chosen = sorted(areas, key=lambda a: -abs(a.seconds))[:MOST]
     if not chosen or race.late:
@@ -117,7 +117,7 @@ def raced(race: Race, before: Grouping, areas: Sequence[Areas]) -> tuple[list[Ri
 
 
 def is_faster(ratio: ratios.Ratio) -> bool:
-    """Whether a plan is faster than the usual one for sure, and by more than two processes of one model differ."""
+    """Whether a plan is significantly faster than the usual one, by more than two processes of one model differ."""
     return ratio.low > 1.0 + FLOOR
 
 
@@ -137,7 +137,7 @@ def _rival(b: Build, areas: Areas, ratio: ratios.Ratio, ms: tuple[float, float],
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """Builds of one model with other groups, or other ways through contractions, run in turns with one of them."""
+    """Builds of one model with other groups or schedule candidates, interleaved with a reference build."""
 
     context: Context
     calls: Calls

@@ -1,4 +1,4 @@
-"""The whole build: the steps in order, the check after each, the ways back to `plan`, and what is written."""
+"""The whole build: the steps in order, the check after each, replanning, and the outputs."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def opened(
 
 @contextmanager
 def _few_collections() -> Iterator[None]:
-    """Values of a build hold hardly any cycles; to look for some less often saves a quarter of the time."""
+    """Runs the cyclic garbage collector less often: builds have few cycles, and it took a quarter of the time."""
     before = gc.get_threshold()
     gc.set_threshold(max(before[0], _ALLOCATED), *before[1:])
     try:

@@ -1,4 +1,4 @@
-"""What prices are made of, measured: kernels are compiled, nodes taken as they are, and both are timed in turns."""
+"""Measures samples for prices: compiled kernels and nodes of the runtime, timed interleaved."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ BATCH = 24  # samples that are measured before the clock is looked at
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A sample that is to be measured on so many threads."""
+    """A sample to be measured on a number of threads."""
 
     sample: Sample
     threads: int
@@ -43,7 +43,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Sampler:
-    """Measures samples until there is no more time, and keeps what it finds. What could not be run is not tried again.
+    """Measures samples while there is time, and stores the results. Samples that failed to run are not tried again.
 
     `measured` are the samples that it found, `problems` those of all others.
     """

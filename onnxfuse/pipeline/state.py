@@ -1,4 +1,4 @@
-"""What a build holds between its steps, as frozen values."""
+"""The state of a build between its steps, as frozen values."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class Context:
         return tuple(target.name for target in self.targets if runs_here(target))
 
 
-Ways: TypeAlias = tuple[tuple[str, str], ...]  # through contractions: the predicted best, and what is taken instead
+Substitutions: TypeAlias = tuple[tuple[str, str], ...]  # schedule candidates: predicted best, replacement
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -122,7 +122,7 @@ class Build:
     loads: tuple[Load, ...] = ()  # for the manifest; none where equal builds are to be equal on all machines
     gain: Gain | None = None
     grouping: tuple[tuple[str, ...], ...] | None = None  # groups that a lock names, by the names of their nodes
-    ways: Mapping[str, Ways] = field(default_factory=dict)  # that a lock names, by operators of usual kernels
+    substitutions: Mapping[str, Substitutions] = field(default_factory=dict)  # of a lock, by usual operator type
     choices: tuple[Choice, ...] | None = None  # by measurement or a lock file; None: none were asked for yet
     tried: tuple[Choice, ...] = ()  # while the gain was measured
     gains: int = 0  # how often that was

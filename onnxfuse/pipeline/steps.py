@@ -31,7 +31,7 @@ from onnxfuse.pipeline.groups import (
 )
 from onnxfuse.pipeline.locked import apply_lock
 from onnxfuse.pipeline.pricing import costing
-from onnxfuse.pipeline.state import Build, Context, Part, Ways, have
+from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
 from onnxfuse.pipeline.worth import worthwhile
 from onnxfuse.plan.refusals import unnamed
 from onnxfuse.render.source import Source
@@ -240,7 +240,7 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
     plan, group, lowered = have(b.plan), part.group, part.lowered
     graph = plan.graph
 
-    def make(measured: Ways | None = None) -> Part | Decision:
+    def make(measured: Substitutions | None = None) -> Part | Decision:
         scheduled = scheduler(context, plan, lowered, check=verified, measured=measured)
         kernels = _alike([*map(scheduled, context.targets)])
         if isinstance(kernels, Decision):
@@ -251,8 +251,8 @@ def _scheduled(context: Context, calls: Calls, b: Build, part: Part) -> Part | D
         if isinstance(body, Decision):
             return body
         op = calls.identity("".join(map(context.backend.kernel_text, kernels)), body)
-        if measured is None and op in b.ways:
-            return make(b.ways[op])
+        if measured is None and op in b.substitutions:
+            return make(b.substitutions[op])
         return replace(part, kernel=kernels[0], others=kernels[1:], body=body, op=op)
 
     made: Part | Decision = attempted(context, "schedule", make)

@@ -1,10 +1,10 @@
-"""What `onnxfuse tune` does: it measures what prices are made of, plans again, and lets plans race in the whole model.
+"""`onnxfuse tune`: measures samples for prices, plans again, and races plans in the whole model.
 
-First samples: the kernels of the plan, those that were nearly taken, and the nodes that might stay with the runtime,
-until the plan does not change any more. Then areas: where the plan that was predicted to be best, and the one that
-measured prices give, differ from that of anchors, all areas of one kind are changed at once and run in turns with it,
-since no sample knows what neighbours do to each other. What is surely faster is taken. Last the ways through
-contractions (`ways.py`), of the plan that was taken.
+First samples: the kernels of the plan, close alternatives, and nodes that might stay with the runtime, until the plan
+no longer changes. Then areas: where the plan predicted to be best, and the one by measured prices, differ from that of
+`anchors`, all areas of one kind are changed at once and run interleaved with it, since samples do not show how
+neighbours affect each other; significantly faster areas are taken. Last, schedule candidates of contractions
+(`candidate_tuning.py`) in the plan that was taken.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.traits import is_view
 from onnxfuse.pipeline import steps
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.candidate_tuning import faster_candidates
+from onnxfuse.pipeline.candidate_tuning import raced as raced_candidates
 from onnxfuse.pipeline.known import Keys, database_of
 from onnxfuse.pipeline.locked import key_of_plan, text_of_lock
 from onnxfuse.pipeline.rivals import Areas, Grouping, Race, areas_between, raced
 from onnxfuse.pipeline.run import opened, run
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Tell, have
-from onnxfuse.pipeline.ways import faster_ways
-from onnxfuse.pipeline.ways import raced as raced_ways
 from onnxfuse.plan.known import KernelSample, Sample
 from onnxfuse.plan.price import Samples
 from onnxfuse.report.lock import Faster, Lock, Rival, deciding
@@ -58,7 +58,7 @@ class SampleResult:
 
 @dataclass(frozen=True, slots=True)
 class Tuned:
-    """What tuning found: samples, the areas that were raced, how the plan changed, and faster ways."""
+    """The result of tuning: samples, raced areas, whether the plan changed, and faster schedule candidates (`ways`)."""
 
     model: str
     lock: str
@@ -138,7 +138,7 @@ class _Tuning:
             made, rounds = self._planned(loaded, self.context), rounds + 1
         race = Race(self.mine, self.calls, usual, max(self.threads), self.until)
         rivals, grouping = self._raced(race, usual, (made, first))
-        ways = raced_ways(race, grouping, self._ways(race, grouping))
+        ways = raced_candidates(race, grouping, self._ways(race, grouping))
         text = self._kept(loaded, rivals, grouping, ways)
         changed = grouping_of(made) != grouping_of(first)
         found = [self._sample(*each) for each in self.sampler.measured.values()]
@@ -178,7 +178,7 @@ class _Tuning:
         return raced(race, before, list(kinds.values()))
 
     def _ways(self, race: Race, grouping: Grouping | None) -> list[Faster]:
-        """Ways through the contractions of a plan that are faster than the usual ones, each kernel for itself."""
+        """Schedule candidates of a plan's contractions that are faster than the usual ones, kernel by kernel."""
         now = time.monotonic()
         self.sampler.until = now + (self.until - now) * (1 - RACES)
         options = race.lock((grouping, ()), self.context.folder / "ways.lock")
@@ -187,7 +187,7 @@ class _Tuning:
         for part in b.all_parts:
             at = self.samples.at.get(self.samples.sets.get(tuple(n.name for n in part.group.nodes)), ())
             sizes |= {part.op: at[len(at) // 2].symbols} if at else {}
-        return faster_ways(self.mine, b, self.sampler, sizes)
+        return faster_candidates(self.mine, b, self.sampler, sizes)
 
     def _form(self, names: tuple[str, ...]) -> Any:
         """What equal groups have in common, and what one is predicted or measured to take."""

@@ -1,4 +1,4 @@
-"""The verify step: kernels that differ are dropped and it is planned again, until the model equals the original."""
+"""The verify step: drops kernels that differ and plans again, until the model agrees with the original."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from onnxfuse.pipeline import finish
 from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.finish import body_model
-from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, held_ops, longest_sums, names_of, reductions, roundings
+from onnxfuse.pipeline.groups import MOST_ROUNDS, forbidden, longest_sums, names_of, narrowed_ops, reductions, roundings
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import Memory, known_model
 from onnxfuse.pipeline.state import Build, Context, Part, cache_of, have
@@ -26,13 +26,13 @@ from onnxfuse.verify import GroupResult as Compared
 from onnxfuse.verify import bisected
 from onnxfuse.verify.verdicts import WITH_LIBRARY, Verdict
 
-SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: to start one more process takes half a second; copies take memory
+SMALL, LARGE = 16 << 20, 1 << 30  # bytes of a model: one more process costs half a second, and a copy in memory
 _REFERENCE, _MODELS = "reference", "models"  # what is done beside the build
 _MOST_BUILDS, _BUILDING = 24, 30.0  # trials, and seconds, where kernels at fault are found by building again
 
 
 def begin(context: Context, calls: Calls, b: Build) -> None:
-    """Let another process find out what the original computes while the build goes on, where that will be asked."""
+    """Run the original in another process while the build goes on, if its outputs will be needed."""
     options = context.options
     if options.verify is False or b.copy or options.stop_after is not None or options.dry_run:
         return
@@ -45,14 +45,14 @@ def begin(context: Context, calls: Calls, b: Build) -> None:
 
 
 def _beside(context: Context, b: Build) -> bool:
-    """Whether other processes run the model beside the build: where that saves time, and memory is no matter."""
+    """Whether to run the model in other processes beside the build: if that saves time and memory suffices."""
     source = have(b.loaded).source
     size = source.bytes + sum(path.stat().st_size for path in source.external)
     return SMALL <= size <= LARGE and context.options.memory_budget is None and find_spec("onnxruntime") is not None
 
 
 def verify(context: Context, calls: Calls, b: Build) -> Build:
-    """The verdict; without kernels that fail alone or that move the whole too far, for which it is planned again."""
+    """The verdict; kernels that fail alone, or put the model over its limit, are dropped for replanning."""
     options = context.options
     if options.verify is False:
         return b
@@ -93,10 +93,10 @@ def verify(context: Context, calls: Calls, b: Build) -> Build:
 
 
 def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
-    """The build without these kernels: each was equal to its body, and the whole was not equal to the original.
+    """The build without these kernels, each of which agrees with its body although the whole model fails.
 
-    That happens to models that enlarge roundings, and to those that run only because of a fusion of the runtime's own.
-    A copy, where all kernels are given up, is always right.
+    That happens to models that amplify roundings, and to those that run only because of a fusion of the runtime. If all
+    kernels are dropped, the output is a copy.
     """
     reason = f"the model as a whole differs: {verdict.message}"
     groups = [p.group for p in parts]
@@ -106,10 +106,7 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
 
 
 def _suspects(context: Context, calls: Calls, b: Build, verdict: Verdict) -> list[Part]:
-    """The kernels without which the model passes, found by bisection.
-
-    None where that cannot be told, or where no kernel would be left.
-    """
+    """The kernels without which the model passes, found by bisection; None if not found, or if none would be left."""
     if any(not run.ok and not run.name.startswith(WITH_LIBRARY) for run in verdict.runs):
         return _rebuilt(context, calls, b)
     kernels = tuple(dict.fromkeys(p.op for p in b.all_parts))
@@ -145,7 +142,7 @@ def _rebuilt(context: Context, calls: Calls, b: Build) -> list[Part]:
 
 
 def _settings(context: Context, b: Build) -> dict[str, Any]:
-    """What both comparisons are told."""
+    """The arguments that both comparisons share."""
     options, source = context.options, have(b.loaded).source
     return {
         "isas": context.here,
@@ -159,7 +156,7 @@ def _settings(context: Context, b: Build) -> dict[str, Any]:
 
 
 def _limits(context: Context) -> dict[str, Any]:
-    """What the user allows."""
+    """The tolerances that the user gave."""
     options = context.options
     return {"rtol": options.rtol, "atol": options.atol, "precision": options.precision}
 
@@ -189,9 +186,9 @@ def _unable(context: Context) -> str:
 
 
 def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[Part, Compared]]]:
-    """The build, which remembers the kernels that equal their bodies, and the parts whose kernels do not.
+    """The build, with the kernels that agree with their bodies recorded, and the parts whose kernels do not.
 
-    Kernels that passed in an earlier round are not tried again. None fails where the model does not run at all.
+    Kernels that passed in an earlier round are not checked again. No kernel fails if the model does not run at all.
     """
     parts = {g.name: p for g, p in zip(b.groups, b.all_parts, strict=True)}
     known = [name for name, p in parts.items() if _key(p) in b.passed]
@@ -208,7 +205,7 @@ def _results(context: Context, calls: Calls, b: Build, known: list[str]) -> Iter
     """What became of each kernel but the known ones; in bodies with random inputs, which the user cannot give."""
     emitted, library = have(b.emitted), have(b.library).path
     settings = _settings(context, b) | {"reductions": longest_sums(b.all_parts), "skip": known}
-    held = held_ops(b)
+    held = narrowed_ops(b)
     settings |= {"roundings": roundings(b.all_parts, held), "held": held}
     if not _calls_in(emitted.proto.graph, b.domain) <= set(known):
         with suppress(DeviceError):
@@ -226,15 +223,15 @@ def _calls_in(graph: Any, domain: str) -> set[str]:
 
 
 def _key(part: Part) -> tuple[str, ...]:
-    """What a kernel is and what it computes."""
+    """The identity of a kernel: its operator type and outputs."""
     return (part.op, part.group.nodes[0].name, *part.group.outputs)
 
 
 def _dropped(b: Build, failed: list[tuple[Part, Compared]]) -> Build:
-    """The build without the kernels that differ from their bodies, to be planned again.
+    """The build without the kernels that differ from their bodies, marked for replanning.
 
-    Where numbers differ, sums may be at fault: their order tells where they cancel out. Then the rest of the group gets
-    another chance without them.
+    Differences may come from sums, whose order matters where terms cancel; then the rest of the group is planned again
+    without its reductions.
     """
     decisions = tuple(
         Decision("E-NUMERICS", p.group.origin or (p.group.name,), f"{p.op}: {r.message}", "report it")

@@ -17,63 +17,63 @@ from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variab
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
 from onnxfuse.target import Target
 
-FACTOR = 5.0  # by which a kernel may be predicted slower; of both predictions one in ten is off by more than about 1.6,
+FACTOR = 5.0  # by which a kernel may be predicted slower; one in ten predictions is off by more than about 1.6,
 # and single ones by 4
-LEAST = 10e-6  # seconds that it may lose, whatever the factor
-UNPACKED = 1.0  # the same, of a convolution whose weights are no constants: they are laid out anew in each run
-SIZES = (1, 16, 128, 512)  # that symbols are given, all the same; once with those of batches at 1
-ROUNDS = 4  # in which groups are refused: what is planned anew may fall behind in its turn
+LEAST = 10e-6  # seconds that it may be slower, whatever the factor
+UNPACKED = 1.0  # the factor for convolutions with variable weights, which are packed in each run
+SIZES = (1, 16, 128, 512)  # values of all symbols; and again with batch sizes 1
+ROUNDS = 4  # of refusals: groups of the new plan may lose too
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Predicted seconds of a group: as a kernel, as nodes of the runtime, and to turn round what neighbours share."""
+    """Predicted seconds of a group: as a kernel, as nodes of the runtime, and for transposing images for neighbours."""
 
     kernel: float
     runtime: float
-    turning: float
+    transposing: float
 
     @property
     def ratio(self) -> float:
-        """How many times as long the kernel takes."""
-        return self.kernel / (self.runtime + self.turning)
+        """The time of the kernel over that of the runtime."""
+        return self.kernel / (self.runtime + self.transposing)
 
     @property
     def loss(self) -> float:
-        """Seconds that it takes longer."""
-        return self.kernel - self.runtime - self.turning
+        """The seconds by which the kernel is slower."""
+        return self.kernel - self.runtime - self.transposing
 
 
 def worthwhile(context: Context, b: Build) -> Build:
-    """The build without groups that are predicted to lose at every size and number of cores; then it is planned again.
+    """The build without groups that are predicted to lose at every size and number of cores, marked for replanning.
 
-    What multiplies, and what the runtime takes into that, stays with it; the rest of a group gets another chance.
+    Products, and the nodes that the runtime fuses into them, stay with the runtime; the rest is planned again.
     """
     if context.options.min_group <= 1 or b.rounds > ROUNDS:
         return b
-    judge = _Judge(context, b)
-    lost = [(part, times) for part in b.parts if (times := judge.losing(part)) is not None]
+    predictor = _Predictor(context, b)
+    lost = [(part, times) for part in b.parts if (times := predictor.losing(part)) is not None]
     if not lost:
         return b
-    told = tuple(_refusal(part, times) for part, times in lost)
+    refusals = tuple(_refusal(part, times) for part, times in lost)
     out = frozenset[str]().union(*(_left(have(b.plan).graph, part) for part, _ in lost))
-    return forbidden(replace(b, refused=(*b.refused, *told)), out)
+    return forbidden(replace(b, refused=(*b.refused, *refusals)), out)
 
 
 def runtime_times(context: Context, b: Build) -> list[float | None]:
-    """Seconds that the runtime is predicted to take for each group of a build and of its bodies, as `all_parts`.
+    """Predicted seconds of the runtime for each group of a build and of its bodies, in the order of `all_parts`.
 
-    None where extents are symbols, or nothing is known.
+    None where extents are symbolic or unknown.
     """
     found: list[float | None] = []
     for each in (one for one in b.everywhere() if one.parts):
-        judge = _Judge(context, each)
-        found += [judge.static(part) for part in each.parts]
+        predictor = _Predictor(context, each)
+        found += [predictor.static(part) for part in each.parts]
     return found
 
 
-class _Judge:
-    """Predicts the times of the groups of one graph; equal kernels are looked at once."""
+class _Predictor:
+    """Predicts the times of the groups of one graph, once for equal kernels."""
 
     def __init__(self, context: Context, b: Build) -> None:
         self.context = context
@@ -121,15 +121,15 @@ class _Judge:
                 symbols = symbols_at(kernel, {name: t.shape for name, t in tensors.items()})
             except SymbolUnknown:
                 continue
-            turned = [tensors[v] for v in (*part.group.inputs, *part.group.outputs) if v in self.plan.layouts]
+            transposed = [tensors[v] for v in (*part.group.inputs, *part.group.outputs) if v in self.plan.layouts]
             for machine in self.backend.points(self.target):
                 cost = self.backend.kernel_cost(kernel, machine, graph.constants, self.held, symbols)
                 if cost is not None:
                     nodes = self.backend.group_seconds(part.group.nodes, tensors, machine, self.held)
-                    yield Times(cost.seconds, nodes, sum(self._turning(t, machine) for t in turned))
+                    yield Times(cost.seconds, nodes, sum(self._transposing(t, machine) for t in transposed))
 
-    def _turning(self, t: Tensor, target: Target) -> float:
-        """Seconds to turn an image round, which a neighbour that keeps channels last would have to do."""
+    def _transposing(self, t: Tensor, target: Target) -> float:
+        """Seconds to transpose an image, which a neighbour with channels last would have to do."""
         return self.backend.node_seconds(Call("Transpose", (t,), (t,), {}), target)
 
 
@@ -144,7 +144,7 @@ def _shown(seconds: float) -> str:
 
 
 def _left(graph: Graph, part: Part) -> frozenset[str]:
-    """The nodes of a losing group that the runtime gets: those that multiply, or all where little else is there."""
+    """The nodes of a losing group that stay with the runtime: products, or all if there is little else."""
     nodes = part.group.nodes
     kinds = {n.name: kind_of(graph, n, ROWS) for n in nodes}
     heavy = {name for name, k in kinds.items() if isinstance(k, Kind) and k.name in (WEIGHTS, WINDOW, BATCHED)}

@@ -1,7 +1,7 @@
 """Canonical keys of groups for price lookups: equal groups under other names are priced once.
 
-Two groups of one form have equal operators in equal order, wired alike, with values of equal types and layouts around
-them. Large constants count by shape alone: no time depends on what weights hold.
+Two groups of one form have the same operators in the same order with the same connections, types and layouts. Large
+constants count by shape only: times do not depend on the values of weights.
 """
 
 from __future__ import annotations

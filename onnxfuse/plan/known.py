@@ -1,4 +1,4 @@
-"""What a price may be measured of, and how measurements at some points correct the predictions at all others."""
+"""Samples from which prices can be measured, and how measurements at some points correct predictions at others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why nodes that could be fused end up in no group: every one of them is named, with what would make it a kernel."""
+"""Refusals of nodes that could be fused but are in no group: each is named, with what would make it a kernel."""
 
 from __future__ import annotations
 
@@ -63,5 +63,5 @@ def unnamed(nodes: Iterable[Node], decisions: Iterable[Decision]) -> list[Node]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as they are told."""
+    """Seconds as text, in ms or us."""
     return f"{seconds * 1e3:.3g} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.3g} us"

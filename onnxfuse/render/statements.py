@@ -83,11 +83,11 @@ class Printer(c_family.Printer):
             return
         name, kind = identifier(s.targets[0]), computed(s.dtype)
         (start,) = MONOIDS[s.combine].init(s.dtype)
-        self.put(f"vec<{kind}> {name}w[{s.ways}];")
+        self.put(f"vec<{kind}> {name}w[{s.accumulators}];")
         self.put(f"for (auto& w : {name}w) w = splat<{kind}>({self.scalars.text(start)});")
         for inner in s.body:
             self.statement(inner)
-        for w in range(1, s.ways):
+        for w in range(1, s.accumulators):
             self.put(f"{name}w[0] = {MERGE[s.combine].format(f'{name}w[0]', f'{name}w[{w}]')};")
         if s.part is not None:
             self.put(f"store({identifier(s.part[0])} + {index(s.part[1], 1)}, {name}w[0]);")

@@ -1,1 +1,1 @@
-"""Definitions to kernels: analysed, made loop nests that go through passes; each backend has a room of its own."""
+"""Definitions to kernels: analysis, loop nests, then passes over kernels; each backend has its own package."""

@@ -1,4 +1,4 @@
-"""Original against rewritten model by numbers, in a child process: models, and each fused node against its body."""
+"""Compares original and rewritten model numerically, in a child process: whole models, and fused nodes with bodies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.folders import work_folder
 from onnxfuse.verify import compare
-from onnxfuse.verify.verdicts import Run, Verdict, judged
+from onnxfuse.verify.verdicts import Run, Verdict, verdict_on
 
 _CHILD = "onnxfuse.verify.child"
 _PROBE = "probe "  # what the note of a child begins with while it tries some kernels, whose names follow
@@ -56,17 +56,18 @@ def verify_models(
     library chooses.
 
     The limit of an output is ten times the largest distance among the original's own runs (all optimizations, none,
-    inputs moved by one rounding), at least a floor by type and by the `precision` that weights of `b` were rounded to
-    (see `compare.rounded`); `rtol` (relative L2) and `atol` (RMS) replace it.
+    inputs perturbed by one rounding), at least a floor by dtype and by the `precision` that weights of `b` were rounded
+    to (see `compare.rounded`); `rtol` (relative L2) and `atol` (RMS) replace it.
     `inputs` is an .npz file or a test_data_set folder; without it they are random, of two sizes where symbols are not
-    fixed by `dims`. `custom_libraries` are what both models need anyway.
+    fixed by `dims`. `custom_libraries` are custom operators that both models need.
 
-    One rounding can make a step of an integer code, and layers behind it more steps: what a quantized network gives is
-    no measure of its kernels. Where `a` makes codes and no tolerance is given, runs with kernels are told, and held
-    only to have something to do with the original; the model without kernels is held to the limit above all the same.
+    In a quantized model one rounding can change a quantized value by one step, and later layers amplify that: outputs
+    of the whole model say little about a kernel. If `a` quantizes and no tolerance is given, runs with kernels may
+    differ as far as the original differs from itself under perturbations (`Verdict.told`), and kernels are checked one
+    by one with `verify_groups`; the model without kernels is held to the limit above.
 
-    `reference` is what `verify_reference` made of `a` with the same settings. Setting `stop` ends it with DeviceError.
-    Raises BudgetError when a limit is exceeded, UsageError and ModelError for what cannot be read.
+    `reference` is the file that `verify_reference` wrote for `a` with the same settings. Setting `stop` ends the run
+    with DeviceError. Raises BudgetError when a limit is exceeded, UsageError and ModelError for unreadable files.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         return Verdict(None, None, None, None, message="onnxruntime is not installed")
@@ -79,7 +80,7 @@ def verify_models(
             answer = _ask(request, notes, time_limit, memory_limit, stop)
         except DeviceError as problem:
             return _undone(problem, notes)
-    return judged(answer, rtol, atol, precision)
+    return verdict_on(answer, rtol, atol, precision)
 
 
 def verify_reference(
@@ -94,9 +95,9 @@ def verify_reference(
     time_limit: float | None = None,
     stop: threading.Event | None = None,
 ) -> Path | None:
-    """What `a` makes of the inputs that `verify_models` would choose, in the file `out`, for `verify_models`.
+    """Writes the outputs of `a` on the inputs that `verify_models` would choose to the file `out`, its `reference`.
 
-    None where that cannot be told: `verify_models` without it says why. Setting `stop` ends it so too.
+    Returns None if that fails; `verify_models` without a reference gives the reason. Setting `stop` ends it that way.
     """
     request = _request("reference", None, (), inputs, seed, dims, custom_libraries)
     request = {key: request[key] for key in ("do", "custom", "inputs", "seed", "dims")}
@@ -149,7 +150,7 @@ def _ask(
 
 
 def _undone(problem: DeviceError, notes: Path) -> Verdict:
-    """The child did not answer: the model under test is at fault when it was running, else nothing can be said."""
+    """The verdict when the child died: negative if the model under test was running, else undecided."""
     doing = notes.read_text(encoding="utf-8") if notes.exists() else ""
     if not doing or doing.startswith("the original"):
         return Verdict(None, None, None, None, message=problem.message)

@@ -15,7 +15,7 @@ from onnxfuse.runtime import feed_limits, process
 from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import culprits, nodes, trial
 from onnxfuse.verify.original import Original, loads, original
-from onnxfuse.verify.ways import Note, Way, compared, facts_of, loaded, ways
+from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, loaded, run_modes
 
 _LONG = 0.05  # seconds of a run
 
@@ -52,24 +52,27 @@ def measure(
     """Run model `a` in three ways, model `b` in two for each of `isas` and in two without library.
 
     With a `rounding`, relative, `a` also runs on inputs that are moved by so much; where `reference` names a file of
-    `keep`, that is what `a` makes of all these. Numbers only: `verify.judged`
+    `keep`, that is what `a` makes of all these. Numbers only: `verdicts.verdict_on`
     makes a verdict of them. Where `a` does not run, but can be loaded, `b` is loaded in all ways.
 
     Raises DeviceError when `a` cannot be loaded, ModelError when one of them is no model.
     """
-    bare = feed_limits.skeleton(Path(a))
+    skeleton = feed_limits.skeleton(Path(a))
     feed_limits.skeleton(Path(b))  # raises where it is no model
     note("the original, no optimizations")
     try:
-        first = kept(reference) if reference is not None else _of(a, bare, custom, inputs, seed, dims, rounding)
+        first = kept(reference) if reference is not None else _of(a, skeleton, custom, inputs, seed, dims, rounding)
     except DeviceError as problem:
-        plain = loads(a, custom)
-        if plain is None:
+        unoptimized = loads(a, custom)
+        if unoptimized is None:
             raise
-        runs = [{"name": way.name, "message": loaded(note, b, way, custom)} for way in ways(library, isas, plain)]
+        runs = [
+            {"name": mode.name, "message": loaded(note, b, mode, custom)}
+            for mode in run_modes(library, isas, unoptimized)
+        ]
         return {"problem": problem.message, "runs": runs}
     costs = [] if first.load is None else [first.load]
-    runs = list(_runs(note, b, ways(library, isas, first.plain), custom, first, costs))
+    runs = list(_runs(note, b, run_modes(library, isas, first.unoptimized), custom, first, costs))
     return first.answer() | {"runs": runs, "loads": [asdict(each) for each in costs]}
 
 
@@ -98,30 +101,30 @@ def kept(path: str) -> Original:
 
 def _of(
     a: str,
-    bare: ModelProto,
+    skeleton: ModelProto,
     custom: Sequence[str],
     inputs: str | None,
     seed: int,
     dims: Mapping[str, int],
     rounding: float,
 ) -> Original:
-    return original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
+    return original(a, skeleton, custom, trial.Wish(skeleton, inputs, seed, dims), rounding)
 
 
 def _runs(
-    note: Note, b: str, each_way: Iterator[Way], custom: Sequence[str], first: Original, costs: list[Load]
+    note: Note, b: str, modes: Iterator[RunMode], custom: Sequence[str], first: Original, costs: list[Load]
 ) -> Iterator[dict[str, Any]]:
     """What became of the model under test, way by way; what loading it takes is added to `costs`.
 
     Where runs take long, function bodies as they are run on one set: with all optimizations they do on all of them.
     """
     long = first.load is not None and first.load.run_seconds > _LONG
-    for way in each_way:
-        reference = first.alone() if long and not way.libraries and not way.optimize else first
-        found = compared(note, b, way, custom, reference)
+    for mode in modes:
+        reference = first.alone() if long and not mode.libraries and not mode.optimize else first
+        found = compared(note, b, mode, custom, reference)
         note("the original, in float64, if need be")
         costs += [found.load] if found.load is not None else []
-        yield facts_of(way, found, reference)
+        yield facts_of(mode, found, reference)
 
 
 if __name__ == "__main__":

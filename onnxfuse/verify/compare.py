@@ -1,4 +1,4 @@
-"""Compares tensors by numbers: how far apart two are, and how far apart rounding alone may put them."""
+"""Distances between tensors, and the distances that rounding errors alone may cause."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ EPSILONS: dict[str, float] = {
 }
 
 ROUNDINGS: dict[str, float] = {"fp32": 0.0, "bf16": 2.0**-8, "fp16": 2.0**-11}  # at most, by `--precision`; relative
-UNRELATED = 0.5  # of an output: what is further away has little to do with it
+UNRELATED = 0.5  # distance (relative L2) above which two outputs are considered unrelated
 
-STEADY = 0.1  # an output that the original itself does not reproduce within this share says nothing
-ONE_OF = 1000  # 8-bit codes may lie so near to the middle between two that the last bit of a number decides
+REPRODUCED = 0.1  # an output counts as reproduced if the original's own runs agree within this (relative L2)
+ONE_OF = 1000  # one in so many 8-bit values may differ by one step: near a tie the last bit of the float decides
 _TINY = 1e-30
 _BLOCK = 1 << 13  # elements: too few for BLAS to wake other threads
 
@@ -49,7 +49,7 @@ class Distance:
     max_abs: float  # the largest difference of two elements
     rms: float = 0.0  # of the reference's finite elements
     reason: str = ""  # why the error is infinite
-    at: int = 0  # of several sets of inputs, the one that is told of
+    at: int = 0  # the set of inputs, of several, at which this was found
 
 
 def distance(a: Array, b: Array) -> Distance:
@@ -101,7 +101,7 @@ def _float_distance(a: Array, b: Array) -> Distance:
 
 
 def is_float(dtype: np.dtype[Any]) -> bool:
-    """The type rounds: NumPy's floats and the short ones that NumPy has not."""
+    """Whether a dtype is floating-point, the types that NumPy lacks (bfloat16, float8) included."""
     return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8"))
 
 
@@ -121,7 +121,7 @@ def worst(found: Sequence[Distance]) -> Distance:
 
 
 def distances(expected: Results, found: Results) -> list[Distance]:
-    """By output, the worst over all sets of inputs."""
+    """By output, the largest distance over all sets of inputs."""
     rows = [[distance(x, y) for x, y in zip(a, b, strict=True)] for a, b in zip(expected, found, strict=True)]
     return [worst(column) for column in zip(*rows, strict=True)]
 
@@ -132,15 +132,15 @@ def limit(own: Sequence[float], floor: float, exact: bool) -> float:
     return widest if exact else max(widest, floor)
 
 
-def rounded(precision: str, moved: float) -> float:
+def rounded(precision: str, sensitivity: float) -> float:
     """The distance that `--precision` may put between a network and the original.
 
     Both operands of each product are rounded by at most u, half an epsilon of the format. Errors of layers behind each
     other are independent, so that L layers leave sqrt(2 L) u, 14 u for a hundred: 16 u is the least. Networks that
-    enlarge errors show it when their inputs are rounded: that has `moved` the output by one such error, of which
+    enlarge errors show it when their inputs are rounded: that has `sensitivity` the output by one such error, of which
     sqrt(2 L) are allowed here too.
     """
-    return min(UNRELATED, 16.0 * max(ROUNDINGS[precision], moved))
+    return min(UNRELATED, 16.0 * max(ROUNDINGS[precision], sensitivity))
 
 
 TRUTH_FACTOR = 2.0  # of the original's own error to float64, what another model's may be
@@ -157,30 +157,32 @@ def by_truth(pairs: Sequence[tuple[float, float]], others: bool, least: float) -
     """
     told = others or any(TRUTH_FACTOR * own <= TRUTH_MOST for _, own in pairs)
     most = UNRELATED if told else TRUTH_MOST
-    limits = [(error, max(least, min(TRUTH_FACTOR * own, most))) for error, own in pairs if own <= STEADY or not told]
+    limits = [
+        (error, max(least, min(TRUTH_FACTOR * own, most))) for error, own in pairs if own <= REPRODUCED or not told
+    ]
     return max(limits, key=lambda pair: excess(*pair), default=(0.0, least))
 
 
-def coded_limit(own: Sequence[float], floor: float) -> float:
-    """The distance allowed to kernels of a model of codes, of which `own` tells how far the original is from itself.
+def quantized_limit(own: Sequence[float], floor: float) -> float:
+    """The distance allowed to runs of a quantized model with kernels; `own` are distances of the original from itself.
 
-    Steps of codes drive runs apart until they are as far from each other as any: the factor 2 is a margin. There is no
-    limit where the model's own runs differ in shape, or in where they are NaN (`own` is infinite).
+    Quantization steps drive any two runs about equally far apart; the factor 2 is a margin. There is no limit if the
+    original's own runs differ in shape, or in the places of NaN (`own` is infinite).
     """
     widest = max(own, default=0.0)
     return widest if np.isinf(widest) else min(UNRELATED, max(2.0 * widest, floor))
 
 
 def depth_bound(epsilon: float, depth: int, longest: int) -> float:
-    """What roundings may do to a network of so many operators behind each other with sums of so many terms.
+    """A bound of the rounding error of a network with `depth` consecutive operators and sums of `longest` terms.
 
-    Where nothing tells better: errors of layers are independent, so they grow as a root.
+    Used if there is no measured limit. Errors of layers are independent, so they grow with the square root of depth.
     """
     return min(TRUTH_MOST, epsilon * float(np.sqrt(depth) * np.sqrt(min(longest, LONGEST_PLAIN_SUM))))
 
 
 def excess(error: float, limit: float) -> float:
-    """How far an error fills its limit: at most 1 is good."""
+    """The ratio of an error to its limit: at most 1 passes."""
     return error / limit if limit else (np.inf if error else 0.0)
 
 
@@ -203,7 +205,7 @@ def group_bound(dtype: np.dtype[Any], reduction: int, rounding: float = 0.0) -> 
 
 
 def relevant(tensor: Array) -> bool:
-    """At least half of the elements are finite, or it holds no floats: comparing it says something."""
+    """Whether comparing a tensor is informative: at least half of its elements are finite, or it holds no floats."""
     if not is_float(tensor.dtype) or not tensor.size:
         return True
     wide = tensor.astype(np.float32) if tensor.dtype.itemsize < 4 else tensor

@@ -1,4 +1,4 @@
-"""Which kernels are at fault when a model with its library is wrong, by bisection: the others are left to their bodies.
+"""Finds the kernels at fault when a model with its library is wrong, by bisection with the other kernels disabled.
 
 The session config entry `onnxfuse.disable` switches kernels off without another build.
 """
@@ -12,8 +12,8 @@ from typing import Any
 from onnxfuse.runtime import feed_limits
 from onnxfuse.verify import bisected, trial
 from onnxfuse.verify.original import Original, original
-from onnxfuse.verify.verdicts import judged
-from onnxfuse.verify.ways import Note, Way, compared, facts_of, ways
+from onnxfuse.verify.run_modes import Note, RunMode, compared, facts_of, run_modes
+from onnxfuse.verify.verdicts import verdict_on
 
 _PROBE = "probe "  # what a note begins with while some kernels are tried; `verify.verify_culprits` reads it
 
@@ -34,15 +34,15 @@ def measure(
     failed: Sequence[str],
     crashed: Sequence[Sequence[str]],
 ) -> list[str]:
-    """The kernels that are dropped, so that `b` passes with the others in the ways that `failed`.
+    """The kernels to drop so that `b` passes with the others in the run modes that `failed`.
 
     `crashed` are sets of kernels with which an earlier process died. What passes together is kept together: halves of
-    what does not are tried one after the other beside it. `limits` are the last arguments of `verify.judged`.
+    what does not are tried one after the other beside it. `limits` are the last arguments of `verdicts.verdict_on`.
     """
-    bare = feed_limits.skeleton(Path(a))
+    skeleton = feed_limits.skeleton(Path(a))
     note("the original, no optimizations")
-    first = original(a, bare, custom, trial.Wish(bare, inputs, seed, dims), rounding)
-    wanted = [way for way in ways(library, isas, first.plain) if way.name in failed]
+    first = original(a, skeleton, custom, trial.Wish(skeleton, inputs, seed, dims), rounding)
+    wanted = [mode for mode in run_modes(library, isas, first.unoptimized) if mode.name in failed]
     dead = [frozenset(each) for each in crashed]
 
     def passes(used: Sequence[str]) -> bool:
@@ -50,7 +50,7 @@ def measure(
             return False
         doing = _PROBE + " ".join(used)
         off = [each for each in kernels if each not in used]
-        return all(_right(lambda _: note(doing), b, way, custom, first, off, limits) for way in wanted)
+        return all(_right(lambda _: note(doing), b, mode, custom, first, off, limits) for mode in wanted)
 
     kept = bisected(list(kernels), passes)
     return [each for each in kernels if each not in kept]
@@ -59,11 +59,11 @@ def measure(
 def _right(
     note: Note,
     b: str,
-    way: Way,
+    mode: RunMode,
     custom: Sequence[str],
     first: Original,
     disabled: Sequence[str],
     limits: Mapping[str, Any],
 ) -> bool:
-    found = compared(note, b, way, custom, first, disabled)
-    return judged(first.answer() | {"runs": [facts_of(way, found, first)]}, **limits).ok is not False
+    found = compared(note, b, mode, custom, first, disabled)
+    return verdict_on(first.answer() | {"runs": [facts_of(mode, found, first)]}, **limits).ok is not False

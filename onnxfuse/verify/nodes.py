@@ -24,7 +24,7 @@ from onnxfuse.verify.trial import Values
 Spread = list[list[compare.Distance]]  # how far runs of a function body are from each other, per pair and output
 
 DOMAIN = "onnxfuse."  # fused nodes are of a domain that begins so
-_CAPTURED_BYTES = 256 << 20  # how much of what nodes make is held at a time, by a guess
+_CAPTURED_BYTES = 256 << 20  # an estimate of the captured values that are in memory at a time
 _UNKNOWN_BYTES = 1 << 20
 _WIDE = (TensorProto.DOUBLE, TensorProto.INT64)
 _SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
@@ -32,16 +32,16 @@ _SHORT_FLOATS = {np.dtype(ml_dtypes.bfloat16): TensorProto.BFLOAT16}
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What stays the same for all nodes of one model."""
+    """The settings that all nodes of one model share."""
 
     proto: ModelProto
     weights: Mapping[str, TensorProto]
     library: str
-    isas: Sequence[str]  # what the library may use, one after the other; an empty name lets it choose
+    isas: Sequence[str]  # instruction sets that the library may use, one after the other; "" lets it choose
     custom: Sequence[str]
     reductions: Mapping[str, int]  # operator type to the longest sum that its kernel makes
-    roundings: Mapping[str, float]  # operator type to how far its kernel rounds what it multiplies or makes
-    held: Collection[str]  # operator types whose values of 16 bits stand for those of 32
+    roundings: Mapping[str, float]  # operator type to the relative error by which its kernel rounds operands or results
+    held: Collection[str]  # operator types whose values have a 16-bit storage dtype in place of float32
     seed: int
 
 
@@ -87,25 +87,25 @@ def key_of(node: NodeProto) -> str:
 def _captured(
     job: Job, path: Path, nodes: Sequence[NodeProto], inputs: str | None, dims: Mapping[str, int]
 ) -> Iterator[tuple[NodeProto, list[Values], compare.Results]]:
-    """Each node with the values of its inputs that are no weights and of its outputs, for every set of model inputs.
+    """Each node with the values of its outputs and of its inputs other than weights, for every set of model inputs.
 
     The whole model runs once per set and per batch of nodes whose values fit into `_CAPTURED_BYTES`.
     """
     wanted = {id(node): [n for n in dict.fromkeys(node.input) if n and n not in job.weights] for node in nodes}
     made = {id(node): [n for n in node.output if n] for node in nodes}
-    bare = feed_limits.skeleton(path)
-    takes = feeds.inputs_of(bare)
+    skeleton = feed_limits.skeleton(path)
+    takes = feeds.inputs_of(skeleton)
     known = {*(each.name for each in takes), *(each.name for each in job.proto.graph.output)}
     sets: list[Values] = []
     for batch in _batches(job.proto, nodes, feeds.sizes_of(takes, feeds.RECIPES[0], 0, dims)):
         touched = dict.fromkeys(n for node in batch for n in (*wanted[id(node)], *made[id(node)]))
         taps = [name for name in touched if name not in known]
-        session = _tapped(path, taps, job)
+        session = _with_outputs(path, taps, job)
         names = [*(n for n in engine.output_names(session) if n not in taps), *taps]
         if sets:
             rows = [engine.run(session, each, names) for each in sets]
         else:
-            found = trial.input_sets(session, trial.Wish(bare, inputs, job.seed, dims, also=taps))
+            found = trial.input_sets(session, trial.Wish(skeleton, inputs, job.seed, dims, also=taps))
             sets, rows = found.values, found.results
         del session  # with its weights
         runs = [dict(zip(names, row, strict=True)) | each for row, each in zip(rows, sets, strict=True)]
@@ -115,7 +115,7 @@ def _captured(
 
 
 def _batches(proto: ModelProto, nodes: Sequence[NodeProto], sizes: Mapping[str, int]) -> Iterator[list[NodeProto]]:
-    """The nodes in order, as many at a time as the stated shapes of what they make allow; `sizes` are of symbols."""
+    """Batches of consecutive nodes, sized by the stated shapes of their outputs; `sizes` are values of symbols."""
     stated = {each.name: _stated_bytes(each, sizes) for each in (*proto.graph.value_info, *proto.graph.output)}
     batch: list[NodeProto] = []
     held = 0
@@ -130,7 +130,7 @@ def _batches(proto: ModelProto, nodes: Sequence[NodeProto], sizes: Mapping[str, 
 
 
 def _stated_bytes(value: ValueInfoProto, sizes: Mapping[str, int]) -> int:
-    """The size of a value by its stated shape."""
+    """Bytes of a value by its stated shape."""
     kind = value.type.tensor_type
     if not kind.HasField("shape"):
         return _UNKNOWN_BYTES
@@ -138,10 +138,10 @@ def _stated_bytes(value: ValueInfoProto, sizes: Mapping[str, int]) -> int:
     return math.prod(extents) * (8 if kind.elem_type in _WIDE else 4)
 
 
-def _tapped(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSession:
-    """A session of the model, bodies only, that also gives the values `taps`.
+def _with_outputs(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSession:
+    """A session of the model, function bodies only, that also outputs the values `taps`.
 
-    Serialized messages that follow each other are merged, so the outputs are appended to the bytes of the file.
+    Concatenated protobuf messages are merged, so the outputs are appended to the bytes of the file.
     """
     extra = [ValueInfoProto(name=name) for name in taps]
     tail = ModelProto(graph=GraphProto(output=extra)).SerializeToString()
@@ -153,16 +153,16 @@ def _tapped(path: Path, taps: Sequence[str], job: Job) -> ort.InferenceSession:
 def _checked(
     job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, spreads: dict[str, Spread]
 ) -> dict[str, Any]:
-    """Error and limit of the output that is nearest its limit, or over it by most.
+    """Error and limit of the output with the largest ratio of the two.
 
-    Where the bound by type and length of sums is exceeded, the limit is ten times the spread of the body's own runs, if
-    that is more; `spreads` remembers it, the first such node of an operator type tells.
+    If the bound by dtype and length of sums is exceeded, the limit is ten times the spread of the body's own runs, if
+    that is larger; `spreads` caches it by operator type.
     """
     model = _single(job, node, captured[0]).SerializeToString()
     try:
-        found = _furthest(job, model, captured, expected)
+        found = _distances(job, model, captured, expected)
     except DeviceError as problem:
-        return {"error": None, "limit": None} | _blamed(job, model, captured, problem)
+        return {"error": None, "limit": None} | _kernel_at_fault(job, model, captured, problem)
     rounding = job.roundings.get(node.op_type, 0.0)
     single = np.dtype(np.float32)
     coarsest = single if node.op_type in job.held else _coarsest(captured[0], expected[0])
@@ -175,26 +175,26 @@ def _checked(
         limits = [compare.limit([each[i].error for each in own], bound, exact[i]) for i in range(len(exact))]
     for i in [i for i, each in enumerate(exact) if not each and limits[i] < found[i].error < np.inf]:
         with suppress(DeviceError):
-            error, limits[i] = _second(job, node, captured, expected, limits[i], i)
+            error, limits[i] = _by_float64(job, node, captured, expected, limits[i], i)
             found[i] = replace(found[i], error=error)
     at = max(range(len(found)), key=lambda i: compare.excess(found[i].error, limits[i]))
     ok = found[at].error <= limits[at]
-    return {"ok": ok, "error": found[at].error, "limit": limits[at], "message": _words(node, at, found[at], ok)}
+    return {"ok": ok, "error": found[at].error, "limit": limits[at], "message": _message(node, at, found[at], ok)}
 
 
-def _furthest(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> list[compare.Distance]:
-    """By output, how far the kernel is from the body, with the instruction set with which it is furthest."""
+def _distances(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> list[compare.Distance]:
+    """By output, the distance of the kernel from the body, the largest over all instruction sets."""
     libraries = (job.library, *job.custom)
     rows = [compare.distances(expected, _run(model, libraries, captured, tested=True, isa=isa)) for isa in job.isas]
     return [max(column, key=lambda each: each.error) for column in zip(*rows, strict=True)]
 
 
-def _second(
+def _by_float64(
     job: Job, node: NodeProto, captured: list[Values], expected: compare.Results, limit: float, output: int
 ) -> tuple[float, float]:
-    """Error and limit of an output by what float64 makes of the body, on the sets where the kernel is too far from it.
+    """Error and limit of an output against a float64 evaluation of the body, on the sets where the kernel fails.
 
-    Raises DeviceError where float64 has nothing to say.
+    Raises DeviceError if the body cannot be evaluated in float64.
     """
     libraries, names = (job.library, *job.custom), [name for name in node.output if name]
     model = _single(job, node, captured[0]).SerializeToString()
@@ -210,8 +210,8 @@ def _second(
     return compare.by_truth(pairs, len(pairs) < len(captured), limit)
 
 
-def _blamed(job: Job, model: bytes, captured: list[Values], problem: DeviceError) -> dict[str, Any]:
-    """Whether the kernel is at fault when the node did not run with it: not when the body does not run either."""
+def _kernel_at_fault(job: Job, model: bytes, captured: list[Values], problem: DeviceError) -> dict[str, Any]:
+    """Whether the kernel is at fault when a node did not run: not if its body does not run either."""
     try:
         _run(model, job.custom, captured[:1])
     except DeviceError as other:
@@ -220,9 +220,9 @@ def _blamed(job: Job, model: bytes, captured: list[Values], problem: DeviceError
 
 
 def _spread(job: Job, model: bytes, captured: list[Values], expected: compare.Results) -> Spread:
-    """Distances among the body's own runs: without optimizations, with them, and with inputs nudged by one rounding.
+    """Distances among the body's own runs: with and without optimizations, and with inputs perturbed by one rounding.
 
-    Where the body does not run alone, there is none.
+    Empty if the body does not run alone.
     """
     both = [*captured, *(feeds.nudged(each, job.seed) for each in captured)]
     try:
@@ -233,7 +233,7 @@ def _spread(job: Job, model: bytes, captured: list[Values], expected: compare.Re
     return [compare.distances(expected, optimized), compare.distances(optimized, nudged)]
 
 
-def _words(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str:
+def _message(node: NodeProto, at: int, found: compare.Distance, ok: bool) -> str:
     return "" if ok else f"output {node.output[at]}: {found.reason or f'largest difference {found.max_abs:.3g}'}"
 
 
@@ -246,7 +246,7 @@ def _run(
     tested: bool = False,
     isa: str = "",
 ) -> compare.Results:
-    """A kernel that is `tested` gets memory that was used before, so that it cannot count on zeros."""
+    """The outputs of a model. A kernel that is `tested` gets reused memory, so that it cannot rely on zeros."""
     options = engine.options(libraries=libraries, optimize=optimize, lean=True, arena=tested, isa=isa)
     session = engine.open_session(model, options)
     return [engine.run(session, each) for each in sets]
@@ -278,7 +278,7 @@ def _needed(proto: ModelProto, node: NodeProto) -> list[FunctionProto]:
 
 
 def _coarsest(captured: Values, made: Sequence[compare.Array]) -> np.dtype[Any]:
-    """The float type that rounds most of what a node is given and makes; float32 when there is none.
+    """The coarsest float dtype among the inputs and outputs of a node; float32 if it has no floats.
 
     Weights do not count: kernel and body read the same ones.
     """

@@ -1,4 +1,4 @@
-"""The original model as what others are held to: its outputs, how far it is from itself, what float64 says of it."""
+"""The original model as the reference: its outputs, its distance from itself, and its float64 evaluation."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _MIN_PERTURBED_ELEMENTS = 64  # smaller weights are scales and stay
 
 
 @dataclass(frozen=True, slots=True)
-class Opinion:
-    """What float64 says of one run: by output, its error and what is allowed, of the set where it fills that most."""
+class Float64Errors:
+    """Errors of one run against float64: by output, error and limit on the set with the largest ratio of the two."""
 
     evaluator: str
     errors: list[float]
@@ -40,24 +40,24 @@ class Opinion:
 
 @dataclass(slots=True)
 class Original:
-    """What the original makes of sets of inputs, without optimizations if it runs so, and distances among its runs."""
+    """The original's outputs for sets of inputs, without optimizations if it runs that way, and its self-distances."""
 
     path: str
-    bare: ModelProto
+    skeleton: ModelProto
     custom: tuple[str, ...]
     seed: int
     names: list[str]
     sets: list[Values]
     expected: Results
-    plain: bool  # it runs without optimizations
-    rounding: float  # of inputs, which tells what `moved` is
+    unoptimized: bool  # whether it runs without optimizations
+    rounding: float  # relative rounding of inputs by which `sensitivity` is measured
     optimized: Results = field(default_factory=list)
-    own: list[list[float]] = field(default_factory=list)  # by set, by output: optimized or not, and inputs nudged
-    moved: list[float] = field(default_factory=list)  # by output: inputs moved by `rounding`
-    # By draw, by output: the distance to the model with perturbed weights and inputs; of a model of codes only.
+    own: list[list[float]] = field(default_factory=list)  # self-distance by set, by output
+    sensitivity: list[float] = field(default_factory=list)  # by output: distance caused by inputs rounded by `rounding`
+    # By draw, by output: the distance to the model with perturbed weights and inputs; of quantized models only.
     perturbed: list[list[float]] = field(default_factory=list)
-    known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # what float64 said, by set
-    unknown: DeviceError | None = None  # why it says nothing
+    known: dict[int, tuple[str, list[Any]]] = field(default_factory=dict)  # evaluator and float64 outputs, by set
+    unknown: DeviceError | None = None  # why there is no float64 evaluation
     load: Load | None = None  # what it takes to load it, with all optimizations
 
     @property
@@ -66,25 +66,25 @@ class Original:
         return [not compare.is_float(each.dtype) for each in self.expected[0]]
 
     @property
-    def coded(self) -> bool:
-        """Whether numbers are rounded to integer codes on the way."""
-        return makes_codes(self.bare)
+    def quantized(self) -> bool:
+        """Whether the model quantizes values, not only dequantizes them."""
+        return quantizes(self.skeleton)
 
     @property
     def limits(self) -> list[list[float]]:
-        """By set, by output, the distance allowed to models that are rounded as this one is."""
-        least, exact = floor(self.bare), self.exact
+        """By set, by output, the distance allowed to models with the same precision."""
+        least, exact = floor(self.skeleton), self.exact
         return [[compare.limit([own], least, exact[o]) for o, own in enumerate(row)] for row in self.own]
 
     def alone(self) -> Original:
-        """The same of the first set of inputs alone."""
+        """The same, of the first set of inputs only."""
         one = {name: getattr(self, name)[:1] for name in ("sets", "expected", "optimized", "own")}
         return replace(self, **one, known={at: said for at, said in self.known.items() if at == 0})
 
     def nearest(self, found: Results) -> tuple[list[compare.Distance], list[float]]:
-        """By output the distance from the original, and the original's own, on the set nearest its limit or over it.
+        """By output, distance and self-distance of the original on the set with the largest ratio of error to limit.
 
-        Sets on which the original does not reproduce an output say nothing of it, unless there are no others.
+        Sets on which the original does not reproduce an output are ignored, unless there are no others.
         """
         limits = self.limits
         rows = [self._row(o, found, [each[o] for each in limits]) for o in range(len(self.names))]
@@ -93,27 +93,26 @@ class Original:
     def _row(self, output: int, found: Results, limits: Sequence[float]) -> tuple[compare.Distance, float]:
         pairs = zip(self.expected, found, strict=True)
         column = [replace(compare.distance(x[output], y[output]), at=at) for at, (x, y) in enumerate(pairs)]
-        steady = [d for d in column if self.own[d.at][output] <= compare.STEADY or d.reason]
-        each = max(steady or column, key=lambda d: (compare.excess(d.error, limits[d.at]), d.error))
+        reproduced = [d for d in column if self.own[d.at][output] <= compare.REPRODUCED or d.reason]
+        each = max(reproduced or column, key=lambda d: (compare.excess(d.error, limits[d.at]), d.error))
         return each, self.own[each.at][output]
 
     def answer(self) -> dict[str, Any]:
-        """What `verify.judged` needs to know, as plain values."""
+        """The input of `verdict_on` about the original, as plain values."""
         own = [[min(column)] for column in zip(*self.own, strict=True)]  # of the set that says most
-        facts = {"outputs": self.names, "exact": self.exact, "own": own, "moved": self.moved}
-        facts |= {"coded": self.coded, "perturbed": self._perturbed_distance(), "floor": floor(self.bare)}
-        shapes = [trial.words_of(each) for each in self.sets]
+        facts = {"outputs": self.names, "exact": self.exact, "own": own, "sensitivity": self.sensitivity}
+        facts |= {"quantized": self.quantized, "perturbed": self._perturbed_distance(), "floor": floor(self.skeleton)}
+        shapes = [trial.shapes_text(each) for each in self.sets]
         return facts | {"sets": len(self.sets), "seed": self.seed, "shapes": shapes}
 
-    def opinion(self, found: Results, closest: bool) -> Opinion | None:
-        """What float64 says of outputs that are too far away; None where none is, or where it has nothing to say.
+    def float64_errors(self, found: Results, like_reference: bool) -> Float64Errors | None:
+        """Float64 errors of a run with outputs over their limits; None if there are none, or no float64 evaluation.
 
-        The `closest` way to run a model is held to `limits`, others of a model of codes to what its steps allow.
-
-        Where no evaluator runs the model, what is allowed grows with the depth of the model instead.
+        A run `like_reference` is held to `limits`; other runs of a quantized model may differ as far as perturbations
+        drive it. If no evaluator runs the model, the limit is a bound by the depth of the model instead.
         """
         rows = _distances(self.expected, found)
-        allowed = self.limits if closest else self._allowed()
+        allowed = self.limits if like_reference else self._allowed()
         over = _exceeding(rows, allowed)
         finite = all(np.isfinite(d.error) for i in over for d in rows[i])
         if not over or not finite or self.rounding:
@@ -121,21 +120,21 @@ class Original:
         try:
             each = [self._of_set(i, found[i]) for i in over]
         except DeviceError:
-            if self.coded:
+            if self.quantized:
                 return None
-            bound = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.bare))
+            bound = compare.depth_bound(compare.EPSILONS["float32"], *_depth(self.skeleton))
             errors = [max(rows[i][o].error for i in over) for o in range(len(self.names))]
-            return Opinion(BOUND, errors, [bound] * len(self.names))
+            return Float64Errors(BOUND, errors, [bound] * len(self.names))
         least = [min(allowed[i][o] for i in over) for o in range(len(self.names))]
         others = len(over) < len(self.sets)
         worst = [compare.by_truth([row[o] for _, row in each], others, limit) for o, limit in enumerate(least)]
-        return Opinion(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
+        return Float64Errors(each[0][0], [error for error, _ in worst], [limit for _, limit in worst])
 
     def draw_perturbations(self, found: Results) -> None:
-        """Perturb a model of codes further ways while an output of `found` exceeds the limits that this gives.
+        """Draws further perturbations of a quantized model while an output of `found` exceeds the resulting limits.
 
-        How far the steps of codes throw an output is luck for any one perturbation: five of six draws may stay within
-        a hundredth of what the sixth does.
+        The effect of one perturbation on an output varies widely: five of six draws may change it by less than a
+        hundredth of what the sixth does.
         """
         rows = _distances(self.expected, found) if self.perturbed else []
         while len(self.perturbed) < _DRAWS and _exceeding(rows, self._allowed()):
@@ -147,17 +146,17 @@ class Original:
         return [max(column) for column in zip(*self.perturbed, *unreproduced, strict=True)]
 
     def _allowed(self) -> list[list[float]]:
-        """`limits`, or where steps of codes drive a model farther, what that allows without asking float64."""
-        if not self.coded:
+        """`limits`; for quantized models the limits that follow from the perturbations."""
+        if not self.quantized:
             return self.limits
-        least, perturbed = floor(self.bare), self._perturbed_distance()
+        least, perturbed = floor(self.skeleton), self._perturbed_distance()
         return [
-            [compare.coded_limit([own, far], least) for own, far in zip(row, perturbed, strict=True)]
+            [compare.quantized_limit([own, far], least) for own, far in zip(row, perturbed, strict=True)]
             for row in self.own
         ]
 
     def _of_set(self, at: int, found: list[compare.Array]) -> tuple[str, list[tuple[float, float]]]:
-        """The evaluator, and by output the errors to float64 of what was found and of the original."""
+        """The evaluator, and by output the errors against float64 of `found` and of the original."""
         if self.unknown is not None:
             raise self.unknown
         if at not in self.known:
@@ -183,27 +182,27 @@ def _exceeding(rows: Sequence[Sequence[compare.Distance]], allowed: Sequence[Seq
     return [at for at, row in enumerate(rows) if any(d.error > m for d, m in zip(row, allowed[at], strict=True))]
 
 
-def original(path: str, bare: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:
+def original(path: str, skeleton: ModelProto, custom: Sequence[str], wish: trial.Wish, rounding: float) -> Original:
     """The original on inputs that it takes. Raises DeviceError where it takes none."""
-    plain = True
+    unoptimized = True
     try:
         session = _opened(path, custom, optimize=False)
         found = trial.input_sets(session, wish)
     except DeviceError:  # some models run only when the optimizer has removed what has no kernel
-        plain = False
+        unoptimized = False
         session = _opened(path, custom)
         found = trial.input_sets(session, wish)
     names = engine.output_names(session)
     del session  # with its weights
-    made = Original(path, bare, tuple(custom), wish.seed, names, found.values, found.results, plain, rounding)
+    made = Original(path, skeleton, tuple(custom), wish.seed, names, found.values, found.results, unoptimized, rounding)
     _measure(made)
-    if made.coded:
+    if made.quantized:
         made.perturbed.append(_perturbed(made, 0))
     return made
 
 
 def _measure(o: Original) -> None:
-    """Fills in the distances among runs with all optimizations and none, and on inputs that are moved."""
+    """Fills in the distances among runs with all optimizations, with none, and on perturbed inputs."""
     nudged = [feeds.nudged(each, o.seed) for each in o.sets]
     far = [feeds.nudged(each, o.seed, o.rounding) for each in o.sets] if o.rounding else []
     count = len(o.names)
@@ -215,13 +214,13 @@ def _measure(o: Original) -> None:
         found += [watch.timed(partial(engine.run, session, each)) for each in (*o.sets[1:], *nudged, *far)]
         o.load = watch.load(ORIGINAL)
     except DeviceError:  # the reference ran: what is left is the floor
-        o.own, o.moved = [[0.0] * count for _ in o.sets], [0.0] * count
+        o.own, o.sensitivity = [[0.0] * count for _ in o.sets], [0.0] * count
         return
-    o.optimized, near, moved = (found[at * len(o.sets) : (at + 1) * len(o.sets)] for at in range(3))
+    o.optimized, near, sensitivity = (found[at * len(o.sets) : (at + 1) * len(o.sets)] for at in range(3))
     for a, b, c in zip(o.expected, o.optimized, near, strict=True):
         pairs = zip(compare.distances([a], [b]), compare.distances([b], [c]), strict=True)
         o.own.append([max(x.error, y.error) for x, y in pairs])
-    o.moved = [each.error for each in compare.distances(o.optimized, moved or o.optimized)]
+    o.sensitivity = [each.error for each in compare.distances(o.optimized, sensitivity or o.optimized)]
 
 
 def _perturbed(o: Original, draw: int) -> list[float]:
@@ -260,32 +259,32 @@ def _opened(path: str, libraries: Sequence[str], *, optimize: bool = True) -> In
 # ---- what a model computes with ----
 
 
-def floor(bare: ModelProto) -> float:
+def floor(skeleton: ModelProto) -> float:
     """The floor of the coarsest float type that the model computes with."""
-    names = {_floor_name(kind) for kind in _element_types(bare)} - {""}
-    if makes_codes(bare):
+    names = {_floor_name(kind) for kind in _element_types(skeleton)} - {""}
+    if quantizes(skeleton):
         names.add("quantized")
     return max((compare.FLOORS[name] for name in names), default=0.0)
 
 
-def makes_codes(bare: ModelProto) -> bool:
-    """Whether numbers are rounded to integer codes on the way, not only read from them."""
-    ops = {node.op_type for node in _nodes(bare)}
+def quantizes(skeleton: ModelProto) -> bool:
+    """Whether a model quantizes values, not only dequantizes them."""
+    ops = {node.op_type for node in _nodes(skeleton)}
     return any(op.startswith(("QLinear", "Quantize", "DynamicQuantize", "QGemm")) for op in ops)
 
 
-def _nodes(bare: ModelProto) -> Iterator[Any]:
-    for graph in graphs(bare.graph):
+def _nodes(skeleton: ModelProto) -> Iterator[Any]:
+    for graph in graphs(skeleton.graph):
         yield from graph.node
-    for function in bare.functions:
+    for function in skeleton.functions:
         yield from function.node
 
 
-def _element_types(bare: ModelProto) -> Iterator[int]:
-    yield from (tensor.data_type for tensor in bare.graph.initializer)
-    for value in (*bare.graph.input, *bare.graph.output, *bare.graph.value_info):
+def _element_types(skeleton: ModelProto) -> Iterator[int]:
+    yield from (tensor.data_type for tensor in skeleton.graph.initializer)
+    for value in (*skeleton.graph.input, *skeleton.graph.output, *skeleton.graph.value_info):
         yield value.type.tensor_type.elem_type
-    for node in _nodes(bare):
+    for node in _nodes(skeleton):
         yield from (each.i for each in node.attribute if node.op_type == "Cast" and each.name == "to")
 
 
@@ -296,11 +295,11 @@ def _floor_name(kind: int) -> str:
     return "float8" if name.startswith("float8") else known.get(name, "")
 
 
-def _depth(bare: ModelProto) -> tuple[int, int]:
-    """The most operators behind each other, and the largest extent of any weight, for the longest sum."""
+def _depth(skeleton: ModelProto) -> tuple[int, int]:
+    """The length of the longest path of operators, and the largest extent of any weight, a bound of the longest sum."""
     depth: dict[str, int] = {}
-    for node in bare.graph.node:
+    for node in skeleton.graph.node:
         here = 1 + max((depth.get(name, 0) for name in node.input), default=0)
         depth |= dict.fromkeys(node.output, here)
-    longest = max((dim for tensor in bare.graph.initializer for dim in tensor.dims), default=1)
+    longest = max((dim for tensor in skeleton.graph.initializer for dim in tensor.dims), default=1)
     return max(depth.values(), default=1), longest

@@ -1,4 +1,4 @@
-"""Two models cut into pieces that stand for each other: what lies between values that both of them name."""
+"""Divides two models into pieces that correspond to each other: the nodes between values that both models name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON l
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Nodes of the second model, by number, between values that both have: those that are read, and those made."""
+    """Nodes of the second model, by number, between values of both models: its `inputs` and `outputs`."""
 
     nodes: tuple[int, ...]
     inputs: tuple[str, ...]
@@ -33,7 +33,7 @@ def shared_names(a: GraphProto, b: GraphProto) -> set[str]:
 
 
 def pieces(b: GraphProto, shared: Collection[str]) -> list[Piece]:
-    """The least pieces of `b` whose inputs and outputs are `shared` values, in order; weights are no inputs."""
+    """The smallest pieces of `b` whose inputs and outputs are `shared` values, in order; weights are not inputs."""
     maker = {o: at for at, n in enumerate(b.node) for o in n.output if o}
     read = {i for n in b.node for i in reads(n)} | {o.name for o in b.output}
     behind: list[frozenset[int]] = []  # of each node, itself and those before it that make what `a` does not name
@@ -60,7 +60,7 @@ def reads(node: NodeProto) -> list[str]:
     return [v for v in (*node.input, *(v for v in inner if v not in own)) if v]
 
 
-def turned(nodes: Sequence[NodeProto], piece: Piece, layouts: Mapping[str, tuple[int, ...]]) -> list[NodeProto]:
+def transposed(nodes: Sequence[NodeProto], piece: Piece, layouts: Mapping[str, tuple[int, ...]]) -> list[NodeProto]:
     """The nodes of a piece between values as the first model holds them, where the second holds them in a layout."""
     other = {
         name: order for name in (*piece.inputs, *piece.outputs) if (order := layouts[name]) != tuple(sorted(order))

@@ -14,7 +14,7 @@ from onnx import ModelProto, ValueInfoProto
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feed_limits, feeds, process
 from onnxfuse.verify import compare, trial
-from onnxfuse.verify.pieces import Piece, behind, cut, origin_of, pieces, shared_names, turned
+from onnxfuse.verify.pieces import Piece, behind, cut, origin_of, pieces, shared_names, transposed
 
 AT_ONCE = 32  # pieces whose values are held at a time
 SLACK = 10.0  # how far a piece may be from what it stands for, in bounds of one node
@@ -104,7 +104,7 @@ def _compared(
     rtol: float | None,
 ) -> dict[str, Any]:
     nodes = [model.graph.node[at] for at in piece.nodes]
-    text = cut(model, turned(nodes, piece, layouts), piece.outputs, known).SerializeToString()
+    text = cut(model, transposed(nodes, piece, layouts), piece.outputs, known).SerializeToString()
     limit = max(_limit(known, piece), 0.0) if rtol is None else rtol
     error = _error(text, piece, known, [*libraries, *custom])
     over = not error <= limit
@@ -161,7 +161,7 @@ def write(
     if piece is None:
         raise DeviceError("bisect: no part of the second model lies between values that both have")
     known = _values(first, [*piece.inputs, *piece.outputs], values, custom)
-    ours = cut(second, turned([second.graph.node[at] for at in piece.nodes], piece, layouts), piece.outputs, known)
+    ours = cut(second, transposed([second.graph.node[at] for at in piece.nodes], piece, layouts), piece.outputs, known)
     theirs = cut(first, behind(first.graph, piece.inputs, piece.outputs), piece.outputs, known)
     onnx.save(theirs, out["a"])
     onnx.save(ours, out["b"])

@@ -33,16 +33,16 @@ MORE_RUNS = 0.5  # the same, for all sets besides the first two
 MORE_BYTES = 2 << 30  # what a run of a larger set may be expected to hold
 SEARCH = 20.0  # seconds of the clock in which sizes are sought one by one
 _LARGE = (128, 1024, 16000)  # sizes of the last symbol, such as a length
-_WAYS = 3  # values of inputs that decide, each with sets of its own
+_CHOICES = 3  # values of inputs that decide, each with sets of its own
 _LENGTHS = (1, 2, 3, 4, 8, 16, 32, 64, 80, 96, 128, 160, 224, 256, 288, 320, 400, 512, 576, 640, 800, 1024, 1280, 1600,
             2048, 4096, 8000, 16000, 32000, 80000, 160000)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What a model is to be run on: `inputs` names a file of values, else they are random by `seed`."""
+    """The inputs on which a model is to run: values from the file `inputs`, else random ones by `seed`."""
 
-    bare: ModelProto  # the skeleton of the model
+    skeleton: ModelProto  # the skeleton of the model
     inputs: str | None
     seed: int
     dims: Mapping[str, int]  # sizes of symbols that the user gave
@@ -53,7 +53,7 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What a run took: seconds of all cores together, and the most memory beyond what the process held before."""
+    """The cost of a run: processor seconds of all cores, and peak memory beyond what the process held before."""
 
     seconds: float = 0.0
     peak_bytes: int = 0
@@ -61,7 +61,7 @@ class Cost:
 
 @dataclass(slots=True)
 class Sets:
-    """Inputs that a model has taken and what it made of them; `sizes` are those of the symbols, where there are any."""
+    """Inputs that a model accepts, with its outputs; `sizes` are the values of its symbols."""
 
     values: list[Values] = field(default_factory=list)
     results: Results = field(default_factory=list)
@@ -69,14 +69,14 @@ class Sets:
     costs: list[Cost] = field(default_factory=list)  # of each run
 
     def add(self, values: Values, result: list[Array], sizes: Sizes, cost: Cost | None = None) -> None:
-        """One more."""
+        """Append one set."""
         self.values.append(values)
         self.results.append(result)
         self.sizes.append(sizes)
         self.costs.append(cost or Cost())
 
     def join(self, other: Sets) -> None:
-        """All of another one."""
+        """Append all sets of another object."""
         for each in zip(other.values, other.results, other.sizes, other.costs, strict=True):
             self.add(*each)
 
@@ -89,9 +89,9 @@ def input_sets(session: ort.InferenceSession, wish: Wish) -> Sets:
     `LONG_RUN`, one set has to do. What outputs besides the model's own hold is not looked at. Raises DeviceError when
     no recipe works and no sizes are found.
     """
-    wanted = feeds.inputs_of(wish.bare)
+    wanted = feeds.inputs_of(wish.skeleton)
     own = [name for name in engine.output_names(session) if name not in wish.also]
-    runner = _Runner(session, [*own, *wish.also], len(own), wish, _order(wish.bare))
+    runner = _Runner(session, [*own, *wish.also], len(own), wish, _order(wish.skeleton))
     if wish.inputs is not None:
         given = Sets()
         for each in feeds.read_feeds(Path(wish.inputs), wanted):
@@ -99,9 +99,11 @@ def input_sets(session: ort.InferenceSession, wish: Wish) -> Sets:
         return given
     found = Sets()
     refused: DeviceError | None = None
-    for number in range(max((min(_WAYS, len(each.values) + 1) for each in wanted if each.role == "choice"), default=1)):
+    for number in range(
+        max((min(_CHOICES, len(each.values) + 1) for each in wanted if each.role == "choice"), default=1)
+    ):
         try:
-            found.join(_of_way(runner, feeds.decided(wanted, number)))
+            found.join(_with_choices(runner, feeds.decided(wanted, number)))
         except DeviceError as problem:
             refused = refused or problem
     if refused is not None and not found.values:
@@ -111,7 +113,7 @@ def input_sets(session: ort.InferenceSession, wish: Wish) -> Sets:
 
 @dataclass(frozen=True, slots=True)
 class _Runner:
-    """A session, what is asked of it, and where each node stands in the model."""
+    """A session, the requested outputs, and the position of each node in the model."""
 
     session: ort.InferenceSession
     names: Sequence[str]
@@ -120,8 +122,8 @@ class _Runner:
     order: Mapping[str, int]
 
     def run(self, values: Values) -> list[Array]:
-        """What the model makes of the values. Raises DeviceError."""
-        with attempt(words_of(values)):
+        """The outputs of the model for these values. Raises DeviceError."""
+        with attempt(shapes_text(values)):
             return engine.run(self.session, values, self.names)
 
     def costed(self, values: Values) -> tuple[list[Array], Cost]:
@@ -132,7 +134,7 @@ class _Runner:
         return result, Cost(time.process_time() - begin, watch.peak)
 
     def tells(self, results: Results) -> bool:
-        """Whether the model's outputs are there, and are numbers for the most part."""
+        """Whether the model has outputs, most of whose elements are not NaN."""
         return not self.empty(results) and all(compare.relevant(out) for each in results for out in each[: self.own])
 
     def empty(self, results: Results) -> bool:
@@ -144,21 +146,21 @@ class _Runner:
         return max((self.order.get(name, -1) for name in re.findall(r"Name:'([^']*)'", problem.message)), default=-1)
 
 
-def words_of(values: Mapping[str, Array]) -> str:
+def shapes_text(values: Mapping[str, Array]) -> str:
     """The shapes of inputs in one line."""
     return ", ".join(f"{name} {'x'.join(map(str, value.shape)) or 'scalar'}" for name, value in values.items())
 
 
-def _order(bare: ModelProto) -> dict[str, int]:
+def _order(skeleton: ModelProto) -> dict[str, int]:
     """Places of nodes, those of inner graphs behind all others."""
-    nodes = [node for graph in graphs(bare.graph) for node in graph.node]
+    nodes = [node for graph in graphs(skeleton.graph) for node in graph.node]
     return {node.name: at for at, node in enumerate(nodes) if node.name}
 
 
-def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
+def _with_choices(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
     """Sets for inputs whose decisions are made. Raises DeviceError."""
     wish = runner.wish
-    fixed = fixed_sizes(wish.bare, wanted, wish.dims)
+    fixed = fixed_sizes(wish.skeleton, wanted, wish.dims)
     unclear: Sets | None = None  # mostly NaN, or empty: taken when nothing is better
     refused = DeviceError("runtime: the model cannot be run")
     for recipe, dims in ((r, d) for d in ({**wish.dims, **fixed}, wish.dims)[: 1 + bool(fixed)] for r in wish.recipes):
@@ -175,8 +177,8 @@ def _of_way(runner: _Runner, wanted: Sequence[feeds.Input]) -> Sets:
     summed = _with_sums(runner, wanted, {**wish.dims, **fixed})
     if summed is not None:
         return summed
-    fitting = fitting_sizes(wish.bare, wanted, {**fixed, **wish.dims})
-    sought = (_sought(runner, wanted, fixed | fitting) if fitting else None) or _sought(runner, wanted, fixed)
+    fitting = fitting_sizes(wish.skeleton, wanted, {**fixed, **wish.dims})
+    sought = (_search(runner, wanted, fixed | fitting) if fitting else None) or _search(runner, wanted, fixed)
     if sought is not None:
         recipe, sizes = sought
         return _with_more(runner, wanted, _by_recipe(runner, wanted, recipe, {**sizes, **wish.dims}), recipe)
@@ -228,7 +230,7 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
         new = {**base.sizes[0], **{symbol: changed.get(size, size) for symbol, size in sizes.items()}}
         if new in base.sizes:
             return True
-        if foreseen_bytes(base, wanted, new) > MORE_BYTES:
+        if predicted_bytes(base, wanted, new) > MORE_BYTES:
             return False
         try:
             if not _in_time(runner, wanted, base, new, until):
@@ -247,14 +249,14 @@ def _with_more(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, recip
         for kind in kinds:
             taken |= {kind: value} if run({**taken, kind: value}) else {}
     random = np.random.default_rng(runner.wish.seed)
-    run({kind: _another(kind, random) for kind in kinds})
+    run({kind: _random_size(kind, random) for kind in kinds})
     for size in _LARGE:
         run({kinds[-1]: size})
     return base
 
 
 def _in_time(runner: _Runner, wanted: Sequence[feeds.Input], base: Sets, new: Sizes, until: float) -> bool:
-    """Whether a run at new sizes is predicted to end by `until`, in seconds of `time.process_time`.
+    """Whether a run at new sizes is predicted to end by `until` (a value of `time.process_time`).
 
     Before it says no, the largest run is timed once more, where that is cheap: other work may have disturbed it. Raises
     DeviceError when that fails.
@@ -296,11 +298,10 @@ def _elements(wanted: Sequence[feeds.Input], sizes: Sizes) -> int:
     return 1 + sum(math.prod(feeds.size_of(extent, sizes) for extent in each.shape) for each in wanted)
 
 
-def foreseen_bytes(base: Sets, wanted: Sequence[feeds.Input], new: Sizes) -> int:
-    """What a run at new sizes will hold, by the runs that differ in nothing but that they are shorter where it grows.
+def predicted_bytes(base: Sets, wanted: Sequence[feeds.Input], new: Sizes) -> int:
+    """The predicted memory of a run at new sizes, extrapolated from runs that differ only in the size that grows.
 
-    It grows as from the last but one to the last of them, at least with the size and at most with its square. 0 where
-    there are no such runs.
+    The exponent is that between the last two of them, at least linear and at most quadratic. 0 if there are none.
     """
     first = base.sizes[0]
     line = [
@@ -316,8 +317,8 @@ def foreseen_bytes(base: Sets, wanted: Sequence[feeds.Input], new: Sizes) -> int
     return int(more * (_elements(wanted, new) / many) ** min(max(power, 1.0), 2.0))
 
 
-def _another(size: int, random: np.random.Generator) -> int:
-    """A random size of the same sort."""
+def _random_size(size: int, random: np.random.Generator) -> int:
+    """A random size of similar magnitude."""
     step = next((step for step in (32, 16, 8) if size >= step and size % step == 0), 1)
     return int(random.integers(1, 6)) * step if step > 1 else int(random.integers(3, 24))
 
@@ -325,23 +326,23 @@ def _another(size: int, random: np.random.Generator) -> int:
 # ---- sizes that are sought one by one ----
 
 
-def _sought(
+def _search(
     runner: _Runner, wanted: Sequence[feeds.Input], fixed: Mapping[str, int]
 ) -> tuple[feeds.Recipe, Sizes] | None:
-    """Sizes with which the model runs, if any are found: from each start, symbol by symbol, what gets a run farther."""
+    """Sizes with which the model runs, by hill climbing from several starts, symbol by symbol; None if not found."""
     until = time.monotonic() + SEARCH
     for start in ((1, 64, 16), (1, 64, 64), (2, 224, 128)):
         twice = ((start[0], *[start[2]] * 9),) * 2
         recipe = feeds.Recipe("sought", twice, (start[1],) * 2, shared=True, ones=True)
         sizes = feeds.sizes_of(wanted, recipe, 0, {**runner.wish.dims, **fixed})
         free = [s for s in sizes if s not in runner.wish.dims and s not in fixed and _occurs(s, wanted)]
-        found = _climbed(runner, wanted, recipe, sizes, free, until)
+        found = _climb(runner, wanted, recipe, sizes, free, until)
         if found is not None:
             return recipe, found
     return None
 
 
-def _climbed(
+def _climb(
     runner: _Runner,
     wanted: Sequence[feeds.Input],
     recipe: feeds.Recipe,
@@ -349,9 +350,9 @@ def _climbed(
     free: Sequence[str],
     until: float,
 ) -> Sizes | None:
-    """The sizes from which no symbol gets a run farther, None where the model does not run with them.
+    """The local optimum of hill climbing, by how far a run gets; None if the model does not run with these sizes.
 
-    Those that the model's own constants tell are tried first, for all symbols.
+    Sizes that occur among the model's constants are tried first.
     """
 
     def reached(proposal: Sizes) -> float:
@@ -362,7 +363,7 @@ def _climbed(
         return np.inf if runner.tells([result]) else len(runner.order)
 
     best = reached(sizes)
-    for lengths in (told_sizes(runner.wish.bare), _LENGTHS):
+    for lengths in (told_sizes(runner.wish.skeleton), _LENGTHS):
         before = None
         while best < np.inf and before != sizes:
             before = sizes

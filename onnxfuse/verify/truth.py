@@ -1,4 +1,4 @@
-"""What a model computes in float64: a second opinion where two evaluations in fewer bits are far from each other.
+"""Evaluates a model in float64: the reference when two evaluations in lower precision are far from each other.
 
 The model is converted, each float to a double, and run by ONNX Runtime where that has kernels for doubles: all of it,
 else node by node, those without such a kernel by ONNX's reference evaluator.
@@ -44,7 +44,7 @@ _TYPED = ("to", "dtype")  # attributes that name an element type
 
 
 def truth(model: ModelProto, sets: Sequence[Mapping[str, Array]], names: Sequence[str]) -> tuple[str, Results]:
-    """The evaluator's name, and by set of inputs the outputs `names` in float64, floats that is.
+    """The evaluator's name, and by set of inputs the outputs `names`, floats as float64.
 
     External data must have been loaded. Raises DeviceError where no evaluator takes the model, or not in time.
     """
@@ -91,7 +91,7 @@ def _alone(wide: ModelProto, node: NodeProto, known: Mapping[str, Array]) -> tup
 
 
 def errors(true: Results, found: Results) -> list[float]:
-    """By output, how far found floats are from the true ones, the largest over all sets; 0 for what are no floats."""
+    """By output, the largest distance of found floats from the true ones over all sets; 0 for other dtypes."""
     rows = [
         [compare.distance(t, _wide(f)).error if compare.is_float(f.dtype) else 0.0 for t, f in zip(a, b, strict=True)]
         for a, b in zip(true, found, strict=True)
@@ -240,7 +240,7 @@ _OWN: list[Any] = [Conv, Erf, GlobalAveragePool, GlobalMaxPool]
 def _pads(
     attributes: Mapping[str, Any], extents: Sequence[int], reach: Sequence[int], strides: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """What is added at both ends of each axis of an image."""
+    """The padding at both ends of each axis of an image."""
     rank, auto = len(extents), attributes.get("auto_pad") or "NOTSET"
     if auto == "NOTSET":
         pads = attributes.get("pads") or [0] * (2 * rank)

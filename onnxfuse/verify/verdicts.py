@@ -1,4 +1,4 @@
-"""The verdict on what was measured of two models: what of each output is too far away, and what that is held to."""
+"""Verdicts: whether the distances measured between two models are within their limits."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 from onnxfuse.runtime.memory import Load
 from onnxfuse.verify import compare
 
-ORIGINAL = "original"  # the way in which it is loaded
+ORIGINAL = "original"  # name of its entry among the costs of loading
 WITH_LIBRARY = "with library"  # the names of runs with kernels begin so
 _UNREPRODUCED = "the original does not reproduce its own outputs"
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One way to run the model under test, and its output that is nearest its limit or furthest over it."""
+    """A run of the model under test in one mode, and its output with the largest ratio of error to limit."""
 
     name: str  # such as "with library, all optimizations"
     ok: bool
@@ -26,7 +26,7 @@ class Run:
     limit: float | None
     max_abs: float | None
     message: str = ""
-    evaluator: str = ""  # what said what float64 makes of it, where error and limit are distances from that
+    evaluator: str = ""  # the float64 evaluator, if error and limit are distances from its outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,44 +34,44 @@ class Verdict:
     """The answer to "do both models compute the same?"; `ok` is None when the question could not be asked."""
 
     ok: bool | None
-    max_error: float | None  # with its limit: of the output and run that are nearest the limit or furthest over it
+    max_error: float | None  # of the output and run with the largest ratio of error to limit
     limit: float | None
     tolerance: float | None  # the smallest relative tolerance (L2) under which every float output passes
     runs: tuple[Run, ...] = ()
-    unsteady: tuple[str, ...] = ()  # outputs that the original itself does not reproduce; not compared
-    told: bool = False  # outputs behind kernels are told: of codes, kernels answer alone (`verify_groups`)
+    unsteady: tuple[str, ...] = ()  # outputs that the original does not reproduce itself; not compared
+    told: bool = False  # the model is quantized: output differences are informational, `verify_groups` checks kernels
     inputs: int = 0  # how many sets of inputs were tried
     cached: bool = False  # the same bytes passed before; nothing was run
     message: str = ""
-    loads: tuple[Load, ...] = ()  # the original, and the model under test in each way that was optimized
+    loads: tuple[Load, ...] = ()  # of the original, and of the model under test in each optimized run mode
 
     def to_json(self) -> dict[str, Any]:
         """Plain values for a JSON document."""
         return asdict(self)
 
 
-def judged(
+def verdict_on(
     measured: Mapping[str, Any], rtol: float | None = None, atol: float | None = None, precision: str = "fp32"
 ) -> Verdict:
-    """The verdict on what `child.measure` measured."""
+    """The verdict on the result of `child.measure`; `rtol` (relative L2) and `atol` (RMS) replace computed limits."""
     if "problem" in measured:
         return _only_loaded(measured)
-    floors = [max(measured["floor"], compare.rounded(precision, moved)) for moved in measured["moved"]]
+    floors = [max(measured["floor"], compare.rounded(precision, each)) for each in measured["sensitivity"]]
     measured = {**measured, "floors": floors, "asked": rtol is not None or atol is not None}
     names: list[str] = measured["outputs"]
     own = [max(each, default=0.0) for each in measured["own"]]
-    steady = [i for i in range(len(names)) if own[i] <= compare.STEADY]
+    reproduced = [i for i in range(len(names)) if own[i] <= compare.REPRODUCED]
     common: dict[str, Any] = {"inputs": measured["sets"]}
     common["loads"] = tuple(Load(**each) for each in measured.get("loads", ()))
-    if measured["coded"] and not measured["asked"]:
-        return _told(measured, **common)
-    common["unsteady"] = tuple(n for i, n in enumerate(names) if i not in steady)
+    if measured["quantized"] and not measured["asked"]:
+        return _quantized_verdict(measured, **common)
+    common["unsteady"] = tuple(n for i, n in enumerate(names) if i not in reproduced)
     runs = tuple(
-        _judged_run(each, measured, steady, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
+        _checked_run(each, measured, reproduced, lambda found, i, own: _limit(found, i, own, measured, rtol, atol))
         for each in measured["runs"]
     )
     failed = [run for run in runs if not run.ok]
-    if names and not steady and not any(run.error is None for run in failed):
+    if names and not reproduced and not any(run.error is None for run in failed):
         return Verdict(None, None, None, None, runs, message=_UNREPRODUCED, **common)
     compared = [run for run in runs if run.error is not None and run.limit is not None]
     worst = max(compared, key=lambda run: compare.excess(run.error or 0.0, run.limit or 0.0), default=None)
@@ -79,7 +79,7 @@ def judged(
         ok=not failed,
         max_error=worst.error if worst else None,
         limit=worst.limit if worst else None,
-        tolerance=_tolerance(measured, steady),
+        tolerance=_tolerance(measured, reproduced),
         runs=runs,
         message=f"{failed[0].name}: {failed[0].message}" if failed else "",
         **common,
@@ -87,7 +87,7 @@ def judged(
 
 
 def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
-    """The verdict where the original does not run: what it does not say either is whether the other one loads."""
+    """The verdict if the original does not run: undecided, or negative if the other model does not even load."""
     runs = tuple(Run(r["name"], not r["message"], "", None, None, None, r["message"]) for r in measured["runs"])
     failed = [run for run in runs if not run.ok]
     if failed:
@@ -96,46 +96,47 @@ def _only_loaded(measured: Mapping[str, Any]) -> Verdict:
     return Verdict(None, None, None, None, runs, message=message)
 
 
-def _told(measured: Mapping[str, Any], **common: Any) -> Verdict:
-    """The verdict on a model of codes: its `closest` run, if there is one, is within the limits of any other model.
+def _quantized_verdict(measured: Mapping[str, Any], **common: Any) -> Verdict:
+    """The verdict on a quantized model: its `like_reference` run, if there is one, is held to the usual limits.
 
-    All others may be as far from it as steps of codes drive them: twice as far as the original is driven from itself,
-    by optimizations and by weights and inputs that are perturbed. An output whose shape differs among those runs is not
-    compared: a length that is computed from codes is one.
+    Other runs may differ from the original by twice what optimizations and perturbed weights and inputs change it. An
+    output whose shape differs among those runs, such as a length computed from quantized values, is not compared.
     """
     perturbed = measured["perturbed"]
     widest = [max(far, *measured["own"][i], 0.0) for i, far in enumerate(perturbed)]
-    every = [i for i, far in enumerate(widest) if far < math.inf]
-    floats = [i for i in every if not measured["exact"][i]]
-    common["unsteady"] = tuple(name for i, name in enumerate(measured["outputs"]) if i not in every)
+    comparable = [i for i, far in enumerate(widest) if far < math.inf]
+    floats = [i for i in comparable if not measured["exact"][i]]
+    common["unsteady"] = tuple(name for i, name in enumerate(measured["outputs"]) if i not in comparable)
 
     def near(found: compare.Distance, i: int, own: float) -> float:
         most = max(compare.UNRELATED, float(measured["floors"][i]))
         return min(most, compare.limit([own], measured["floors"][i], measured["exact"][i]))
 
     def wide(found: compare.Distance, i: int, own: float) -> float:
-        return compare.coded_limit([own, perturbed[i]], measured["floors"][i])
+        return compare.quantized_limit([own, perturbed[i]], measured["floors"][i])
 
     runs = [
-        _judged_run(run, measured, every, near) if run["closest"] else _judged_run(run, measured, floats, wide)
+        _checked_run(run, measured, comparable, near)
+        if run["like_reference"]
+        else _checked_run(run, measured, floats, wide)
         for run in measured["runs"]
     ]
     worst = max((run for run in runs if run.error is not None), key=lambda run: run.error or 0.0, default=None)
     failed = [run for run in runs if not run.ok]
-    if measured["outputs"] and not every and not failed:
+    if measured["outputs"] and not comparable and not failed:
         return Verdict(None, None, None, None, tuple(runs), message=_UNREPRODUCED, told=True, **common)
     message = f"{failed[0].name}: {failed[0].message}" if failed else ""
     error, limit = (worst.error, worst.limit) if worst else (None, None)
     return Verdict(not failed, error, limit, None, tuple(runs), message=message, told=True, **common)
 
 
-def _judged_run(
+def _checked_run(
     run: Mapping[str, Any],
     measured: Mapping[str, Any],
     outputs: Sequence[int],
     limit: Callable[[compare.Distance, int, float], float],
 ) -> Run:
-    """A run by those of its outputs that are compared, each within its limit."""
+    """A run, with each of the compared outputs checked against its limit."""
     if run["message"]:
         return Run(run["name"], False, "", None, None, None, run["message"])
     found = [compare.Distance(**each) for each in run["largest" if measured["asked"] else "distances"]]
@@ -151,12 +152,12 @@ def _judged_run(
         limits |= {i: max(limits[i], run["true"]["limits"][i]) for i in over}
     at = max(limits, key=lambda i: compare.excess(errors[i], limits[i]))
     ok = errors[at] <= limits[at]
-    words = "" if ok else _words(measured, at, found[at], errors[at], limits[at])
+    words = "" if ok else _message(measured, at, found[at], errors[at], limits[at])
     return Run(run["name"], ok, measured["outputs"][at], errors[at], limits[at], found[at].max_abs, words, evaluator)
 
 
-def _words(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:
-    """What is wrong with an output, and on which inputs."""
+def _message(measured: Mapping[str, Any], at: int, found: compare.Distance, error: float, limit: float) -> str:
+    """The message about an output over its limit, with the inputs on which it was found."""
     said = found.reason or f"error {error:.3g} above {limit:.3g}"
     return f"output {measured['outputs'][at]}: {said} on {measured['shapes'][found.at]} (seed {measured['seed']})"
 
@@ -175,7 +176,7 @@ def _limit(
     return (rtol or 0.0) + ((atol or 0.0) / found.rms if found.rms else 0.0)
 
 
-def _tolerance(measured: Mapping[str, Any], steady: Sequence[int]) -> float | None:
-    floats = [i for i in steady if not measured["exact"][i]]
+def _tolerance(measured: Mapping[str, Any], reproduced: Sequence[int]) -> float | None:
+    floats = [i for i in reproduced if not measured["exact"][i]]
     errors = [run["largest"][i]["error"] for run in measured["runs"] if run["largest"] for i in floats]
     return max(errors, default=None)

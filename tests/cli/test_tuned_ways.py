@@ -62,7 +62,7 @@ def calls(usual: str) -> Calls:
     """Kernels that go the usual way take a millisecond more than they should."""
 
     def slow_usual(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...]) -> Source:
-        taken = kernel.choices[0].ways[0][0] if kernel.choices else ""
+        taken = kernel.choices[0].candidates[0][0] if kernel.choices else ""
         return (Slow("", turns=1_000_000) if taken == usual else render)(kernel, symbol, name, flags)
 
     return on_cpu(render=slow_usual)

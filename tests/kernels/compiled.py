@@ -33,7 +33,7 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.render.cpp import render
 from onnxfuse.render.tile_units import tiles_sources
 from onnxfuse.schedule.cpu import convolution, scheduler
-from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.winograd import Division
 from onnxfuse.target import CPUS, Target, has_features, machine, targets_of
@@ -118,7 +118,7 @@ def formed(number: int | None) -> Iterator[None]:
     """Kernels are of the form of this number, where they have so many, or the one predicted to take least."""
     with ExitStack() as patched:
         if number is not None:
-            taken = patch.object(Judge, "best_kernel", lambda _, kernels: kernels[number % len(kernels)])
+            taken = patch.object(CostRanking, "best_kernel", lambda _, kernels: kernels[number % len(kernels)])
             patched.enter_context(taken)
         yield
 
@@ -129,18 +129,20 @@ def by(division: Division | None) -> Iterator[None]:
     with ExitStack() as patched:
         if division is not None:
             patched.enter_context(patch.object(convolution, "divisions_of", lambda *_: [division]))
-            patched.enter_context(patch.object(Judge, "seconds", _quick_by_winograd))
+            patched.enter_context(patch.object(CostRanking, "seconds", _quick_by_winograd))
             scheduler._scheduled.cache_clear()
             patched.callback(scheduler._scheduled.cache_clear)
         yield
 
 
-def _quick_by_winograd(judge: Judge, way: Way, *_: Any) -> tuple[float, ...]:
+def _quick_by_winograd(judge: CostRanking, way: ScheduleCandidate, *_: Any) -> tuple[float, ...]:
     """Winograd's algorithm takes no time, the direct one for ever."""
     return (1.0 if way.name.startswith("Winograd") else 1e9,) * len(judge.machines)
 
 
-def _best(number: int | None, judge: Judge, ways: Sequence[Way], *others: Any) -> tuple[Way, tuple[Choice, ...]]:
+def _best(
+    number: int | None, judge: CostRanking, ways: Sequence[ScheduleCandidate], *others: Any
+) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
     """The way of this number, where there are so many, or the one predicted to take least."""
     return judge.best(ways, *others) if number is None else (ways[max(number, -len(ways)) % len(ways)], ())
 

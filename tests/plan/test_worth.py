@@ -107,18 +107,18 @@ def test_the_rest_of_a_network_stays(tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_a_shared_layout_speaks_for_a_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Its neighbours would have to turn their images round: that counts with the runtime's time."""
     found: list[worth.Times] = []
-    real = worth._Judge._times
+    real = worth._Predictor._times
 
     def times(self: Any, part: Any, sizes: Any) -> Any:
         for each in real(self, part, sizes):
             found.append(each)
             yield each
 
-    monkeypatch.setattr(worth._Judge, "_times", times)
+    monkeypatch.setattr(worth._Predictor, "_times", times)
     planned(saved(tmp_path, IMAGES, **WEIGHTS))
     assert found
-    assert all(each.turning > 0 for each in found)
-    turned = worth.Times(kernel=9e-3, runtime=1e-3, turning=2e-3)
+    assert all(each.transposing > 0 for each in found)
+    turned = worth.Times(kernel=9e-3, runtime=1e-3, transposing=2e-3)
     assert turned.ratio == pytest.approx(3)
     assert turned.loss == pytest.approx(6e-3)
 

@@ -12,11 +12,11 @@ from onnx import numpy_helper
 
 from onnxfuse.runtime import engine, feed_limits, feeds
 from onnxfuse.verify import original, trial
-from onnxfuse.verify.verdicts import Verdict, judged
-from onnxfuse.verify.ways import Found, Way, facts_of
+from onnxfuse.verify.run_modes import Found, RunMode, facts_of
+from onnxfuse.verify.verdicts import Verdict, verdict_on
 
-KERNELS = Way("with library, all optimizations", (), "", True)
-BODIES = Way("without library, no optimizations", (), "", False, closest=True)
+KERNELS = RunMode("with library, all optimizations", (), "", True)
+BODIES = RunMode("without library, no optimizations", (), "", False, like_reference=True)
 LENGTH = """<ir_version: 8, opset_import: ["" : 17]>
     m (float[1024] x) => (float[n] y)
     <float zero = {0}, float one = {1}>
@@ -63,7 +63,7 @@ def kernels(of: original.Original, seed: int) -> list[list[Any]]:
 
 def verdict(of: original.Original, found: list[list[Any]]) -> Verdict:
     runs = [facts_of(KERNELS, Found("", found), of), facts_of(BODIES, Found("", of.expected), of)]
-    return judged(of.answer() | {"runs": runs})
+    return verdict_on(of.answer() | {"runs": runs})
 
 
 @pytest.fixture(scope="module")

@@ -154,9 +154,9 @@ def test_the_memory_of_a_longer_run_is_told_by_those_that_are_shorter_in_the_sam
     base = trial.Sets()
     for sizes, held in (((2, 5), 100), ((20, 16), 200), ((2, 50), 9_000)):
         base.add({}, [], dict(zip("bn", sizes, strict=True)), trial.Cost(0.1, held))
-    far = trial.foreseen_bytes(base, wanted, {"b": 2, "n": 500})
+    far = trial.predicted_bytes(base, wanted, {"b": 2, "n": 500})
     assert far == pytest.approx(9_000 * 9.911**2, rel=1e-3)
-    assert trial.foreseen_bytes(base, wanted, {"b": 2, "n": 2}) == 0
+    assert trial.predicted_bytes(base, wanted, {"b": 2, "n": 2}) == 0
 
 
 def test_what_the_original_refuses_is_left_out(tmp_path: Path):

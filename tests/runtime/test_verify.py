@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 from onnxfuse import verify
 from onnxfuse.errors import BudgetError, DeviceError, ModelError
 from onnxfuse.verify import compare, nodes, verify_culprits, verify_groups, verify_models
-from onnxfuse.verify.verdicts import Verdict, judged
+from onnxfuse.verify.verdicts import Verdict, verdict_on
 from tests.runtime import twice
 
 WAYS = [f"{used} library, {how} optimizations" for used in ("with", "without") for how in ("all", "no")]
@@ -192,9 +192,9 @@ def measured(
     """Of a run with these errors; before it, where they are given, one with kernels, of a model of codes."""
     names = [f"y{i}" for i in range(len(errors))]
     told = [way("with kernels", kernels, own)] if kernels is not None else []
-    return judged(
+    return verdict_on(
         {"outputs": names, "exact": [exact] * len(names), "own": [[each] for each in own], "floor": floor,
-         "moved": [0.0] * len(own), "coded": kernels is not None, "perturbed": [0.0] * len(own),
+         "sensitivity": [0.0] * len(own), "quantized": kernels is not None, "perturbed": [0.0] * len(own),
          "sets": 1, "shapes": ["x 2x3"], "seed": 0, "runs": [*told, way("way", errors, own)]}, **more
     )  # fmt: skip
 
@@ -203,7 +203,7 @@ def way(name: str, errors: list[float], own: list[float]) -> dict[str, Any]:
     found = [
         {"error": e, "max_abs": e, "rms": 1.0, "reason": "" if np.isfinite(e) else "NaN elsewhere"} for e in errors
     ]
-    facts = {"name": name, "closest": not name.startswith("with"), "message": "", "own": own, "true": None}
+    facts = {"name": name, "like_reference": not name.startswith("with"), "message": "", "own": own, "true": None}
     return facts | {"distances": found, "largest": found}
 
 
@@ -222,7 +222,7 @@ def test_the_output_nearest_its_limit_is_shown():
 def test_an_unsteady_output_is_left_out():
     verdict = measured([1.0, 1e-6], [0.5, 0.0])
     assert (verdict.ok, verdict.unsteady) == (True, ("y0",))
-    assert measured([1.0], [compare.STEADY * 1.01]).ok is None
+    assert measured([1.0], [compare.REPRODUCED * 1.01]).ok is None
 
 
 def test_what_kernels_make_of_codes_is_told():
@@ -309,13 +309,13 @@ def test_values_that_do_not_fit_at_once_are_captured_in_turns(
     def found(limit: int) -> tuple[int, list[tuple[str, float]]]:
         opened = []
         monkeypatch.setattr(nodes, "_CAPTURED_BYTES", limit)
-        monkeypatch.setattr(nodes, "_tapped", lambda *a: (opened.append(a), tapped(*a))[1])
+        monkeypatch.setattr(nodes, "_with_outputs", lambda *a: (opened.append(a), tapped(*a))[1])
         made = nodes.measure(
             lambda _: None, str(files / "fused.onnx"), str(wrong), [""], (), None, 0, {}, {}, {}, [], []
         )
         return len(opened), [(each["name"], each["error"]) for each in made]
 
-    tapped = nodes._tapped
+    tapped = nodes._with_outputs
     monkeypatch.chdir(files)
     once, thrice = found(1 << 20), found(1)
     assert (once[0], thrice[0]) == (1, 3)

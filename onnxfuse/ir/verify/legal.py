@@ -52,7 +52,7 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
                     yield f"the loop over {s.axis!r} carries vectors and has none"
                 yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
             case ReduceLoop():
-                mine = tuple((t, s.ways) for t in s.targets) if s.scope == "lane" else ()
+                mine = tuple((t, s.accumulators) for t in s.targets) if s.scope == "lane" else ()
                 yield from _body(s.body, replace(place, carried=(*place.carried, *mine)))
             case When():
                 yield from _body(s.body, place)

@@ -1,7 +1,7 @@
-"""Attention in the definitions of a group: scores, their softmax, and the sum of values by shares, as one thing.
+"""Recognises attention in the definitions of a group: scores, softmax, and the sum of values weighted by it.
 
-What stands around it stays in it: what queries, keys and values are made of, what is done to a score (scale, bias,
-mask) and to a result, and where that is stored. Heads that share keys are rows beside each other.
+Producers and consumers stay part of the match: the expressions of queries, keys and values, what is applied to a score
+(scale, bias, mask) and to the result, and where the result is stored. Heads that share keys become additional rows.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from onnxfuse.schedule.analysis.memory import Nest, Place, nest_of
 from onnxfuse.schedule.analysis.softmax import Softmax, softmax_of
 
 HIDES_NAN = Load("%nan", (), BOOL)
-DOT, SUM = "%dot", "%sum"  # the product of a query and a key, and the sum of values by shares, in what follows them
+DOT, SUM = "%dot", "%sum"  # placeholders: product of query and key; weighted sum of values
 
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """For each batch and row: the sum over keys of values by the softmax of scores.
+    """For each batch and row: the sum over keys of the values, weighted by the softmax of the scores.
 
-    A score is `score` of the sum over `depth` of query * key, the result `finish` of what is summed over `keys`. Axes
-    are those of `nest`. Shares count as 0 in rows that are `hidden`, or, with HIDES_NAN, where they are no numbers.
-    `consumed` are the definitions that are in it.
+    A score is `score` applied to the sum over `depth` of query * key; the result is `finish` of the sum
+    over `keys`. Axes are those of `nest`. Softmax weights count as 0 where `hidden` holds, or, with HIDES_NAN, where
+    they are NaN. `consumed` are the names of the definitions that it replaces.
     """
 
     nest: Nest
@@ -54,7 +54,7 @@ class Attention:
 
     @property
     def held(self) -> DType:
-        """The type that queries, keys and values have in memory, where they are of one; else that of the sums."""
+        """The storage dtype that queries, keys and values have in common; float32, that of the sums, if they differ."""
         types = {x.dtype for part in (self.query, self.key, self.value) for x in loads(part) if x.index}
         return next(iter(types)) if len(types) == 1 else F32
 
@@ -75,17 +75,17 @@ def _attention(
     d: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str], places: Mapping[str, Place]
 ) -> Attention | None:
     reduce = outermost(d.value)
-    shared = _shares(reduce, by_name) if reduce is not None else None
+    shared = _weighted_sum(reduce, by_name) if reduce is not None else None
     if reduce is None or shared is None:
         return None
-    share, values, soft, hidden = shared
+    weight, values, soft, hidden = shared
     consumed = {soft.high, soft.power, soft.total}
-    scores = _scores(soft, share, by_name)
+    scores = _scores(soft, weight, by_name)
     if scores is None:
         return None
     x, inlined = scores
     consumed |= inlined
-    if consumed & set(outputs) or _seen(consumed, d, by_name):
+    if consumed & set(outputs) or _read_outside(consumed, d, by_name):
         return None
     x = apply("select", hidden, const(0.0), x) if hidden is not None else x
     whole = Reduce("sum", reduce.ranges, (apply("mul", x, values),), F32)
@@ -95,7 +95,7 @@ def _attention(
 
 
 def outermost(x: Scalar) -> Reduce | None:
-    """The only reduction in a value that is not inside of another one."""
+    """The reduction of a value that is not nested in another one; None unless there is exactly one."""
     found: set[Reduce] = set()
     waiting = [x]
     while waiting:
@@ -107,23 +107,25 @@ def outermost(x: Scalar) -> Reduce | None:
     return found.pop() if len(found) == 1 else None
 
 
-def bare(x: Scalar) -> Scalar:
+def without_casts(x: Scalar) -> Scalar:
     """A value without conversions between floating types."""
     while isinstance(x, Apply) and x.fn == "cast" and x.dtype.floating and x.args[0].dtype.floating:
         x = x.args[0]
     return x
 
 
-def _shares(reduce: Reduce, by_name: Mapping[str, Definition]) -> tuple[Load, Scalar, Softmax, Scalar | None] | None:
-    """What a sum by shares is made of: a power, the values, the softmax, and where it is hidden."""
+def _weighted_sum(
+    reduce: Reduce, by_name: Mapping[str, Definition]
+) -> tuple[Load, Scalar, Softmax, Scalar | None] | None:
+    """The parts of a softmax-weighted sum: exponential, values, softmax, and the condition under which it is masked."""
     body = reduce.body[0]
     if reduce.combine != "sum" or reduce.dtype != F32 or not isinstance(body, Apply) or body.fn != "mul":
         return None
     for one, values in (body.args, body.args[::-1]):
-        share, hidden = _unhidden(bare(one))
-        if not isinstance(share, Apply) or share.fn != "div":
+        weight, hidden = _split_mask(without_casts(one))
+        if not isinstance(weight, Apply) or weight.fn != "div":
             continue
-        power, total = map(bare, share.args)
+        power, total = map(without_casts, weight.args)
         if not isinstance(power, Load) or not isinstance(total, Load) or total.source not in by_name:
             continue
         soft = softmax_of(by_name[total.source], by_name)
@@ -133,18 +135,18 @@ def _shares(reduce: Reduce, by_name: Mapping[str, Definition]) -> tuple[Load, Sc
     return None
 
 
-def _unhidden(x: Scalar) -> tuple[Scalar, Scalar | None]:
-    """What counts as 0 in places, and in which."""
+def _split_mask(x: Scalar) -> tuple[Scalar, Scalar | None]:
+    """A value without the mask that makes it 0, and that mask, None if it has none."""
     if isinstance(x, Apply) and x.fn == "select":
         test, yes, no = x.args
         if isinstance(yes, Const) and yes.value == 0:
-            of_nan = isinstance(test, Apply) and test.fn == "isnan" and bare(test.args[0]) == bare(no)
-            return bare(no), HIDES_NAN if of_nan else test
+            of_nan = isinstance(test, Apply) and test.fn == "isnan" and without_casts(test.args[0]) == without_casts(no)
+            return without_casts(no), HIDES_NAN if of_nan else test
     return x, None
 
 
 def _of_one_row(soft: Softmax, power: Load, total: Load, reduce: Reduce, by_name: Mapping[str, Definition]) -> bool:
-    """Whether a power is over the sum of its own row, which the reduction runs over."""
+    """Whether an exponential is divided by the sum of its own row, along which the reduction runs."""
     if power.source != soft.power or power.guards or total.guards:
         return False
     at = dict(zip(by_name[soft.total].axes, total.index, strict=True))
@@ -153,16 +155,16 @@ def _of_one_row(soft: Softmax, power: Load, total: Load, reduce: Reduce, by_name
     return alike and free == [*map(Index.of, reduce.ranges)]
 
 
-def _scores(soft: Softmax, share: Load, by_name: Mapping[str, Definition]) -> tuple[Scalar, set[str]] | None:
-    """The scores of a softmax as they are at a share, and the definitions that are put into them."""
+def _scores(soft: Softmax, weight: Load, by_name: Mapping[str, Definition]) -> tuple[Scalar, set[str]] | None:
+    """The scores of a softmax at the index of a weight, and the definitions inlined into them."""
     power = by_name[soft.power]
     assert isinstance(power.value, Apply)
-    difference = bare(power.value.args[0])
+    difference = without_casts(power.value.args[0])
     assert isinstance(difference, Apply)
-    x = bare(difference.args[0])
+    x = without_casts(difference.args[0])
     made = {n.source for n in loads(x) if n.source in by_name}
     producers = {name: (by_name[name].axes, by_name[name].value) for name in made if _contracts(by_name[name])}
-    x = substitute_axes(x, dict(zip(power.axes, share.index, strict=True)))
+    x = substitute_axes(x, dict(zip(power.axes, weight.index, strict=True)))
     x = inline(x, producers)
     return (x, set(producers)) if outermost(x) is not None else None
 
@@ -171,14 +173,14 @@ def _contracts(d: Definition) -> bool:
     return any(isinstance(n, Reduce) for n in walk(d.value))
 
 
-def _seen(consumed: set[str], d: Definition, by_name: Mapping[str, Definition]) -> bool:
-    """Whether others read what would be in the attention alone."""
+def _read_outside(consumed: set[str], d: Definition, by_name: Mapping[str, Definition]) -> bool:
+    """Whether other definitions read a value that the attention would consume."""
     others = (e for e in by_name.values() if e.name not in consumed and e.name != d.name)
     return any(n.source in consumed for e in others for n in loads(e.value))
 
 
 def _divided(nest: Nest, consumed: frozenset[str], *, hides: bool) -> Attention | None:
-    """The parts of an attention, once its axes are split."""
+    """The attention of a nest whose axes are split; None where axes do not have the roles of rows, columns and keys."""
     whole = outermost(nest.value)
     assert whole is not None
     body = whole.body[0]
@@ -216,7 +218,7 @@ def _divided(nest: Nest, consumed: frozenset[str], *, hides: bool) -> Attention 
 
 
 def _after(x: Scalar, inner: Reduce, after: Sequence[After]) -> Scalar:
-    """A score as what is made of a product."""
+    """A score as a function of the product of query and key, which `DOT` stands for."""
     dot: Scalar = Load(DOT, (), F32)
     for fn, by in after:
         dot = apply(fn, dot, by)

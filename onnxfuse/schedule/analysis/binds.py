@@ -1,4 +1,4 @@
-"""What gives the symbols of a kernel their values when it is launched."""
+"""How the symbols of a kernel get their values at launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from onnxfuse.schedule.analysis.canonical import Canonical
 
 
 def binds_of(c: Canonical, inputs: Sequence[Param]) -> tuple[ExtentBind | Computed, ...]:
-    """For each symbol the input and dimension that it is read off, else what it is computed from."""
+    """For each symbol the input dimension that it is read from, or the expression of other symbols that computes it."""
     spots: dict[Index, tuple[int, int]] = {}
     for i, p in enumerate(inputs):
         for axis, e in enumerate(p.storage):

@@ -41,10 +41,10 @@ Shape = tuple[Index, ...]
 def checked(
     definitions: Sequence[Definition], shapes: Mapping[str, Shape]
 ) -> tuple[tuple[Definition, ...], tuple[Index, ...]] | Decision:
-    """Definitions that read nothing outside a tensor, and polynomials over symbols that must not be negative at launch.
+    """Definitions without out-of-bounds reads, and polynomials over symbols that must not be negative at launch.
 
-    An element whose place is not bounded by any such polynomial is guarded. What operators mean lies inside of their
-    inputs, so that the guard holds wherever the original runs. A refusal where neither is possible.
+    A load whose index no such polynomial bounds gets a guard. The semantics of operators stay inside of their inputs,
+    so that the guard holds wherever the original runs. Returns a refusal where neither is possible.
     """
     made = tuple(replace(d, value=_guarded(d.value, shapes)) for d in definitions)
     found: dict[Index, None] = {}
@@ -66,12 +66,12 @@ def checked(
 
 
 def _highest(e: Index) -> Index | None:
-    """What an index never goes above, where it never goes below 0 either; None where one of both is not known."""
+    """An upper bound of an index that is known not to be negative; None where either is not known."""
     return upper(e) if never_below_zero(e) else None
 
 
 def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
-    """x with guards around the elements whose places nothing bounds."""
+    """x with guards on loads whose indices have no known bounds."""
 
     def go(node: Scalar) -> Scalar | None:
         if not isinstance(node, Load) or not node.index or (open_ := _open(node, shapes[node.source])) == ():
@@ -83,10 +83,7 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
 
 
 def _open(load: Load, shape: Shape) -> tuple[Guard, ...]:
-    """Guards for the indices of an element of which no polynomial says that they lie inside.
-
-    Nor do other guards, whose extents may be symbols of their own.
-    """
+    """Guards for the indices of a load that neither a polynomial nor its other guards prove to be in bounds."""
     found: list[Guard] = []
     for index, extent in zip(load.index, shape, strict=True):
         e, n, guards = _entered(index, extent, load.guards)
@@ -98,7 +95,7 @@ def _open(load: Load, shape: Shape) -> tuple[Guard, ...]:
 
 
 def _divisible(d: Definition) -> Iterator[Index]:
-    """For each divisor of an index: negative where it is nothing, as of what is cut short, and something is read."""
+    """For each symbolic divisor: an expression that is negative where the divisor is 0 and a read happens."""
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, (Div, Mod)) and a.den.constant is None):
             least = lower(_from_one(atom.den) - 1)
@@ -108,12 +105,12 @@ def _divisible(d: Definition) -> Iterator[Index]:
 
 
 def _from_one(e: Index) -> Index:
-    """The same with symbols that are at least 1."""
+    """The expression with each symbol replaced by one that is at least 1."""
     return transform(e, lambda a: Index.of(replace(a, least=max(1, a.least))) if isinstance(a, Symbol) else None)
 
 
 def _filled_tables(d: Definition) -> Iterator[Index]:
-    """For each index that is looked up: negative where what it leads to has no elements, and something is looked up."""
+    """For each looked-up index: an expression that is negative where its table is empty and a lookup happens."""
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, Loaded)):
             least = lower(atom.extent - 1)
@@ -123,7 +120,7 @@ def _filled_tables(d: Definition) -> Iterator[Index]:
 
 
 def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index, Index, tuple[Guard, ...]]:
-    """The same where an extent that may be 0 is at least 1: of a tensor without elements nothing is read."""
+    """Index, extent and guards under the assumption that extents are at least 1: an empty tensor is never read."""
     none = {s: Index.of(replace(s, least=1)) for s in symbols_of(extent) if s.least == 0 and Index.of(s) == extent}
     if not none:
         return e, extent, guards
@@ -144,7 +141,7 @@ def _inside(e: Index, extent: Index, guards: tuple[Guard, ...]) -> bool:
 
 
 def _below(e: Index, extent: Index) -> bool:
-    """Whether it is proven by one side of a minimum: that is no more than either of them."""
+    """Whether e < extent follows from one operand of a minimum in e."""
     low = lower(e)
     if low is None or not nonnegative(low):
         return False
@@ -169,7 +166,7 @@ def _bounded(e: Index, g: Guard, name: str) -> Index | None:
 
 
 def _bounded_within(e: Index, g: Guard, name: str) -> Index | None:
-    """The same where the guarded index is part of what e divides."""
+    """As `_bounded`, where the guarded index is part of a dividend in e."""
 
     def held(atom: Atom) -> Index | None:
         if isinstance(atom, Div) and (coarse := _by_quotient(atom, g)) is not None:
@@ -201,7 +198,7 @@ def _reads(d: Definition) -> Iterator[tuple[str | Shape, Shape, tuple[Guard, ...
 
 
 def _indices(d: Definition) -> Iterator[tuple[Shape, tuple[Guard, ...]]]:
-    """Every index and extent of a definition that something may be looked up for, and the guards around it."""
+    """Every index and extent of a definition that may contain a lookup, and the guards around it."""
     for node in walk(d.value):
         if isinstance(node, (Load, FromIndex)):
             for at, g in enumerate(node.guards):

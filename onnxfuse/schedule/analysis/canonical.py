@@ -20,8 +20,8 @@ from onnxfuse.ops.spec import Definition
 class Canonical:
     """Parameters in0.., out0.. and definitions v0.. (outputs under their parameter's name).
 
-    Of the symbols, the `computed` ones follow from others; no condition is negative in a valid call. Values between
-    the definitions may have `layouts`.
+    `computed` symbols are expressions of other symbols; every condition is at least 0 in a valid call. `layouts` are
+    those of intermediate values, where they are not row-major.
     """
 
     inputs: tuple[Param, ...]
@@ -61,7 +61,7 @@ def canonical(group: Sized) -> Canonical:
 
 
 def _symbol(e: Index) -> Symbol:
-    """The symbol that e is."""
+    """The symbol that an index consists of."""
     (((atom,), _),) = e.terms
     assert isinstance(atom, Symbol)
     return atom
@@ -72,7 +72,7 @@ def _step(step: Step, rename: _Renamer) -> Step:
 
 
 def _symbols(group: Sized) -> dict[Symbol, Index]:
-    """What stands for each symbol: one of its own, or, of those that are only ever multiplied, one for all."""
+    """The canonical symbol of each symbol; symbols that only occur as a product share one for the product."""
     used = [*polynomials(group.lowered, group.layouts), *group.computed.values()]
     found = {s: None for e in used for s in sorted(symbols_of(e), key=lambda s: s.name)}
     products = {m for e in (*used, *map(Index.of, group.computed)) for m in monomials(e)}

@@ -1,6 +1,6 @@
-"""Contractions recognised from index maps: which factor is the left side, which the right, and which axes are what.
+"""Recognises contractions from index maps: left and right operand, and the roles of the axes (batch, m, n, k).
 
-Scales that do not depend on the ranges, and all that follows the sum, are kept apart from it (`finish`).
+Scales that do not depend on the reduction axes, and everything after the sum, form the epilogue (`finish`).
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from onnxfuse.ir.scalar import Apply, Load, Reduce, Scalar, apply, cast
 from onnxfuse.ops.spec import Definition
 
 ACC = "%acc"
-FEWEST, FEWEST_OF_BATCH = 2, 8  # columns that pay for those that are computed in vain
+FEWEST, FEWEST_OF_BATCH = 2, 8  # columns below which a register tile computes too many unused ones
 
 
 @dataclass(frozen=True, slots=True)
 class Contracted:
     """A contraction for tiles: definition = finish(sum over ranges of left * right); `finish` reads the sum as %acc.
 
-    Operands that are loads have the element type that they have in memory; they are multiplied as float32.
-    With `zeros`, the zero points of both sides, left and right are codes, their differences from them are multiplied,
-    and the sum is an integer.
+    Operands that are loads keep their storage dtype; they are multiplied as float32. With `zeros`, the zero points of
+    both sides, the operands are quantized: the sum is the integer sum of (left - zero) * (right - zero).
     """
 
     definition: Definition
@@ -56,16 +55,16 @@ def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
     reduce = found[0]
     coded = sides_of(reduce)
     if coded is not None and any(side.codes.source in constants for side in coded):
-        return _coded(d, reduce, *coded, constants)
+        return _quantized(d, reduce, *coded, constants)
     scaled_sum = None
     if reduce.dtype == F32:
-        scaled_sum = scaled_contraction(d.axes, reduce, lambda x: _is_constant(as_held(x), constants))
+        scaled_sum = scaled_contraction(d.axes, reduce, lambda x: _is_constant(as_stored(x), constants))
     if scaled_sum is None:
         return None
     c, after = scaled_sum
     if any(not isinstance(f, (Load, Apply)) for f in (c.left, c.right)):
         return None
-    left, right = _sides(d, as_held(c.left), as_held(c.right), constants)
+    left, right = _sides(d, as_stored(c.left), as_stored(c.right), constants)
     total: Scalar = Load(ACC, (), F32)
     for fn, value in after:
         total = apply(fn, total, value)
@@ -87,14 +86,14 @@ def worth_tiles(c: Contracted) -> bool:
     return (columns is None or columns >= fewest) and (depth is None or depth >= 8)
 
 
-def as_held(x: Scalar) -> Scalar:
-    """A load of 16-bit numbers that is only widened as the load itself, anything else as it is."""
+def as_stored(x: Scalar) -> Scalar:
+    """The load in a widened 16-bit load, with its storage dtype; any other value unchanged."""
     inner = x.args[0] if isinstance(x, Apply) and x.fn == "cast" and x.dtype == F32 else x
     return inner if isinstance(inner, Load) and inner.dtype.accumulator == F32 else x
 
 
-def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Container[str]) -> Contracted | None:
-    """A contraction of codes with constant codes: a zero point for the left ones, one for each column or for all."""
+def _quantized(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Container[str]) -> Contracted | None:
+    """A quantized contraction with a constant right side; right zero points are per column or per tensor."""
     if _sides(d, one.codes, two.codes, constants)[0] is not one.codes:
         one, two = two, one
     total = scaled(cast(Load(ACC, (), I32), reduce.dtype), one, two)
@@ -108,7 +107,7 @@ def _coded(d: Definition, reduce: Reduce, one: Side, two: Side, constants: Conta
 
 
 def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -> tuple[Scalar, Scalar]:
-    """Left and right: a constant goes right, else the factor that mentions the last axis of the result alone."""
+    """Left and right operand: a constant goes right, else the only factor that depends on the result's last axis."""
     if _is_constant(one, constants) != _is_constant(two, constants):
         return (two, one) if _is_constant(one, constants) else (one, two)
     last = next((a for a in reversed(d.axes) if a.extent != ONE), None)
@@ -120,30 +119,29 @@ def _is_constant(x: Scalar, constants: Container[str]) -> bool:
 
 
 def panel_layout(c: Contracted, shape: tuple[Index, ...], width: int, step: int) -> Layout | None:
-    """The layout that stores a constant right side as panels of `width` columns, ranges in order of the contraction.
+    """The layout of a constant right side in panels of `width` columns, reduction axes in the order of the contraction.
 
-    `step` of them lie side by side: the depth must be a multiple of it.
-
-    None when the constant is not read whole and exactly once, or its shape has a symbol.
+    `step` consecutive k are interleaved; the depth must be a multiple of it. None if the constant is not read
+    completely and exactly once, or has a symbolic shape.
     """
     steps = _matrix(c, shape)
     if steps is None:
         return None
     rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
-    return tidy(Layout((*steps, *panels(rows, columns, width, step))), shape)
+    return without_identities(Layout((*steps, *panels(rows, columns, width, step))), shape)
 
 
-def code_layout(c: Contracted, shape: tuple[Index, ...], length: int | None, width: int) -> Layout | None:
-    """The same for codes: rows in groups of four, which do not cross pieces of `length`, and the columns' sums."""
+def quantized_layout(c: Contracted, shape: tuple[Index, ...], length: int | None, width: int) -> Layout | None:
+    """As `panel_layout` for 8-bit integers: k in groups of four within each segment of `length`, then column sums."""
     steps = _matrix(c, shape)
     if steps is None or length is None:
         return None
     rows, columns = (product([a.extent for a in part]).constant or 0 for part in (c.ranges, c.columns))
-    return tidy(Layout((*steps, *code_panels(rows // length, length, columns, width))), shape)
+    return without_identities(Layout((*steps, *code_panels(rows // length, length, columns, width))), shape)
 
 
 def _matrix(c: Contracted, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
-    """Steps that make a constant right side a matrix of ranges by columns; None where it is not read so."""
+    """Layout steps that turn a constant right side into a k x n matrix; None where its indices do not allow that."""
     load = c.right
     if not isinstance(load, Load) or load.guards or c.batch:
         return None
@@ -165,8 +163,8 @@ def _matrix(c: Contracted, shape: tuple[Index, ...]) -> tuple[Step, ...] | None:
     )
 
 
-def tidy(layout: Layout, shape: tuple[Index, ...]) -> Layout:
-    """The layout without steps that change nothing."""
+def without_identities(layout: Layout, shape: tuple[Index, ...]) -> Layout:
+    """The layout without identity steps."""
     steps = []
     for step in layout.steps:
         after = Layout((step,)).shape(shape)

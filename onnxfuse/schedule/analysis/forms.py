@@ -1,8 +1,8 @@
 """Algorithm variants of convolutions and pools: over the image, a padded copy, or one transposed to channels last.
 
-The image is read as it comes, with the taps of a line spelled out, from a copy that has its padding written out, or
-turned channels last inside of the kernel: there windows run along lanes whatever their stride and dilation, for two
-copies. Which form takes least is for predictions to say.
+The variants are: read the image in place with the taps of a line unrolled; read a copy with explicit padding; or
+transpose to channels last inside the kernel, at the cost of two copies, so that vector lanes are channels whatever the
+stride and dilation. The cost model chooses among them.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 from onnxfuse.schedule.analysis.image import IMAGES, padded_image
 
-LAST = "%last"  # behind the name of a value: the same with channels last
-ROWS = "%rows"  # behind the name of a value: the same in rows
-MOST_TAPS = 8  # side by side in a line that are spelled out
-FEWEST_TURNED = 8  # elements of a row from which on blocks of rows are turned in registers
+LAST = "%last"  # suffix of a value's name: its copy with channels last
+ROWS = "%rows"  # suffix of a value's name: its copy in contiguous rows
+MOST_TAPS = 8  # along a line, up to which they are unrolled
+FEWEST_TRANSPOSED = 8  # elements of a row, at least, for blocks of rows to be transposed in registers
 
 
 def forms_of(c: Canonical, weights: Container[str]) -> tuple[Canonical, ...]:
-    """The group as it is, and where windows go over images of which lines lie side by side, in three other forms.
+    """The group itself, and for windows over channels-first images three variants of it.
 
-    Where one of image and result lies channels last and the other does not, it is that or the turned form. Where rows
-    are read across the lines that they lie in, they are copied first in another form.
+    Where only one of image and result is channels last, the variants are the group itself and the transposed one. Where
+    rows are read along a strided dimension, one variant copies them to contiguous rows first.
     """
     reads = [(d, read) for d, read, lie in _reads(c, weights) if lie == {PLAIN}]
     mixed = [(d, read) for d, read, lie in _reads(c, weights) if len(lie) > 1]
-    plain = (_spelled(c, reads), _with_padding(c, reads)) if reads else ()
-    turned = (_turned(c, weights, reads or mixed),) if reads or mixed else ()
+    plain = (_with_taps_unrolled(c, reads), _with_padding(c, reads)) if reads else ()
+    turned = (_channels_last(c, weights, reads or mixed),) if reads or mixed else ()
     return tuple(dict.fromkeys((c, *plain, *turned, *_in_rows(c, weights))))
 
 
 def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:
-    """The group with a copy of an input in rows, if its rows lie across lines and are reduced and read again.
+    """The group with an input copied to contiguous rows, if its rows are strided and are reduced and then read again.
 
-    The copy is made row by row where it is read, or before, in blocks that are turned.
+    The copy is made row by row at its use, or ahead of it in transposed blocks.
     """
     for p in c.inputs:
         dim = _row_of(c, p) if p.name not in weights and p.layout == PLAIN else None
@@ -60,33 +60,33 @@ def _in_rows(c: Canonical, weights: Container[str]) -> Iterator[Canonical]:
         made = (replace(d, value=_in_order(d.value, p.name, order)) for d in c.definitions)
         beside = replace(c, definitions=(copy, *made))
         yield beside
-        if (p.shape[dim].constant or 0) >= FEWEST_TURNED:
+        if (p.shape[dim].constant or 0) >= FEWEST_TRANSPOSED:
             yield replace(beside, apart=(name,))
 
 
 def _row_of(c: Canonical, p: Param) -> int | None:
-    """The dimension of an input, not its last, along which everything goes that reduces or reads it; None where not."""
+    """The dimension of an input, other than its last, along which all reductions and reads run; None if they differ."""
     reduced: set[int | None] = set()
     read: set[int | None] = set()
     for d in c.definitions:
         reduces = [x for x in walk(d.value) if isinstance(x, Reduce)]
         inner = [n for x in reduces for b in x.body for n in loads(b) if n.source == p.name]
         ranges = {r for x in reduces for r in x.ranges}
-        reduced |= {_along(n, ranges) for n in inner}
-        read |= {_along(n, {*d.axes[-1:]}) for n in loads(d.value) if n.source == p.name and n not in inner}
+        reduced |= {_walked_dimension(n, ranges) for n in inner}
+        read |= {_walked_dimension(n, {*d.axes[-1:]}) for n in loads(d.value) if n.source == p.name and n not in inner}
     (dim,) = reduced if reduced == read and len(read) == 1 else (None,)
     return dim if dim is not None and product(p.shape[dim + 1 :]) != ONE else None
 
 
-def _along(load: Load, axes: Collection[Axis]) -> int | None:
-    """The one dimension of what a load reads that one of these axes walks alone; None where there is none."""
+def _walked_dimension(load: Load, axes: Collection[Axis]) -> int | None:
+    """The dimension of a load whose index is exactly one of these axes; None unless there is exactly one."""
     found = [i for i, e in enumerate(load.index) if axes_of(e) & {*axes}]
     plain = all(e.constant is not None or any(e == Index.of(a) for a in axes_of(e)) for e in load.index)
     return found[0] if len(found) == 1 and plain and not load.guards else None
 
 
 def _in_order(x: Scalar, name: str, order: Sequence[int]) -> Scalar:
-    """x with what it loads of a value from the copy of which the dimensions are in another order."""
+    """x with loads of a value replaced by loads of its copy with permuted dimensions."""
 
     def leaf(node: Scalar) -> Scalar | None:
         if not isinstance(node, Load) or node.source != name:
@@ -96,15 +96,15 @@ def _in_order(x: Scalar, name: str, order: Sequence[int]) -> Scalar:
     return rebuild(x, leaf, lambda i: i)
 
 
-def _spelled(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
-    """The group with the taps that lie side by side in a line spelled out, so that padding can be told apart."""
+def _with_taps_unrolled(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with the taps along a line unrolled, so that padded and unpadded parts become separate loops."""
     lines = {d.name: d.axes[-1] for d, _ in reads}
     made = [replace(d, value=_side_by_side(d.value, lines[d.name])) if d.name in lines else d for d in c.definitions]
     return replace(c, definitions=tuple(made))
 
 
 def _side_by_side(value: Scalar, line: Axis) -> Scalar:
-    """A value with the ranges of its reductions that run with a line, where they are short, spelled out."""
+    """A value whose short reduction axes along a line are unrolled."""
 
     def go(x: Scalar) -> Scalar | None:
         if not isinstance(x, Reduce) or len(x.body) != 1:
@@ -124,7 +124,7 @@ def _side_by_side(value: Scalar, line: Axis) -> Scalar:
 
 
 def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Canonical:
-    """The group with copies of images in which their padding is written out."""
+    """The group with copies of its images that contain the padding."""
     shapes = {p.name: p.shape for p in c.inputs}
     made: list[Definition] = []
     for d in c.definitions:
@@ -138,11 +138,11 @@ def _with_padding(c: Canonical, reads: Sequence[tuple[Definition, Load]]) -> Can
     return replace(c, definitions=tuple(made))
 
 
-def _turned(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definition, Load]]) -> Canonical:
-    """The group with its images turned channels last."""
+def _channels_last(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definition, Load]]) -> Canonical:
+    """The group with its images transposed to channels last."""
     rank = len(reads[0][0].axes)
-    ins = {p.name for p in c.inputs if p.name not in weights and _lies_by_channels(p, rank)}
-    outs = {p.name for p in c.outputs if _lies_by_channels(p, rank)}
+    ins = {p.name for p in c.inputs if p.name not in weights and _is_channels_first(p, rank)}
+    outs = {p.name for p in c.outputs if _is_channels_first(p, rank)}
     inside = {d.name for d in c.definitions if len(d.axes) == rank} - {p.name for p in c.outputs}
     names = {name: name + LAST for name in ins | outs}
     before = tuple(_copy(p, p.name + LAST, p.name) for p in c.inputs if p.name in ins)
@@ -152,18 +152,18 @@ def _turned(c: Canonical, weights: Container[str], reads: Sequence[tuple[Definit
     return replace(c, definitions=(*before, *made, *behind), layouts=layouts)
 
 
-def _lies_by_channels(p: Param, rank: int) -> bool:
-    """Whether the lines of an image's channel lie side by side, and there are channels and lines to turn."""
+def _is_channels_first(p: Param, rank: int) -> bool:
+    """Whether an image is stored channels first, and has several channels and lines."""
     return _is_image(p, rank) and p.layout == PLAIN
 
 
 def _is_image(p: Param, rank: int) -> bool:
-    """Whether there are channels and lines to turn."""
+    """Whether a parameter is an image with several channels and lines."""
     return len(p.shape) == rank > 1 and p.shape[1] != ONE and any(e != ONE for e in p.shape[2:])
 
 
 def _reads(c: Canonical, weights: Container[str]) -> Iterator[tuple[Definition, Load, set[Layout]]]:
-    """What windows that have the channels of the result read of images, and how these and the result lie."""
+    """The loads of images by windows that keep the result's channels, and the layouts of images and result."""
     params = {p.name: p for p in (*c.inputs, *c.outputs)}
     for d in c.definitions:
         rank = len(d.axes)
@@ -188,7 +188,7 @@ def _replaced(x: Scalar, old: Load, new: Load) -> Scalar:
 
 
 def _renamed(x: Scalar, name: Callable[[str], str | None]) -> Scalar:
-    """x with what it loads under other names."""
+    """x with its loads renamed."""
 
     def leaf(node: Scalar) -> Scalar | None:
         to = name(node.source) if isinstance(node, Load) else None

@@ -8,7 +8,7 @@ from onnxfuse.ir.scalar import Apply, Const, FromIndex, Scalar, const
 
 
 def hidden_below(x: Scalar) -> Index | None:
-    """The index below 0 of which x is -inf, whatever else it is made of (NaN aside); None where there is none."""
+    """An index such that x is -inf (or NaN) wherever the index is negative; None where x has no such mask."""
     if not isinstance(x, Apply):
         return None
     if x.fn == "add":

@@ -1,4 +1,4 @@
-"""The image that windows read, materialised: each element is computed once, however many windows overlap it."""
+"""Materialises the image that windows read: each element is computed once, however many windows overlap it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
 
 IMAGES = (3, 4, 5)  # dimensions of an image
-Place = tuple[Axis, Axis, Index]  # a row, a range, and where both together are: stride * row + dilation * range
+Place = tuple[Axis, Axis, Index]  # row axis, reduction axis, position: stride * row + dilation * range
 
 
 def images_inside(c: Canonical) -> dict[str, Layout]:
-    """Layouts of values between definitions: images of as many channels as one that lies channels last do so too."""
+    """Layouts of intermediate images: channels last if they have as many channels as a channels-last parameter."""
     params = (*c.inputs, *c.outputs)
     found: dict[str, Layout] = {}
     for d in c.definitions:
@@ -33,9 +33,9 @@ def images_inside(c: Canonical) -> dict[str, Layout]:
 def image_of(
     name: str, x: Scalar, batch: Sequence[Axis], rows: Sequence[Axis], ranges: Sequence[Axis]
 ) -> tuple[Definition, tuple[Index, ...]] | None:
-    """The image `name` behind `x`, channels last, and the place in it that x reads; None where x reads no windows.
+    """The definition of image `name`, channels last, that `x` reads, and the load of it; None if x reads no windows.
 
-    Windows are read where a row and a range appear together alone, as the place that both make.
+    x reads windows where a row axis and a reduction axis occur only in one sum, which is the position in the image.
     """
     places = _places(x, rows, ranges)
     if not places:
@@ -52,17 +52,17 @@ def image_of(
     for row, step, at in places:
         values |= {row: here[at], step: ZERO} if coefficient(at, row) == 1 else {row: ZERO, step: here[at]}
     made = substitute_axes(x, values)
-    there = tuple(at - low for at, (low, _) in zip(read, limits, strict=True))  # taps that count down begin below zero
+    there = tuple(at - low for at, (low, _) in zip(read, limits, strict=True))  # descending taps begin below zero
     if substitute_axes(made, dict(zip(axes, there, strict=True))) != x:
         return None
     return Definition(name, axes, made), there
 
 
 def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definition, Load] | None:
-    """The image `name` with the padding of what a load reads, if any, written out, and the load that reads it.
+    """The image `name` that contains the padding of a load, if any, and the load of it.
 
-    Where nobody knows how far padding goes, it is not written out: that load has its guards. None where what stands
-    for the padding is another at each place, such as the next part of a Concat.
+    Padding of unknown extent is not materialised; the load keeps its guards then. None if the padding is not one
+    constant, such as the next part of a Concat.
     """
     if read.otherwise is not None and any(axes_of(e) for e in indices_of(read.otherwise)):
         return None
@@ -85,7 +85,7 @@ def padded_image(name: str, read: Load, shape: Sequence[Index]) -> tuple[Definit
 
 
 def _places(x: Scalar, rows: Sequence[Axis], ranges: Sequence[Axis]) -> tuple[Place, ...]:
-    """Every place that a row and a range make together; none where one of them makes several, or steps of several."""
+    """Each position that is the sum of a row and a reduction axis; empty if an axis occurs in several positions."""
     found: dict[Place, None] = {}
     for e in (part for whole in indices_of(x) for part in _parts(whole)):
         for row in axes_of(e) & set(rows):
@@ -99,6 +99,6 @@ def _places(x: Scalar, rows: Sequence[Axis], ranges: Sequence[Axis]) -> tuple[Pl
 
 
 def _parts(e: Index) -> Iterator[Index]:
-    """An index and what it divides."""
+    """An index and the dividends in it."""
     yield e
     yield from (atom.num for atom in atoms(e) if isinstance(atom, (Div, Mod)))

@@ -20,7 +20,7 @@ Offset = Callable[[tuple[Index, ...]], Index]
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is: a buffer, and the flat offset of a logical index in it."""
+    """Where a value is stored: a buffer, its dtype, and the flat offset (in elements) of a logical index."""
 
     buffer: str
     dtype: DType
@@ -28,16 +28,16 @@ class Place:
 
 
 def dense(buffer: str, dtype: DType, shape: Shape, layout: Layout = PLAIN) -> Place:
-    """A whole tensor in a layout."""
+    """The place of a whole tensor in a buffer, in a layout (row-major by default)."""
     storage = layout.shape(shape)
     return Place(buffer, dtype, lambda index: flatten(layout.storage_index(index, shape), storage))
 
 
 @dataclass(frozen=True, slots=True)
 class Nest:
-    """A definition with axes split until its indices are affine. `dims` gives the logical index of each element.
+    """A definition with axes split until its indices are affine. `dims` is the logical index of an element.
 
-    An `output` is one of the kernel's, which has its place.
+    `output`: it is an output of the kernel, whose place is given.
     """
 
     name: str
@@ -65,10 +65,10 @@ def nest_of(
     d: Definition, places: Mapping[str, Place], like: Mapping[str, Nest] = {}, blocks: Mapping[Axis, int] = {},
     uncut: Container[Axis] = (),
 ) -> Nest:  # fmt: skip
-    """A definition with unit axes dropped and the others split where indices or storage offsets cut them.
+    """A definition without unit axes, its other axes split where indices or storage offsets divide them.
 
-    They are also split where the axes of what is read are, if its nest is one of `like`. Those of `blocks` are only
-    split into blocks of so many elements, the last axis of a block being left whole, and `uncut` ones not at all.
+    They are also split like the axes of the values it reads, if those have a nest in `like`. Axes in `blocks` are only
+    split into blocks of that many elements (the last axis of a block stays whole), those in `uncut` not at all.
     """
     unit = {a: ZERO for a in d.axes if a.extent == ONE}
     inside = {a: (Axis(f"{a.name}.b", floor_div(a.extent, Index.of(n))), Axis(f"{a.name}.j", Index.of(n)))
@@ -94,7 +94,7 @@ def nest_of(
 
 
 def _digits_in(x: Scalar, like: Mapping[str, Nest]) -> list[Index]:
-    """What the axes of values are where x reads them."""
+    """The values of the axes of nests in `like` at the elements that x reads."""
     found = ((like[n.source], n.index) for n in walk(x) if isinstance(n, Load) and n.source in like)
     return [e for nest, index in found for e in nest.digits_at(index).values()]
 
@@ -133,7 +133,7 @@ def offsets_in(x: Scalar, places: Mapping[str, Place]) -> list[Index]:
 
 
 def flat(x: Scalar, places: Mapping[str, Place]) -> Scalar:
-    """x with every load turned into a load of one flat offset, loaded indices included."""
+    """x with every load replaced by a load at one flat offset, loads in indices included."""
 
     def on_index(e: Index) -> Index:
         def go(atom: object) -> Index | None:

@@ -1,7 +1,7 @@
-"""Softmax, however a group spells it: x, its largest value h along some axes, p = exp(x - h), their sum s, and p / s.
+"""Recognises softmax: x, its maximum h along some axes, p = exp(x - h), their sum s, and the weights p / s.
 
-Two things are cheaper there than each by itself. Powers below exp(-87) may be 0 beside a sum of at least 1. And h need
-not be NaN where an x is: that x makes its own power NaN, hence the sum, hence all shares of the row.
+Two operations are cheaper in this context. Exponentials below exp(-87) may be 0, since the sum is at least 1. And the
+maximum may ignore NaN: a NaN in x makes its own exponential NaN, hence the sum, hence all weights of the row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,10 @@ HIGHEST = ("max", "peak")
 
 @dataclass(frozen=True, slots=True)
 class Softmax:
-    """Its definitions by name, and for each axis of the powers that of the sum, or None where it is summed over."""
+    """The names of its definitions (maximum, exponentials, sum).
+
+    `along` has, for each axis of the exponentials, the axis of the sum, or None where it is summed over.
+    """
 
     high: str
     power: str
@@ -29,7 +32,7 @@ class Softmax:
 
 
 def with_shares(definitions: Sequence[Definition], outputs: Sequence[str]) -> tuple[Definition, ...]:
-    """The definitions with every softmax whose parts nothing else sees in the cheaper form."""
+    """The definitions with every softmax whose parts nothing else reads in the cheaper form."""
     by_name = {d.name: d for d in definitions}
     found = [s for d in definitions if (s := _unseen_softmax(d, by_name, outputs)) is not None]
     highs, powers = {s.high for s in found}, {s.power for s in found}
@@ -44,7 +47,7 @@ def with_shares(definitions: Sequence[Definition], outputs: Sequence[str]) -> tu
 
 
 def _unseen_softmax(total: Definition, by_name: Mapping[str, Definition], outputs: Sequence[str]) -> Softmax | None:
-    """The softmax whose sum a definition is, where nothing else sees its parts."""
+    """The softmax whose sum a definition is, if nothing else reads its parts."""
     made = softmax_of(total, by_name)
     if made is None or {made.high, made.power} & set(outputs):
         return None
@@ -71,7 +74,7 @@ def softmax_of(total: Definition, by_name: Mapping[str, Definition]) -> Softmax 
 
 
 def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition]) -> str | None:
-    """The largest value over `summed` axes that x, a difference, takes off."""
+    """The maximum over the `summed` axes that x, a difference, subtracts."""
     if not isinstance(x, Apply) or x.fn != "sub" or not isinstance(x.args[1], Load):
         return None
     read = x.args[1]
@@ -86,7 +89,7 @@ def _highest(x: Scalar, summed: Sequence[Axis], by_name: Mapping[str, Definition
 
 
 def _unseen(s: Softmax, total: Definition, by_name: Mapping[str, Definition]) -> bool:
-    """Whether the largest value is read by the powers alone, and these by their sum, and as shares of it."""
+    """Whether only the exponentials read the maximum, and only their sum and the division by it the exponentials."""
     if any(s.high in sources(d.value) and d.name != s.power for d in by_name.values()):
         return False
     others = [d.value for d in by_name.values() if d is not total and s.power in sources(d.value)]
@@ -95,7 +98,7 @@ def _unseen(s: Softmax, total: Definition, by_name: Mapping[str, Definition]) ->
 
 
 def _share(n: Scalar, s: Softmax, total: Definition) -> bool:
-    """Whether n is a power over the sum of its own row."""
+    """Whether n is an exponential divided by the sum of its own row."""
     if not isinstance(n, Apply) or n.fn != "div" or not all(isinstance(a, Load) and not a.guards for a in n.args):
         return False
     power, whole = n.args

@@ -1,7 +1,7 @@
-"""Causal attention on CPUs: a tile of rows skips the keys that its mask hides.
+"""Causal attention on CPUs: a tile of rows skips the keys that the mask hides from all of its rows.
 
-Scores are -inf there and their powers 0, so that no row of a tile needs a key that its last row does not see. What is
-hidden is not read then: a NaN among hidden values does not show, as it would times a weight of 0.
+Masked scores are -inf and their exponentials 0, so that no row of a tile needs a key beyond the last one that its last
+row attends to. Hidden values are not read: a NaN in them does not propagate, as it would when multiplied by 0.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame
 from onnxfuse.schedule.nests.jobs import Job
 
-LEAST, NOTHING = float("-inf"), 0.0  # what hidden scores are, and their powers
+MASKED_SCORE, MASKED_WEIGHT = float("-inf"), 0.0  # masked scores, and their exponentials
 END = "seen"
 
 
 @dataclass(slots=True)
 class _Keys:
-    """Values that run over keys: the dimension that does, and what they are where a key is hidden. Axes that do so.
+    """Values with a dimension of keys: that dimension, and the value at hidden keys. `axes` run over keys.
 
-    `sums` are axes of panels of contractions over keys.
+    `sums` are panel axes of contractions over keys.
     """
 
     values: dict[str, tuple[int, float]]
@@ -36,8 +36,10 @@ class _Keys:
     sums: set[str] = field(default_factory=set)
 
 
-def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str], width: int) -> tuple[Stmt, ...]:
-    """The statements of one window of rows with their loops over keys ended where no row of it sees further.
+def skip_hidden_keys(
+    t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str], width: int
+) -> tuple[Stmt, ...]:
+    """The statements of one window of rows with loops over keys that end at the last key any of its rows attends to.
 
     `width` is that of a panel of keys.
     """
@@ -48,21 +50,20 @@ def visible(t: Together, frame: Frame, inside: tuple[Stmt, ...], kept: set[str],
     sign = hidden_below(first.tiled.finish)
     if sign is None or coefficient(sign, column) != Index.of(-1):
         return inside
-    count = _seen(substitute(substitute(sign, {column: ZERO}), frame.shared), frame)
+    count = _visible_keys(substitute(substitute(sign, {column: ZERO}), frame.shared), frame)
     keys = _keys(t.jobs, first, column, kept)
     if keys is None or count is None:
         return inside
     end = Axis(END, column.extent + 1)
     seen = floor_div(count + (width - 1), Index.of(width)) * width
     panels = {first.tiled.panel.name: floor_div(Index.of(end) + (width - 1), Index.of(width))}
-    return (Bind(end, seen, column.extent), *_ended(inside, keys, panels, Index.of(end)))
+    return (Bind(end, seen, column.extent), *_with_loops_shortened(inside, keys, panels, Index.of(end)))
 
 
-def _seen(place: Index, frame: Frame) -> Index | None:
-    """How many keys a window of rows sees, or more, where a row sees those up to `place`; None where that is unknown.
+def _visible_keys(place: Index, frame: Frame) -> Index | None:
+    """An upper bound of the keys that a window of rows attends to, if a row attends to those up to `place`, or None.
 
-    Rows may be those of several heads, one head after the other or side by side: a window that goes from one head to
-    the next sees all keys.
+    Rows may be those of several heads, consecutive or interleaved: a window across two heads attends to all keys.
     """
     assert frame.row is not None
     row, last = Index.of(frame.row), Index.of(Axis("m1", frame.row.extent + 1))
@@ -77,11 +78,11 @@ def _seen(place: Index, frame: Frame) -> Index | None:
 
 
 def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Keys | None:
-    """What runs over keys in the jobs behind the scores; None where a hidden key would change something."""
+    """The values and axes over keys in the jobs after the scores; None if a hidden key could change a result."""
     at = next((i for i, e in enumerate(first.nest.dims) if e == Index.of(column)), None)
     if at is None or first.nest.name in kept or first.nest.output:
         return None
-    keys = _Keys({first.nest.name: (at, LEAST)})
+    keys = _Keys({first.nest.name: (at, MASKED_SCORE)})
     for job in jobs[jobs.index(first) + 1 :]:
         read = [r for r in job.reads if r.source in keys.values]
         if not read:
@@ -93,14 +94,14 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
         if job.tiled is not None:
             weights = keys.values.get(job.tiled.left.source)
             others = {job.tiled.right.source, *sources(job.tiled.finish)}
-            if weights is None or weights[1] != NOTHING or keys.values.keys() & others:
+            if weights is None or weights[1] != MASKED_WEIGHT or keys.values.keys() & others:
                 return None
             if job.tiled.ranges != (axis,) or job.tiled.segments or job.tiled.length != axis.extent:
                 return None
             keys.sums.add(job.tiled.panel.name)
         elif isinstance(job.nest.value, Reduce):
             value = job.nest.value
-            neutral = {"sum": NOTHING, "max": LEAST, "peak": LEAST}.get(value.combine)
+            neutral = {"sum": MASKED_WEIGHT, "max": MASKED_SCORE, "peak": MASKED_SCORE}.get(value.combine)
             if value.ranges != (axis,) or neutral is None or _where_hidden(value.body[0], keys.values) != neutral:
                 return None
         else:
@@ -114,41 +115,45 @@ def _keys(jobs: Sequence[Job], first: Job, column: Axis, kept: set[str]) -> _Key
 
 
 def _where_hidden(x: Scalar, values: Mapping[str, tuple[int, float]]) -> float | None:
-    """-inf or 0 where that is what x is for every hidden key; None for others."""
+    """The value of x at hidden keys, if that is known to be -inf or 0; else None."""
     if isinstance(x, Load):
         return values[x.source][1] if x.source in values else None
     if not isinstance(x, Apply):
         return None
     if x.fn == "select":
-        nothing = all(a == Const(NOTHING, a.dtype) or _where_hidden(a, values) == NOTHING for a in x.args[1:])
-        return NOTHING if nothing else None
+        nothing = all(
+            a == Const(MASKED_WEIGHT, a.dtype) or _where_hidden(a, values) == MASKED_WEIGHT for a in x.args[1:]
+        )
+        return MASKED_WEIGHT if nothing else None
     first = _where_hidden(x.args[0], values)
     if x.fn in ("exp", "exp_or_zero"):
-        return NOTHING if first == LEAST else None
+        return MASKED_WEIGHT if first == MASKED_SCORE else None
     others = any(values.keys() & sources(a) for a in x.args[1:])
-    if others or not ((first == LEAST and x.fn == "sub") or (first == NOTHING and x.fn == "div")):
+    if others or not ((first == MASKED_SCORE and x.fn == "sub") or (first == MASKED_WEIGHT and x.fn == "div")):
         return None
     return first
 
 
-def _until(tile: Tile, end: Index) -> Tile:
-    """A tile whose sum ends early."""
+def _shortened(tile: Tile, end: Index) -> Tile:
+    """A tile whose reduction ends at `end`."""
     return replace(tile, left=replace(tile.left, length=end))
 
 
-def _ended(stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], end: Index) -> tuple[Stmt, ...]:
-    """Statements with loops over keys, over panels of keys, and sums over keys in tiles, ended early."""
+def _with_loops_shortened(
+    stmts: tuple[Stmt, ...], keys: _Keys, panels: Mapping[str, Index], end: Index
+) -> tuple[Stmt, ...]:
+    """Statements whose loops over keys, over panels of keys, and tile reductions over keys end early."""
     made: list[Stmt] = []
     for s in stmts:
         if isinstance(s, Loop):
-            s = replace(s, body=_ended(s.body, keys, panels, end))
+            s = replace(s, body=_with_loops_shortened(s.body, keys, panels, end))
             if s.axis in keys.axes and s.begin == ZERO and s.end == s.axis.extent:
                 s = replace(s, end=end)
             elif s.axis.name in panels:
                 s = replace(s, end=panels[s.axis.name])
             elif s.axis.name in keys.sums:
-                s = replace(s, body=tuple(_until(x, end) if isinstance(x, Tile) else x for x in s.body))
+                s = replace(s, body=tuple(_shortened(x, end) if isinstance(x, Tile) else x for x in s.body))
         elif isinstance(s, ReduceLoop):
-            s = replace(s, body=_ended(s.body, keys, panels, end))
+            s = replace(s, body=_with_loops_shortened(s.body, keys, panels, end))
         made.append(s)
     return tuple(made)

@@ -2,8 +2,8 @@
 
 Before the first of them, its rows may be computed: a normalization, an activation, a scale for each channel.
 
-What one makes for the next alone stays in a buffer of the task, where it is read again while it is near. In return each
-task reads all weights, so that there are as few tasks as cores, all of about as many rows.
+Intermediate results stay in a buffer of the task, where they are read again while they are in cache. In return each
+task reads all weights, so that there are only as many tasks as cores, with about equal numbers of rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from onnxfuse.ir.indexing import flatten, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.gemm import POINTERS, height
+from onnxfuse.schedule.cpu.gemm import POINTERS, tile_height
 from onnxfuse.schedule.cpu.rows import in_rows
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
@@ -32,33 +32,35 @@ from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, w
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Cpu
 
-SHARES = 4  # tiles are divided evenly among as many cores, where rows allow
-LEAST = 8  # rows of a tile, for that
-PAGE = 1024  # elements: rows at such a distance from each other meet in the same few lines of a cache
+SHARES = 4  # cores among which tiles are divided evenly, if there are enough rows
+LEAST = 8  # rows of a tile, at least, for that
+PAGE = 1024  # elements: rows at such a distance map to the same few cache sets
 
 
 def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
-    """The phase of contractions that share their rows, whose number is known. `kept` are values that are read later."""
+    """The phase of contractions over the same rows, whose number is known. `kept` are values that later phases read."""
     rows = product([a.extent for a in t.rows])
     products = [j for j in t.jobs if j.tiled is not None]
-    count, tall = _tiles(products[0], rows.constant or 1, places, target)
+    count, tile_rows = _tiles(products[0], rows.constant or 1, places, target)
     tiles = Index.of(count)
     m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
     digits = unflatten(Index.of(m), tuple(a.extent for a in t.rows))
-    frame = Frame(dict(zip(t.rows, digits, strict=True)), m, Index.of(first), tall, places)
+    frame = Frame(dict(zip(t.rows, digits, strict=True)), m, Index.of(first), tile_rows, places)
     inside = [j for j in t.jobs if j.nest.name not in kept and not j.nest.output]
-    rooms = _rooms(inside, t)
+    buffer_of = _reused_buffers(inside, t)
     widths: dict[str, int] = {}
     for j in inside:
-        widths[rooms[j.nest.name]] = max(widths.get(rooms[j.nest.name], 0), _pitch(j, t))
-    entries = max(_segments(j) * max(tall, EVEN_ENTRIES) for j in products)
-    block = max(1, min(target.l2_bytes // 4 // (4 * tall * max(1, sum(widths.values()))), POINTERS // entries, count))
-    for room, width in widths.items():
-        frame.local(room, Index.of(block * tall * width))
+        widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), _pitch(j, t))
+    entries = max(_segments(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
+    block = max(
+        1, min(target.l2_bytes // 4 // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count)
+    )
+    for buffer, width in widths.items():
+        frame.local(buffer, Index.of(block * tile_rows * width))
     for j in inside:
-        frame.places[j.nest.name] = _place(j, t, rooms[j.nest.name], begin)
+        frame.places[j.nest.name] = _place(j, t, buffer_of[j.nest.name], begin)
     frame.local(TABLE, Index.of(entries * block), F32, "pointers")
-    frame.local(C, Index.of(target.panel * tall))
+    frame.local(C, Index.of(target.panel * tile_rows))
     u0, u1 = Axis("u0", tiles), Axis("u1", tiles + 1)
     t0, t1, rb = Axis("t0", tiles), Axis("t1", tiles + 1), Axis("rb", tiles)
     start = Index.of(u0) + Index.of(rb) * block
@@ -83,13 +85,13 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: C
 
 
 def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[int, int]:
-    """Tiles of the first contraction, and rows of the tallest: parts of an image's lines, or as cores share evenly."""
+    """Number of tiles of the first contraction, and rows of the largest: whole lines of an image, or even per core."""
     tiled = job.tiled
     assert tiled is not None
-    tall = height(tiled, places[tiled.left.source].offset(tiled.left.index), target)
-    count = -(-rows // tall)
+    tile_rows = tile_height(tiled, places[tiled.left.source].offset(tiled.left.index), target)
+    count = -(-rows // tile_rows)
     even = -(-count // SHARES) * SHARES
-    if rows % tall and rows // even >= LEAST:
+    if rows % tile_rows and rows // even >= LEAST:
         count = even
     return count, -(-rows // count)
 
@@ -100,28 +102,28 @@ def _segments(job: Job) -> int:
 
 
 def _pitch(job: Job, t: Together) -> int:
-    """Elements from one row of a value in a buffer to the next."""
+    """Row pitch of a value in a buffer, in elements."""
     size = product([a.extent for a in inner_axes(job.nest, t)]).constant or 1
     return size + 16 if size % PAGE == 0 else size
 
 
-def _rooms(inside: list[Job], t: Together) -> dict[str, str]:
-    """Buffers for values: one whose last reader comes before a value is made is free for that value."""
+def _reused_buffers(inside: list[Job], t: Together) -> dict[str, str]:
+    """Buffers of values; a buffer is reused once the last reader of its value is done."""
     at = {j.nest.name: k for k, j in enumerate(t.jobs)}
     last = {name: max(k for k, j in enumerate(t.jobs) if name in _read(j)) for name in (j.nest.name for j in inside)}
-    rooms: dict[str, str] = {}
-    free: dict[str, int] = {}  # the last reader of what is in it
+    buffer_of: dict[str, str] = {}
+    free: dict[str, int] = {}  # buffer to the last reader of its value
     for name in last:
-        room = next((r for r, until in free.items() if until < at[name]), f"between{len(free)}")
-        rooms[name], free[room] = room, last[name]
-    return rooms
+        buffer = next((r for r, until in free.items() if until < at[name]), f"between{len(free)}")
+        buffer_of[name], free[buffer] = buffer, last[name]
+    return buffer_of
 
 
 def _read(job: Job) -> set[str]:
     return {x.source for x in job.reads}
 
 
-def _place(job: Job, t: Together, room: str, begin: Axis) -> Place:
+def _place(job: Job, t: Together, buffer: str, begin: Axis) -> Place:
     """A value in a buffer that holds the rows of one block, from row `begin` on."""
     nest, pitch = job.nest, _pitch(job, t)
     inner = inner_axes(nest, t)
@@ -132,15 +134,15 @@ def _place(job: Job, t: Together, room: str, begin: Axis) -> Place:
         row = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
         return within + (row - begin) * pitch
 
-    return Place(room, nest.dtype, offset)
+    return Place(buffer, nest.dtype, offset)
 
 
 def _stage(
     job: Job, then: Job | None, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis, target: Cpu
 ) -> tuple[Stmt, ...]:
-    """One contraction for a block of tiles (of how many, from the first up to the last): panel by panel.
+    """One contraction, panel by panel, for a block of tiles; `tiles` are their total number, first and end.
 
-    Meanwhile the next panel is fetched, and in the last one the first of the contraction that comes `then`.
+    Each panel prefetches the next one, the last panel the first one of the contraction `then`.
     """
     tiled, m = job.tiled, frame.row
     assert tiled is not None
@@ -149,10 +151,10 @@ def _stage(
     at, end = Axis("t", count), Index.of(Axis("m1", m.extent + 1))
     window = tile_window(at, count, m.extent, first)
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-    even = even_rows(tiled, tiled.rows, load, m, frame.tall, frame.places)
+    even = even_rows(tiled, tiled.rows, load, m, frame.tile_rows, frame.places)
     segments, depth = _segments(job), product([r.extent for r in tiled.ranges])
-    here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tall))
-    point = RowPointer(TABLE, m, frame.first, end, frame.tall, tiled.segments, load, tiled.length, here, even)
+    here = (Index.of(at) - t0) * (segments * (EVEN_ENTRIES if even else frame.tile_rows))
+    point = RowPointer(TABLE, m, frame.first, end, frame.tile_rows, tiled.segments, load, tiled.length, here, even)
     panel = tiled.panel
     right, weights = right_offset(tiled, frame), frame.places[tiled.right.source].buffer
     after = (Index.of(panel), panel.extent, then.tiled.right.source) if then and then.tiled else None
@@ -160,12 +162,12 @@ def _stage(
         C,
         ZERO,
         end - first,
-        TileCore(frame.tall, target.panel),
+        TileCore(frame.tile_rows, target.panel),
         Pointers(TABLE, here, segments, tiled.length, even),
         Panel(weights, right),
         ahead=Ahead(weights, right + depth * target.panel, Index.of(at) - t0, Index.of(t1) - t0, after),
     )
-    finish = epilogue(job, frame, panel, target.panel, m, end, touch=True)
+    finish = epilogue(job, frame, panel, target.panel, m, end, prefetch=True)
     inner = Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, tile, *finish))
     return (
         Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, point)),

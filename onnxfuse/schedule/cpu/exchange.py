@@ -1,7 +1,7 @@
 """Contractions with operands swapped: filters are the rows of a tile, pixels its columns.
 
-An image whose lines lie side by side is neither turned before nor behind: a panel of places is put together where it is
-multiplied, once for all filters, and what is made of it lies as the image does.
+A channels-first image needs no transposition before or after: a panel of pixels is packed where it is multiplied, once
+for all filters, and the result is channels first again.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from onnxfuse.schedule.nests.tiled import Tiled
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-SIDE = "places"  # a panel of the image
-NEAR = 0.5  # share of L1 that a panel may take which all tiles read, and that their sums may take
+SIDE = "places"  # buffer of a panel of the image
+NEAR = 0.5  # fraction of L1 for the panel that all tiles read, and for their sums
 
 
 def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
-    """The phase of a contraction with its sides exchanged: for each panel of places all filters, tile by tile."""
+    """The phase of a contraction with exchanged operands: for each panel of pixels all filters, tile by tile."""
     t = job.tiled
     assert t is not None
     assert t.lines is not None
     rows, depth, width = product(_extents(t.rows)), product(_extents(t.ranges)), target.panel
-    tall, panels = rows_of_tiles(t.rows, target.rows), floor_div(t.places + (width - 1), Index.of(width))
+    tile_rows, panels = rows_of_tiles(t.rows, target.rows), floor_div(t.places + (width - 1), Index.of(width))
     m, line, panel = Axis("m", rows), Axis("l", product(_extents(t.lines))), Axis("p", panels)
     shared = dict(zip(t.rows, unflatten(Index.of(m), _extents(t.rows)), strict=True))
     shared |= dict(zip(t.lines, unflatten(Index.of(line), _extents(t.lines)), strict=True))
-    frame = Frame(shared, m, Index.of(Axis("m0", rows)), tall, places)
+    frame = Frame(shared, m, Index.of(Axis("m0", rows)), tile_rows, places)
     inner = _Multiplied(job, t, frame, panel, width, target).statements()
     l0, l1, p0, p1 = (
         Axis(name, a.extent + more) for a in (line, panel) for name, more in ((f"{a.name}0", 0), (f"{a.name}1", 1))
@@ -50,7 +50,9 @@ def exchanged_phase(job: Job, places: dict[str, Place], target: Cpu) -> Phase:
     body = Loop(line, Index.of(l0), Index.of(l1), "serial", (body,))
     splits = (Split(l0, l1, line.extent), Split(p0, p1, panels))
     step = max(1, round(2e3 / target.gflops))
-    computed = floor_div(rows + (tall - 1), Index.of(tall)) * tall * panels * width  # with what is so in vain
+    computed = (
+        floor_div(rows + (tile_rows - 1), Index.of(tile_rows)) * tile_rows * panels * width
+    )  # unused ones included
     return Phase(splits, computed * step * depth * line.extent, tuple(frame.locals), (body,))
 
 
@@ -60,7 +62,7 @@ def _extents(axes: Sequence[Axis]) -> tuple[Index, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Multiplied:
-    """A panel of places times all filters, and what is done with the results."""
+    """A panel of pixels times all filters, with its epilogue."""
 
     job: Job
     tiled: Tiled
@@ -70,24 +72,24 @@ class _Multiplied:
     target: Cpu
 
     def statements(self) -> tuple[Stmt, ...]:
-        """All of it: at once, or where that finds no place in L1, in parts of the sums."""
-        t, frame, width, tall = self.tiled, self.frame, self.width, self.frame.tall
+        """All statements: the whole reduction at once, or in parts if the panel does not fit in L1."""
+        t, frame, width, tile_rows = self.tiled, self.frame, self.width, self.frame.tile_rows
         row, stop = frame.row, Axis("jn", Index.of(width + 1))
         assert row is not None
-        tiles = floor_div(row.extent + (tall - 1), Index.of(tall))
+        tiles = floor_div(row.extent + (tile_rows - 1), Index.of(tile_rows))
         at, end = Axis("t", tiles), Axis("m1", row.extent + 1)
         window = (
-            Bind(Axis("m0", row.extent), Index.of(at) * tall),
-            Bind(end, Index.of(at) * tall + tall, row.extent),
+            Bind(Axis("m0", row.extent), Index.of(at) * tile_rows),
+            Bind(end, Index.of(at) * tile_rows + tile_rows, row.extent),
         )
-        outer = self.outer(tiles * tall)
+        outer = self.outer(tiles * tile_rows)
         depth, some = (product(_extents(ranges)) for ranges in (t.ranges, t.ranges[outer:]))
-        sums = (C, Index.of(at) * tall * width if outer else ZERO)
+        sums = (C, Index.of(at) * tile_rows * width if outer else ZERO)
         frame.local(SIDE, some * width)
-        frame.local(C, tiles * tall * width if outer else Index.of(width * tall))
-        left = Packed(t.left.source, Index.of(at) * depth * tall, 1, some)
+        frame.local(C, tiles * tile_rows * width if outer else Index.of(width * tile_rows))
+        left = Packed(t.left.source, Index.of(at) * depth * tile_rows, 1, some)
         right = Panel(SIDE, ZERO, ZERO if outer else Index.of(stop))
-        tile = Tile(C, sums[1], Index.of(tall), TileCore(tall, width), left, right)
+        tile = Tile(C, sums[1], Index.of(tile_rows), TileCore(tile_rows, width), left, right)
         finish = _line_by_line if t.pitch else epilogue
         stored = finish(self.job, frame, self.panel, width, row, Index.of(end), sums)
         known = Bind(stop, t.places - Index.of(self.panel) * width, Index.of(width))
@@ -97,7 +99,7 @@ class _Multiplied:
             return (known, *self.side(stop, used, {}), Loop(at, ZERO, tiles, "serial", (*window, tile, *stored)))
         part = Axis("d", product(_extents(t.ranges[:outer])))
         digits = dict(zip(t.ranges[:outer], unflatten(Index.of(part), _extents(t.ranges[:outer])), strict=True))
-        tile = replace(tile, left=replace(left, at=left.at + part * some * tall), more=Index.of(part))
+        tile = replace(tile, left=replace(left, at=left.at + part * some * tile_rows), more=Index.of(part))
         made = (*self.side(stop, Index.of(width), digits), Loop(at, ZERO, tiles, "serial", (tile,)))
         return (
             known,
@@ -106,7 +108,7 @@ class _Multiplied:
         )
 
     def outer(self, rows: Index) -> int:
-        """How many of the ranges, from the first one on, lead from one part of the sums to the next."""
+        """How many of the reduction axes, from the first one on, iterate over parts of the reduction."""
         room = NEAR * self.target.l1_bytes / (F32.bytes * self.width)
         extents = [a.extent.constant for a in self.tiled.ranges]
         known = [e for e in extents if e is not None]
@@ -115,14 +117,14 @@ class _Multiplied:
         return next((at for at in range(len(known)) if prod(known[at:]) <= room), 0)
 
     def side(self, stop: Axis, end: Index, digits: Mapping[Axis, Index]) -> tuple[Stmt, ...]:
-        """What puts a panel of places together: a row for each step of the sum, in whole vectors.
+        """Packs a panel of pixels: a row of whole vectors for each step of the reduction.
 
-        Zeros lie behind the last place: a tile multiplies those too, and what memory held may be subnormal: slow.
+        It is padded with zeros, since a tile multiplies the padding too, and subnormals in it would be slow.
         """
         t, width = self.tiled, self.width
         lane, column = Axis("j", Index.of(width)), Index.of(self.panel) * width + Axis("j", Index.of(width))
         values = dict(zip(t.columns, unflatten(column, _extents(t.columns)), strict=True))
-        if t.pitch:  # what lies between two lines is read with them
+        if t.pitch:  # elements between two lines are read too
             values = dict(zip(t.columns, (ZERO, column), strict=True))
         inner = [r for r in t.ranges if r not in digits]
         step = flatten(tuple(map(Index.of, inner)), _extents(inner))
@@ -149,7 +151,7 @@ class _Multiplied:
 def _line_by_line(
     job: Job, frame: Frame, panel: Axis, width: int, row: Axis, end: Index, sums: tuple[str, Index]
 ) -> tuple[Stmt, ...]:
-    """What is done with the sums of a panel that holds parts of several lines: each line by itself."""
+    """The epilogue of a panel that holds parts of several lines, line by line."""
     t = job.tiled
     assert t is not None
     line, place = t.columns

@@ -12,8 +12,8 @@ from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
 from onnxfuse.ir.lanes import cutting, masked
 from onnxfuse.ir.scalar import Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
-from onnxfuse.schedule.cpu.transpose import turned
-from onnxfuse.schedule.cpu.windows import jammed
+from onnxfuse.schedule.cpu.transpose import transposing_phase
+from onnxfuse.schedule.cpu.windows import unroll_and_jam
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, work_of
 from onnxfuse.schedule.nests.nest import (
@@ -27,31 +27,31 @@ from onnxfuse.schedule.nests.nest import (
     order_of,
     strided,
 )
-from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-NARROW = 4  # vectors of a strip at least
+NARROW = 4  # vectors of a strip, at least
 STRIP = 16 << 10  # bytes of a strip's lines at most: half of a small L1; 24 KB in one of 48 KB take 1.4 times as long
-LONG = 1024  # elements of an axis that is divided between lines of memory
-SCARCE = 64  # rows that are too few for the tasks of a large machine
-MASKED = 6  # vectors of a line, below which padding at its ends is better masked than made by loops of its own
-LANE = 700  # picoseconds of an element that is loaded or stored by itself
+LONG = 1024  # elements of an axis, at least, that is divided at cache lines
+SCARCE = 64  # rows that are too few for all cores of a large machine
+MASKED = 6  # vectors of a line below which masks are faster than loops of their own for padding
+LANE = 700  # picoseconds of an element that is loaded or stored as a scalar
 
 
 def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
-    """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
+    """The phase of jobs over the same axes: axes are fused where all accesses allow it, the best one is vectorised."""
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
     axes, values = fused_axes(
         tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
     )
     goals = [g.substituted(values) for g in goals]
-    copy = turned(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
+    copy = transposing_phase(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
     if copy is not None:
         return copy
     signs = signs_of(g.value for g in goals)
-    harmless = {a for a in axes if cut_at(a, signs) is not None or all(_in_masks(g, a) for g in goals)}
+    harmless = {a for a in axes if split_points(a, signs) is not None or all(_in_masks(g, a) for g in goals)}
     loops = free_loops(goals[-1], axes, harmless)
     loops.sort(key=lambda level: level.kind == "vector" or not _by_blocks(goals[-1], level.axis))
     loops = _behind_records(goals, loops)
@@ -60,7 +60,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     if record is not None:
         goals = [goals[0].substituted({record: Index.of(k)}) for k in range(record.extent.constant or 0)]
         loops = [level for level in loops if level.axis != record]
-    points = cut_at(vector.axis, signs) if vector is not None and len(loops) > 1 else None
+    points = split_points(vector.axis, signs) if vector is not None and len(loops) > 1 else None
     window, strip = _window(goals, loops, points, target) if vector is not None else (None, None)
     rows = [level.axis for level in loops if level is not vector and (window is None or level.axis != window[0])]
     m = Axis("m", product([a.extent for a in rows]))
@@ -73,7 +73,9 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
         lanes = sum(strided(vector.axis, offsets_of(g.value), [g.offset]) for g in goals)
         work = work + product([a.extent for a in axes]) * LANE * lanes
     if vector is not None and points is not None and len(points) > 2 and not _under_masks(goals, vector.axis, target):
-        return _cut_phase(work, frame, cut(goals, vector.axis, points), m, interleaved=record is not None)
+        return _phase_in_subranges(
+            work, frame, split_goals(goals, vector.axis, points), m, interleaved=record is not None
+        )
     opened: list[Level] = []
     splits: list[Split] = []
     kinds: tuple[tuple[Axis | None, LoopKind, str], ...] = (
@@ -90,7 +92,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
 
 
 def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
-    """The loops with vectors of records instead of a vector along a record, where that would be interleaved."""
+    """The loops vectorised over records instead of along one, if stores would have to be interleaved."""
     if not loops or loops[-1].kind != "vector" or loops[-1].axis.extent.constant not in RECORDS:
         return loops
     *rest, along = loops
@@ -103,7 +105,7 @@ def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
 
 
 def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
-    """An axis of a few elements that lie side by side in the result, and behind them those of the next vector lane."""
+    """An axis of a few contiguous elements of the result (a record), if the records of adjacent lanes are adjacent."""
     if len(goals) != 1 or not loops or loops[-1].kind != "vector" or goals[0].also:
         return None
     (goal,), pitch = goals, coefficient(goals[0].offset, loops[-1].axis)
@@ -114,13 +116,13 @@ def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
 
 
 def _by_blocks(goal: Goal, axis: Axis) -> bool:
-    """Whether all that a sum reads is another for each step of an axis: what it reads of one is to stay in L1."""
+    """Whether a reduction reads different elements at each step of an axis, so that blocks of it should stay in L1."""
     sums = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     return bool(sums) and all(axis in axes_of(e) for n in sums for b in n.body for e in offsets_of(b))
 
 
 def _in_groups(goal: Goal, axis: Axis) -> bool:
-    """Whether something is read in groups of lanes, which are to begin with the vector."""
+    """Whether something is read in groups of lanes, which must be aligned with the vector."""
     return any(grouped(e, axis) is not None for e in offsets_of(goal.value))
 
 
@@ -129,7 +131,7 @@ def _long(axis: Axis) -> bool:
 
 
 def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
-    """What is stored: outputs and what later phases read. The rest are variables: every job has one element here."""
+    """The stores: outputs and values that later phases read. Other values become variables, one element each."""
     made: dict[str, Scalar] = {}
     goals: list[Goal] = []
 
@@ -146,10 +148,10 @@ def _goals(t: Together, frame: Frame, kept: set[str]) -> list[Goal]:
     return goals
 
 
-def _cut_phase(
+def _phase_in_subranges(
     work: Index, frame: Frame, parts: list[tuple[Axis, list[Goal]]], m: Axis, *, interleaved: bool = False
 ) -> Phase:
-    """Rows whose vector loop is cut into parts: with and without padding."""
+    """The phase of rows whose vector loop is split into subranges with and without padding."""
     body: list[Stmt] = []
     for number, (axis, goals) in enumerate(parts):
         body += written(goals, [Level(axis, "vector")], f"p{number}", interleaved=interleaved)
@@ -161,31 +163,31 @@ def _cut_phase(
 def _window(
     goals: list[Goal], loops: list[Level], points: tuple[int, ...] | None, target: Cpu
 ) -> tuple[tuple[Axis, tuple[Stmt, ...]] | None, Strip | None]:
-    """Jammed loops over the last row and the vector axis, cut at `points` or in strips; none where they do not fit."""
+    """Unroll-and-jam loops over the last row and vector axis, split at `points` or in strips, where they fit."""
     *rows, vector = loops
     if len(goals) != 1:
         return None, None
     strip: Strip | None = None
     if points is not None and len(points) > 2 and not _in_masks(goals[0], vector.axis):
-        parts = [(part, Level(axis, "vector")) for axis, (part,) in cut(goals, vector.axis, points)]
+        parts = [(part, Level(axis, "vector")) for axis, (part,) in split_goals(goals, vector.axis, points)]
     else:
         strip = _strip(goals[0], loops, target)
         parts = [(goals[0], Level(vector.axis, "vector", *map(Index.of, strip.ends)) if strip else vector)]
-    found = [jammed(goal, rows, level, target.rows + 2) for goal, level in parts]
+    found = [unroll_and_jam(goal, rows, level, target.rows + 2) for goal, level in parts]
     made = [each for each in found if each is not None]
     whole = len(made) == len(found)
     return ((made[0][0], tuple(s for _, body in made for s in body)) if whole else None), strip
 
 
 def _under_masks(goals: list[Goal], axis: Axis, target: Cpu) -> bool:
-    """Whether an axis is so short that one load under a mask takes less than a loop for each of its parts."""
+    """Whether an axis is so short that masked loads are faster than a loop for each of its subranges."""
     short = (axis.extent.constant or WIDEST * MASKED) < target.lanes * MASKED
     cut_loads = [sum(1 for n in walk(g.value) if isinstance(n, Load) and cutting(n, axis)) for g in goals]
     return short and max(cut_loads) <= 1 and all(_in_masks(g, axis) for g in goals)
 
 
 def _in_masks(goal: Goal, axis: Axis) -> bool:
-    """Whether all guards that differ between lanes are masks."""
+    """Whether all guards that differ among lanes can be masks."""
     cut_loads = [n for n in walk(goal.value) if isinstance(n, Load) and cutting(n, axis)]
     return all(masked(n, axis) is not None for n in cut_loads)
 
@@ -193,7 +195,7 @@ def _in_masks(goal: Goal, axis: Axis) -> bool:
 def _window_phase(
     t: Together, frame: Frame, body: tuple[Stmt, ...], m: Axis, digits: dict[Axis, Index], strip: Strip | None
 ) -> Phase:
-    """Jammed window loops, once for each of the flat remaining rows, strip by strip."""
+    """The phase of unroll-and-jam window loops, for each of the flattened remaining rows, strip by strip."""
     binds = tuple(Bind(a, e) for a, e in digits.items())
     lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
     splits: tuple[Split, ...] = (Split(lo, hi, m.extent),)
@@ -214,7 +216,7 @@ def _window_phase(
 
 
 def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
-    """Loops over blocks of lines that follow each other, each with its share of those that a task gets."""
+    """Consecutive loops over blocks of lines, restricted to the blocks of one task."""
     loops = [s for s in body if isinstance(s, Loop)]
     count = sum(((s.end - s.begin).constant or 0) for s in loops)
     if len(loops) < len(body) or any(s.begin != ZERO or s.end.constant is None for s in loops) or count < 2:
@@ -231,7 +233,7 @@ def _divided(body: tuple[Stmt, ...]) -> tuple[tuple[Stmt, ...], tuple[Split, ...
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A part of the vector axis for which all lines of a window stay in L1, so that each is read from L2 once."""
+    """A strip of the vector axis for which all lines of a window stay in L1, so that each is read from L2 once."""
 
     extent: Index
     width: int
@@ -239,12 +241,12 @@ class Strip:
 
     @property
     def ends(self) -> tuple[Axis, Axis]:
-        """The begin and the end of the strip at hand."""
+        """Begin and end of the current strip."""
         return Axis("strip0", self.extent), Axis("strip1", self.extent + 1)
 
 
 def _strip(goal: Goal, loops: list[Level], target: Cpu) -> Strip | None:
-    """Strips for a window over lines, where a line as a whole is too long and a strip is not too narrow."""
+    """Strips for a window over lines; None if whole lines fit in L1 or strips would be too narrow."""
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     channels, line = loops[-1].axis.extent.constant, loops[-2].axis.extent.constant if len(loops) > 1 else None
     lines = found[0].ranges[0].extent.constant if len(found) == 1 else None

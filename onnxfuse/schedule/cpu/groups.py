@@ -12,16 +12,16 @@ from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.target import Cpu
 
-LARGEST = 64  # channels of a group above which tiles are faster
+LARGEST = 64  # channels of a group above which register tiles are faster
 
 
 def channel_blocks(
     d: Definition, places: Mapping[str, Place], constants: Container[str], target: Cpu
 ) -> dict[Axis, int]:
-    """The channels that lanes run over, and how many of them are a block; empty where `d` sums over no small groups.
+    """The channel axis that lanes run over, and its block size; empty if `d` is no reduction over small groups.
 
-    The channels are contiguous both in `d` and in what it reads, which has as many in a group. A block is a vector, or
-    a group where that is larger; it is all channels where they are no whole blocks.
+    The channels are contiguous both in `d` and in its input, which has as many per group. A block is a vector or a
+    group, whichever is larger; all channels if they are not a multiple of that.
     """
     sums = [n for n in walk(d.value) if isinstance(n, Reduce)]
     if len(sums) != 1 or d.name not in places:

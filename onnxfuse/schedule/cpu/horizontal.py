@@ -1,6 +1,6 @@
-"""Reductions of several rows finished together: vectors of partial results first, then one cross-lane pass for all.
+"""Horizontal reductions of several rows together: vectors of partial results first, then one cross-lane pass for all.
 
-Reducing one vector takes as many shuffles as it has doublings; a window of rows shares them.
+Reducing one vector takes log2(lanes) shuffles; a window of rows shares them.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ TOGETHER = ("sum", "max", "peak", "min")
 PARTS, SUMS = "parts", "sums"
 
 
-def together(
-    stmts: tuple[Stmt, ...], row: Axis, first: Index, tall: int, lanes: int
+def share_lane_reductions(
+    stmts: tuple[Stmt, ...], row: Axis, first: Index, tile_rows: int, lanes: int
 ) -> tuple[tuple[Stmt, ...], tuple[Buffer, ...]]:
-    """A stage with its row reductions finished together, where it has that form, and the buffers that this needs."""
+    """A stage whose row reductions share one horizontal reduction, if it has that form, and the buffers it needs."""
     if len(stmts) != 1 or not isinstance(stmts[0], Loop) or stmts[0].axis != row:
         return stmts, ()
     loop = stmts[0]
@@ -31,16 +31,16 @@ def together(
     at = Index.of(row) - first
     carried = replace(fold, part=(PARTS, at * lanes))
     rows = (replace(loop, body=(*before[:-1], carried)),)
-    buffers = (Buffer(PARTS, F32, Index.of(tall * lanes), "local"),)
+    buffers = (Buffer(PARTS, F32, Index.of(tile_rows * lanes), "local"),)
     if store.value == Load(fold.targets[0], (), F32) and store.offset == at:
         return (*rows, HorizontalReduce(store.buffer, PARTS, fold.combine, loop.end - loop.begin)), buffers
     read = Let(fold.targets[0], Load(SUMS, (at,), F32))
     across = HorizontalReduce(SUMS, PARTS, fold.combine, loop.end - loop.begin)
     finish = replace(loop, body=(read, store))
-    return (*rows, across, finish), (*buffers, Buffer(SUMS, F32, Index.of(max(tall, lanes)), "local"))
+    return (*rows, across, finish), (*buffers, Buffer(SUMS, F32, Index.of(max(tile_rows, lanes)), "local"))
 
 
 def _suits(fold: ReduceLoop, value: Scalar) -> bool:
-    """A plain fold carried by a vector loop, whose result alone decides what is stored."""
+    """Whether a reduction has one accumulator in a vector loop, and the stored value depends on nothing else."""
     alone = all(not isinstance(n, Load) or n.source == fold.targets[0] for n in walk(value))
     return fold.scope == "lane" and alone and fold.combine in TOGETHER and fold.dtype == F32 and len(fold.targets) == 1

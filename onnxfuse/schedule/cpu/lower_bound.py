@@ -1,6 +1,6 @@
-"""A lower bound of Winograd's predicted time, from extents alone: what exceeds the best candidate is not scheduled.
+"""A lower bound of Winograd's predicted time from extents alone: divisions above the best candidate are not scheduled.
 
-Counted are register tiles as the predictor counts them, and of all that is transformed the stores.
+It counts register tiles as the cost model does, and of the transforms their stores.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from onnxfuse.schedule.cpu.winograd import STEP, Division, Windows
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
-LOOPS = 2  # cycles of the loops around what is done with a vector
+LOOPS = 2  # cycles of loop overhead per vector
 
 
 def least_seconds(t: Tiled, w: Windows, d: Division, target: Cpu, sizes: Mapping[str, int]) -> float:
-    """A lower bound of what is predicted for a division of the work; 0 where an extent is not known."""
+    """A lower bound of the seconds predicted for a division of the work; 0 if an extent is not known."""
     try:
         images, places = ([number(a.extent, sizes) for a in axes] for axes in (w.images, w.place))
         depth, columns = number(w.channel.extent, sizes), number(product([a.extent for a in t.columns]), sizes)
@@ -37,7 +37,7 @@ def least_seconds(t: Tiled, w: Windows, d: Division, target: Cpu, sizes: Mapping
     products = size**2 * mine * all_ * vectors * (depth / 2 + 2)
     calls = size**2 * mine * (all_ / rows) * tiles * (CALL + SEGMENT)
     image = all_ * ceil(depth / target.lanes) * 2 * size * (size + LOOPS)
-    line = max(outputs, size / 2) + LOOPS  # of a vector
+    line = max(outputs, size / 2) + LOOPS  # cycles per vector
     stored = ceil(columns / target.lanes) / panels * outputs**2 * 2
     results = all_ * mine * (vectors * (size + outputs) * line + stored)
     times = 1.0 if d.keep else blocks * all_ / rows

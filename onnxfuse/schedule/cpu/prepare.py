@@ -1,7 +1,7 @@
-"""The definitions of a group as jobs: plain loop nests, or contractions with their operands made ready for tiles.
+"""The definitions of a group as jobs: loop nests, or contractions with operands prepared for register tiles.
 
-An operand that a tile cannot read as it lies (guarded in its contiguous axis, computed, transposed, or a right side
-that is only known at run time) becomes a definition of its own in the order that tiles want.
+An operand that a tile cannot read in place (guarded in its contiguous axis, computed, transposed, or a right side that
+is only known at run time) becomes a definition of its own, a copy in the layout that tiles need.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from onnxfuse.lower.scans import scan_of
 from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 from onnxfuse.schedule.analysis.canonical import Canonical
-from onnxfuse.schedule.analysis.contract import Contracted, code_layout, panel_layout, recognise, worth_tiles
+from onnxfuse.schedule.analysis.contract import Contracted, panel_layout, quantized_layout, recognise, worth_tiles
 from onnxfuse.schedule.analysis.image import image_of, images_inside, padded_image
 from onnxfuse.schedule.analysis.memory import Nest, Place, dense, nest_of
 from onnxfuse.schedule.cpu.groups import channel_blocks
 from onnxfuse.schedule.cpu.sides import exchanged, filters_layout, operand_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, order_of
-from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.tiled import Part, Tiled, code_depth, contiguous_pieces, few_enough, readable_pieces
 from onnxfuse.target import Cpu
 
 
 @dataclass(slots=True)
 class Prepared:
-    """Jobs in order, the places of parameters and temporaries, and the layouts and types that weights are wanted in."""
+    """Jobs in order, the places of parameters and temporaries, and the layouts and storage dtypes of packed weights."""
 
     jobs: list[Job]
     places: dict[str, Place]
@@ -49,9 +49,9 @@ class Prepared:
 def prepare(
     c: Canonical, constants: Container[str], target: Cpu, half: DType | None = None, *, exchange: bool = False
 ) -> Prepared:
-    """Jobs for all definitions of a group; float32 weights of contractions as panels of the type `half`, if any.
+    """Jobs for all definitions of a group; float32 weights of contractions are packed as `half`, if that is given.
 
-    With `exchange`, contractions have their sides exchanged where that turns no image.
+    With `exchange`, contractions have their operands exchanged if the image is channels first.
     """
     done = Prepared([], {}, {}, {})
     for p in (*c.inputs, *c.outputs):
@@ -61,7 +61,7 @@ def prepare(
     for d in (d for d in c.definitions if d.name in done.layouts):
         done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts[d.name])
     outputs = {p.name for p in c.outputs}
-    heads: dict[str, Nest] = {}  # of contractions over a batch and of what is made of them
+    heads: dict[str, Nest] = {}  # nests of batched contractions and of values computed from them
     for at, d in enumerate(c.definitions):
         done.shapes.setdefault(d.name, d.shape)
         blocks = channel_blocks(d, done.places, constants, target)
@@ -75,20 +75,20 @@ def prepare(
         nest = replace(nest, output=d.name in outputs)
         other = blocks or scan is not None or scatter is not None
         found = None if other else recognise(Definition(d.name, nest.axes, nest.value), constants)
-        if found is not None and d.name in done.places:  # columns of a panel are to be stored side by side
+        if found is not None and d.name in done.places:  # the columns of a panel should be contiguous in the result
             found = replace(found, columns=tuple(order_of(found.columns, done.places[d.name].offset(nest.dims))))
         operands = len(done.jobs)
-        tiled = _tiled_in_exchange(found, nest, done, constants, target) if found is not None and exchange else None
+        tiled = _tiled_exchanged(found, nest, done, constants, target) if found is not None and exchange else None
         if tiled is None and found is not None and worth_tiles(found):
             tiled = _tiled(found, done, constants, target, half)
-        if d.name not in done.places:  # for contiguity only: phases decide where it really lives
+        if d.name not in done.places:  # for its strides only: phases allocate it
             if not tiled.batch if tiled is not None else not has_reduction(nest.value):
                 done.layouts |= _summed_last(d, c.definitions[at + 1 :])
             done.places[d.name] = dense(d.name, d.value.dtype, d.shape, done.layouts.get(d.name, PLAIN))
         if tiled is None:
-            del done.jobs[operands:]  # made ready for nothing
+            del done.jobs[operands:]  # operands prepared in vain
             nest = replace(nest, value=without_scales(nest.value))
-            _absorb(nest, done, constants)
+            _permute_constants(nest, done, constants)
         done.jobs.append(Job(nest, tiled, scan=scan, scatter=scatter, apart=d.name in c.apart))
         if (tiled is not None and tiled.batch) or sources(d.value) & heads.keys():
             heads[d.name] = nest
@@ -96,9 +96,9 @@ def prepare(
 
 
 def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout]:
-    """The layout of a value of the group that later contractions sum along one dimension: that one is contiguous.
+    """The layout of an intermediate value that later contractions reduce along one dimension: that one contiguous.
 
-    Not for sums of squares: lanes may run over what they are made for.
+    Not for sums of squares, which may have vector lanes over free axes.
     """
     reduces = [n for other in later for n in walk(other.value) if isinstance(n, Reduce) and _is_product(other, n)]
     reads = [(r, n) for r in reduces for b in r.body for n in loads(b) if n.source == d.name]
@@ -110,15 +110,15 @@ def _summed_last(d: Definition, later: Sequence[Definition]) -> dict[str, Layout
 
 
 def _is_product(d: Definition, x: Reduce) -> bool:
-    """Whether a sum in a definition is a contraction one factor of which is the same along some axis."""
+    """Whether a sum in a definition is a contraction, one factor of which is invariant along some axis."""
     c = contraction_of(tuple(a for a in d.axes if a.extent != ONE), x)
     return c is not None and bool(c.rows or c.columns)
 
 
-def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
-    """Constants that are read along the result's contiguous axis get that axis last in memory.
+def _permute_constants(nest: Nest, done: Prepared, constants: Container[str]) -> None:
+    """Stores constants that are read along the result's contiguous axis with that axis last.
 
-    Not where something else is read along the axis that they have last already, as in the mean of a row of sums.
+    Not if another value is read along the axis that is last already, as in the mean of a row of sums.
     """
     place = done.places.get(nest.name)
     if place is None:
@@ -138,25 +138,23 @@ def _absorb(nest: Nest, done: Prepared, constants: Container[str]) -> None:
 
 
 def _runs_with(offset: Index, last: Index) -> bool:
-    """Whether an offset moves by one with the axis that `last` is."""
+    """Whether an offset has stride 1 in the axis that `last` consists of."""
     return any(Index.of(a) == last and coefficient(offset, a) == ONE for a in axes_of(last))
 
 
 def _tiled(c: Contracted, done: Prepared, constants: Container[str], target: Cpu, half: DType | None) -> Tiled | None:
-    """The contraction as tiles of the fastest kind that its weights can have, None where there is none."""
+    """The contraction in register tiles of the fastest kind that its weights allow; None if there is none."""
     before = len(done.jobs)
     for how in _products(c, constants, target, half):
-        del done.jobs[before:]  # made ready for another kind
+        del done.jobs[before:]  # prepared for another kind of tile
         made = _tiled_as(how, c, done, constants, target)
         if made is not None:
             return made
     return None
 
 
-def _tiled_in_exchange(
-    c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu
-) -> Tiled | None:
-    """The contraction with its sides exchanged, the padding of its image written out before."""
+def _tiled_exchanged(c: Contracted, nest: Nest, done: Prepared, constants: Container[str], target: Cpu) -> Tiled | None:
+    """The contraction with exchanged operands, over an image copied with its padding."""
     layout = filters_layout(c, done.places, done.shapes, constants, target)
     if layout is None or done.layouts.get(operand_of(c.right).source, layout) != layout:
         return None
@@ -173,7 +171,7 @@ def _tiled_in_exchange(
 
 
 def _products(c: Contracted, constants: Container[str], target: Cpu, half: DType | None) -> tuple[Product, ...]:
-    """The kinds of tiles that weights can have; other right sides are copied as float32 in every run."""
+    """The kinds of register tiles, by dtypes, that weights allow; other right sides are copied as float32 per run."""
     if not (isinstance(c.right, Load) and c.right.source in constants):
         return (SINGLE,)
     rows = product([a.extent for a in c.rows]).constant
@@ -188,7 +186,7 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
     before = len(done.jobs)
     left = parts[0].load if parts else _left(c, done, how.left)
     read = _read_in_order(left, c, done, parts)
-    if read is None and not parts:  # a window of very many lines: they lie behind each other in a copy
+    if read is None and not parts:  # a window of very many lines, which are contiguous in a copy
         del done.jobs[before:]
         left = _in_rows(c, c.left, done, how.left)
         read = _read_in_order(left, c, done, ())
@@ -200,7 +198,7 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
         return None
     panels = _panel_axes(c, target.panel)
     if how.exact:
-        right = _coded_right(c, panels, segments, length, done)
+        right = _quantized_right(c, panels, segments, length, done)
     else:
         right = _right(c, panels, done, constants, how)
     if right is None:
@@ -213,9 +211,9 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
 def _read_in_order(
     left: Load, c: Contracted, done: Prepared, parts: tuple[Part, ...]
 ) -> tuple[tuple[Axis, ...], tuple[Axis, ...], Index] | None:
-    """The ranges in the order in which a left side lies, its segments and their length; None where there are too many.
+    """The reduction axes in the storage order of a left side, its segments and their length; None if too many.
 
-    One that is joined from `parts` is as long as its range.
+    A left side concatenated from `parts` has one segment, as long as its reduction axis.
     """
     offset = done.places[left.source].offset(left.index)
     ranges = tuple(order_of(c.ranges, offset))
@@ -224,24 +222,24 @@ def _read_in_order(
 
 
 def _panel_axes(c: Contracted, width: int) -> tuple[Axis, Axis]:
-    """The axes of a right side in panels: the panel, and the column in it."""
+    """The axes of a right side in panels: panel, and column in the panel."""
     count = floor_div(product([a.extent for a in c.columns]) + (width - 1), Index.of(width))
     return Axis(f"{c.definition.name}_p", count), Axis(f"{c.definition.name}_j", Index.of(width))
 
 
 def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
-    """The parts of a left side that is joined from several tensors along its only range; none where it is not so.
+    """The parts of a left side that is a concatenation of tensors along its only reduction axis; else empty.
 
-    Each is contiguous in that range and has the type of the tile's rows.
+    Each is contiguous along that axis and has the storage dtype of the tile's rows.
     """
     if how.exact or c.batch or len(c.ranges) != 1 or (isinstance(c.left, Load) and c.left.otherwise is None):
         return ()
     goal, (step,) = Goal("", ZERO, c.left), c.ranges
-    points = cut_at(step, signs_of([c.left]))
+    points = split_points(step, signs_of([c.left]))
     if points is None or len(points) < 3:
         return ()
     made = []
-    for begin, (axis, (piece,)) in zip(points, cut([goal], step, points), strict=False):
+    for begin, (axis, (piece,)) in zip(points, split_goals([goal], step, points), strict=False):
         load = piece.value
         if not isinstance(load, Load) or load.guards or load.source not in done.places or load.dtype != how.left:
             return ()
@@ -255,8 +253,8 @@ def _joined(c: Contracted, done: Prepared, how: Product) -> tuple[Part, ...]:
 def _left(c: Contracted, done: Prepared, rows: DType) -> Load:
     """A left side that tiles can read: the operand itself, a padded copy, or a copy in row order.
 
-    A copy has the element type of the tile's rows. Where each element is read once and no batch makes tiles a stage
-    among others, what has another type is converted when it is packed.
+    A copy has the dtype of the tile's rows. If each element is read once and there are no batch axes, an operand of
+    another dtype is converted while it is packed.
     """
     left = c.left
     held = left.dtype.accumulator == F32 or c.zeros is not None
@@ -288,10 +286,7 @@ def _add(done: Prepared, d: Definition, layout: Layout = PLAIN, *, right_side: b
 
 
 def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | None:
-    """The load that reads a copy of an operand with its padding, if any, written out, channels last.
-
-    None where some of it cannot be.
-    """
+    """The load of a channels-last copy of an operand that contains its padding; None if there is no such copy."""
     made = padded_image(f"{c.definition.name}%pad", left, done.shapes[left.source])
     if made is None or made[1].guards:
         return None
@@ -301,7 +296,7 @@ def _padded(c: Contracted, left: Load, done: Prepared, rows: DType) -> Load | No
 
 
 def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
-    """A copy of a computed operand with its ranges contiguous, or of the image that windows read; the load of it."""
+    """The load of a copy of a computed operand with contiguous reduction axes, or of the image that windows read."""
     name = f"{c.definition.name}%left"
     image = image_of(name, left, c.batch, c.rows, c.ranges)
     if image is not None:
@@ -314,15 +309,15 @@ def _in_rows(c: Contracted, left: Scalar, done: Prepared, rows: DType) -> Load:
     return Load(name, tuple(map(Index.of, old)), rows)
 
 
-def _coded_right(
+def _quantized_right(
     c: Contracted, panels: tuple[Axis, Axis], segments: tuple[Axis, ...], length: Index, done: Prepared
 ) -> Load | None:
-    """Constant codes as panels with the sums of their columns; None where their layout is another already."""
+    """Constant quantized weights as panels with column sums; None if they have another layout already."""
     assert isinstance(c.right, Load)
     panel, lane = panels
     name, width = c.right.source, lane.extent.constant or 1
     shape = done.shapes[name]
-    layout = code_layout(c, shape, length.constant, width)
+    layout = quantized_layout(c, shape, length.constant, width)
     if layout is None or done.layouts.get(name, layout) != layout:
         return None
     done.layouts[name] = layout
@@ -334,7 +329,7 @@ def _coded_right(
 def _right(
     c: Contracted, panels: tuple[Axis, Axis], done: Prepared, constants: Container[str], how: Product
 ) -> Load | None:
-    """The right side as panels: a constant in panel layout, or a copy made at run time."""
+    """The right side in panels: a constant in panel layout, or a copy made at run time."""
     panel, lane = panels
     count, width = panel.extent, lane.extent.constant or 1
     right = c.right
@@ -346,7 +341,7 @@ def _right(
         free = done.layouts.get(right.source, layout) == layout and done.types.get(right.source, held) == held
         if layout is not None and free and (right.dtype == held or how != SINGLE):
             done.layouts[right.source], done.types[right.source] = layout, held
-            shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know how the steps of a panel lie
+            shape = (count, *(r.extent for r in c.ranges), Index.of(width))  # tiles know the order of steps in a panel
             done.places[right.source] = Place(right.source, held, lambda index: flatten(index, shape))
             return Load(right.source, at, held)
         if layout is not None and right.dtype == F32:

@@ -1,7 +1,7 @@
-"""Phases over shared rows: statistics, softmax, elementwise tails and attention, one row or one tile of rows at a time.
+"""Phases over shared rows: statistics, softmax, elementwise epilogues and attention, by one row or one tile of rows.
 
-Inside one iteration of the shared axes each job is a stage; what only later stages of the phase read lives in a buffer
-local to the task. Right sides of contractions are packed once per batch element, before its rows.
+Within an iteration of the shared axes each job is a stage; values that only later stages of the phase read are in
+buffers local to the task. Right sides of contractions are packed once per batch element, before its rows.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from onnxfuse.ir.kernel import Bind, Loop, Pack, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.ir.tile import EVEN_ENTRIES, Panel, Pointers, Tile, TileCore
 from onnxfuse.lower import has_reduction
-from onnxfuse.schedule.analysis.contract import as_held
+from onnxfuse.schedule.analysis.contract import as_stored
 from onnxfuse.schedule.analysis.memory import Place, flat
 from onnxfuse.schedule.cpu import horizontal
-from onnxfuse.schedule.cpu.causal_skip import visible
+from onnxfuse.schedule.cpu.causal_skip import skip_hidden_keys
 from onnxfuse.schedule.cpu.flat import flat_phase
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
@@ -34,7 +34,7 @@ from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.frame import Frame, flat_in, give_place, goal_of, inner_axes, work_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.nests.nest import Goal, Level, free_loops, fused_axes, indices_to_fuse
-from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.schedule.passes.prefetch import LONG
 from onnxfuse.target import Cpu
@@ -47,9 +47,9 @@ def row_phase(
     large: Container[str],
     target: Cpu,
 ) -> Phase:
-    """The phase of jobs that share axes. `kept` are values read after it (outputs have a place already).
+    """The phase of jobs that share axes. `kept` are values that later phases read (outputs have a place already).
 
-    `large` are outputs that go past the caches.
+    `large` are outputs with non-temporal stores.
     """
     if all(j.tiled is None and not inner_axes(j.nest, t) for j in t.jobs):
         return flat_phase(t, places, kept, target)
@@ -63,7 +63,7 @@ def row_phase(
         shared,
         m if t.rows else None,
         Index.of(first) if tiled and t.rows else Index.of(m) if t.rows else ZERO,
-        _tall(t, target) if tiled else 1,
+        _window_rows(t, target) if tiled else 1,
         places,
         lanes=target.lanes,
     )
@@ -71,7 +71,7 @@ def row_phase(
     frame.aliases = in_place(t.jobs, kept, apart)
     before, inside = _stages(t, frame, kept, target)
     if any(j.tiled is not None for j in t.jobs):
-        inside = visible(t, frame, inside, kept, target.panel)
+        inside = skip_hidden_keys(t, frame, inside, kept, target.panel)
     body, splits = _row_loops(t, frame, inside, m, first, tiled)
     if t.batch:
         lo, hi = Axis("g0", groups), Axis("g1", groups + 1)
@@ -79,14 +79,14 @@ def row_phase(
         splits = (Split(lo, hi, groups), *splits)
     else:
         body = (*before, *body)
-    return Phase(splits, work_of(t), tuple(frame.locals), body, rows=(m, frame.tall))
+    return Phase(splits, work_of(t), tuple(frame.locals), body, rows=(m, frame.tile_rows))
 
 
-SHORT = 1024  # elements of a row up to which several rows are reduced together
+SHORT = 1024  # elements of a row, at most, for horizontal reductions of several rows
 
 
 def short_rows(t: Together, target: Cpu) -> bool:
-    """Whether rows are so short, and so many, that finishing each reduction alone would cost more than its sums."""
+    """Whether rows are so short and so many that horizontal reductions would cost more than the accumulation."""
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     lengths = [product([r.extent for r in n.ranges]).constant for n in reduces]
     count = product([a.extent for a in t.rows]).constant
@@ -94,20 +94,20 @@ def short_rows(t: Together, target: Cpu) -> bool:
     return bool(lengths) and all(n is not None and n <= SHORT for n in lengths) and enough and bool(t.rows)
 
 
-def _tall(t: Together, target: Cpu) -> int:
-    """Rows of a window: those of a register tile, or as many as a vector has lanes."""
+def _window_rows(t: Together, target: Cpu) -> int:
+    """Rows of a window: those of a register tile, or the lanes of a vector."""
     return target.rows if any(j.tiled is not None for j in t.jobs) else target.lanes
 
 
 def _long(inner: Sequence[Axis]) -> bool:
-    """Whether rows are worth a buffer of their own."""
+    """Whether rows are long enough for a buffer of their own."""
     return (product([a.extent for a in inner]).constant or 0) >= LONG
 
 
 def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) -> dict[str, Job]:
-    """Values that can be made where the output that reads them last is stored: same type, read at the same element.
+    """Values that can be computed in the memory of the output that reads them last: same dtype, same element.
 
-    `apart` are outputs in whose place nothing is to be made.
+    `apart` are outputs whose memory is not used that way.
     """
     found: dict[str, Job] = {}
     for at, job in enumerate(jobs):
@@ -129,20 +129,20 @@ def in_place(jobs: Sequence[Job], kept: set[str], apart: Container[str] = ()) ->
 def _row_loops(
     t: Together, frame: Frame, inside: tuple[Stmt, ...], m: Axis, first: Axis, tiled: bool
 ) -> tuple[tuple[Stmt, ...], tuple[Split, ...]]:
-    """The loop over rows, or over tiles of rows, with the range that a task gets."""
+    """The loop over rows, or over tiles of rows, restricted to those of one task."""
     if not t.rows:
         return inside, ()
     if not tiled:
         lo, hi = Axis("r0", m.extent), Axis("r1", m.extent + 1)
         return (Loop(m, Index.of(lo), Index.of(hi), "serial", inside),), (Split(lo, hi, m.extent),)
-    tiles = floor_div(m.extent + (frame.tall - 1), Index.of(frame.tall))
+    tiles = floor_div(m.extent + (frame.tile_rows - 1), Index.of(frame.tile_rows))
     at, lo, hi = Axis("t", tiles), Axis("t0", tiles), Axis("t1", tiles + 1)
     window = tile_window(at, tiles, m.extent, first)
     return (Loop(at, Index.of(lo), Index.of(hi), "serial", (*window, *inside)),), (Split(lo, hi, tiles),)
 
 
 def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tuple[Stmt, ...], tuple[Stmt, ...]]:
-    """Statements before the rows (right sides) and inside them, in order of the jobs."""
+    """Statements before the loop over rows (right sides) and inside of it, in order of the jobs."""
     before: list[Stmt] = []
     inside: list[Stmt] = []
     jobs = list(t.jobs)
@@ -164,39 +164,39 @@ def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tup
 
 
 def in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batch: bool = False) -> tuple[Stmt, ...]:
-    """A stage: loops over the window's rows (when it is a tile) and the inner axes."""
+    """A stage: loops over the window's rows (if it is a tile) and the inner axes."""
     axes, values = fused_axes(inner, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
     signs = signs_of(g.value for g in goals)
-    loops = free_loops(goals[0], axes, {a for a in axes if cut_at(a, signs) is not None})
-    points = cut_at(loops[-1].axis, signs) if loops and loops[-1].kind == "vector" else None
+    loops = free_loops(goals[0], axes, {a for a in axes if split_points(a, signs) is not None})
+    points = split_points(loops[-1].axis, signs) if loops and loops[-1].kind == "vector" else None
     pieces = [(loops, goals)]
     if points is not None and len(points) > 2:
-        pieces = [([*loops[:-1], Level(a, "vector")], part) for a, part in cut(goals, loops[-1].axis, points)]
+        pieces = [([*loops[:-1], Level(a, "vector")], part) for a, part in split_goals(goals, loops[-1].axis, points)]
     stmts: tuple[Stmt, ...] = ()
     for levels, part in pieces:
-        if frame.row is not None and frame.tall > 1 and not by_batch:
+        if frame.row is not None and frame.tile_rows > 1 and not by_batch:
             levels = [Level(frame.row, "serial", frame.first, Index.of(Axis("m1", frame.row.extent + 1))), *levels]
         frame.stages += 1
         stmts += written(part, levels, f"s{frame.stages}")
-    if frame.row is None or frame.tall == 1 or frame.tall > frame.lanes:
+    if frame.row is None or frame.tile_rows == 1 or frame.tile_rows > frame.lanes:
         return stmts
-    stmts, buffers = horizontal.together(stmts, frame.row, frame.first, frame.tall, frame.lanes)
+    stmts, buffers = horizontal.share_lane_reductions(stmts, frame.row, frame.first, frame.tile_rows, frame.lanes)
     frame.locals.extend(b for b in buffers if b not in frame.locals)
     return stmts
 
 
 def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
-    if job.right_side and (packed := _turned(job, t, frame)) is not None:
+    if job.right_side and (packed := _transposed_right_side(job, t, frame)) is not None:
         return packed
     goal = goal_of(job, frame, flat_in(job.nest.value, frame))
     return in_rows(frame, [goal], inner_axes(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
 
 
-def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
-    """A right side whose source is contiguous along the sum: panels packed by transposing, as rows of tiles are."""
+def _transposed_right_side(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
+    """A right side whose source is contiguous along k: panels are packed by transposition, as rows of tiles are."""
     inner = inner_axes(job.nest, t)
-    load = as_held(flat_in(job.nest.value, frame))
+    load = as_stored(flat_in(job.nest.value, frame))
     if (
         len(inner) != 3
         or not isinstance(load, Load)
@@ -224,7 +224,7 @@ def _turned(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:
 
 
 def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) -> Goal | None:
-    """A value and the row reduction that reads its elements once each, as one loop that stores the value on the way."""
+    """A value and the row reduction that reads each of its elements once, as one loop that stores the value too."""
     inner = inner_axes(job.nest, t)
     if (
         follower.tiled is not None
@@ -252,7 +252,7 @@ def _merged(job: Job, follower: Job, t: Together, frame: Frame, kept: set[str]) 
 
 
 def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tuple[Stmt, ...]:
-    """A contraction of the window's rows with panels, and its epilogue."""
+    """A contraction of the window's rows with all panels, and its epilogue."""
     tiled = job.tiled
     assert tiled is not None
     row = frame.row if frame.row is not None else Axis("m", ONE)
@@ -260,13 +260,13 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tu
     width = target.panel
     segments = product([s.extent for s in tiled.segments]).constant or 1
     load = left_load(tiled.left, tiled.ranges, tiled.segments, frame)
-    even = frame.row is not None and even_rows(tiled, rows, load, row, frame.tall, frame.places)
+    even = frame.row is not None and even_rows(tiled, rows, load, row, frame.tile_rows, frame.places)
     point = RowPointer(
         TABLE,
         row,
         frame.first,
         end,
-        frame.tall,
+        frame.tile_rows,
         tiled.segments,
         load,
         tiled.length,
@@ -274,15 +274,15 @@ def _tile_stage(job: Job, rows: Sequence[Axis], frame: Frame, target: Cpu) -> tu
     )
     assert tiled.zeros is None, "schedule: a product of codes has a phase of its own"
     if not any(b.name == TABLE for b in frame.locals):
-        frame.local(TABLE, Index.of(segments * max(frame.tall, EVEN_ENTRIES)), F32, "pointers")
-        frame.local(C, Index.of(width * frame.tall))
+        frame.local(TABLE, Index.of(segments * max(frame.tile_rows, EVEN_ENTRIES)), F32, "pointers")
+        frame.local(C, Index.of(width * frame.tile_rows))
     panel = tiled.panel
     at = right_offset(tiled, frame)
     tile = Tile(
         C,
         ZERO,
         end - frame.first,
-        TileCore(frame.tall, width),
+        TileCore(frame.tile_rows, width),
         Pointers(TABLE, ZERO, segments, tiled.length, even),
         Panel(frame.places[tiled.right.source].buffer, at),
     )

@@ -1,4 +1,4 @@
-"""Scans: a loop along their axis, each line of which is what is stored of the line before it and one element more."""
+"""Scans: a loop along their axis; each line is the stored line before it, combined with one more element."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from onnxfuse.schedule.nests.nest import Goal, Level, fused_axes, indices_to_fus
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-ROWS = 8  # whose short lines go on side by side, so that none waits for its own sum to be stored
+ROWS = 8  # whose short lines are interleaved, which hides the latency of stores
 SHORT = 4  # vectors of a line, below which it is short
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """A scan with its other axes made one of rows and, if lines lie side by side, one of vectors."""
+    """A scan whose other axes are fused to one of rows and, if lines are contiguous, one of vectors."""
 
     goal: Goal
     scan: Scan
@@ -33,19 +33,19 @@ class _Lines:
     vectors: Sequence[Level]
 
     def at(self, n: Index) -> Goal:
-        """The goal of one element at a place, counted from where the scan begins."""
+        """The store of element `n`, counted from where the scan begins."""
         end = self.scan.axis.extent - 1
         return self.goal.substituted({self.scan.axis: end - n if self.scan.turned else n})
 
     @property
     def first(self) -> Goal:
-        """What the first line holds."""
+        """The store of the first line."""
         here = self.at(ZERO)
         idle = MONOIDS[self.scan.combine].init(self.goal.value.dtype)[0]
         return Goal(here.buffer, here.offset, idle) if self.scan.own else here
 
     def next(self, n: Index, *, made: bool) -> Goal:
-        """What a line behind it holds; with `made`, its elements are stored there already."""
+        """The store of a later line; with `made`, its elements are in place already."""
         here, dtype = self.at(n), self.goal.value.dtype
         held = Load(self.goal.buffer, (self.at(n - 1).offset,), dtype)
         element = Load(self.goal.buffer, (here.offset,), dtype) if made else self.at(n - self.scan.own).value
@@ -53,7 +53,7 @@ class _Lines:
         return Goal(here.buffer, here.offset, value)
 
     def elements(self, over: Sequence[Level]) -> tuple[Stmt, ...]:
-        """All elements, stored where they are wanted."""
+        """The stores of all elements, before they are combined."""
         axis, own = self.scan.axis, self.scan.own
         shift = own if self.scan.turned else -own
         shifted = self.goal.substituted({axis: Index.of(axis) + shift})
@@ -68,7 +68,7 @@ class _Lines:
 
 
 def scan_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
-    """The phase of a scan: rows, and vectors of long lines, are divided among tasks, its own axis is not."""
+    """The phase of a scan: rows, and vectors of long lines, are divided among tasks; the scanned axis is not."""
     (job,) = t.jobs
     scan = job.scan
     assert scan is not None
@@ -99,7 +99,7 @@ def _edges(m: Axis, vector: Axis) -> Sequence[tuple[str, Axis, int]]:
 
 
 def _side_by_side(lines: _Lines, work: Index, *, apart: bool) -> Phase:
-    """Blocks of rows, whose lines go on in turns; with `apart`, elements are made before, by whole vectors."""
+    """Blocks of rows whose scans are interleaved; with `apart`, elements are computed before, by whole vectors."""
     m, n = lines.row.axis, Axis("n", lines.scan.axis.extent)
     block = Axis("b", floor_div(m.extent + (ROWS - 1), Index.of(ROWS)))
     top, bottom = Axis("m0", m.extent), Axis("m1", m.extent + 1)

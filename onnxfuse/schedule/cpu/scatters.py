@@ -1,7 +1,7 @@
-"""Scatters: the result as it is before, then a loop over all that lands on it, in order.
+"""Scatters: the initial result, then a sequential loop over all updates.
 
-Tasks have elements of the result of their own: along the axes that no place is looked up for. Each goes through all
-that lands, so that nothing is combined by two of them, and every element in the order of the runtime.
+Tasks own disjoint elements of the result, along the axes that have no looked-up index. Each task goes through all
+updates, so that no element is updated by two tasks, and updates are applied in the order of the runtime.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 Goals = tuple[Goal, Goal]
-LANDING = 2000  # picoseconds of an element: its place is looked up and loaded, and nothing is known of where it lies
+LANDING = 2000  # picoseconds of an update: an index lookup, and a load from a random address
 
 
 def scatter_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
-    """The phase of a scatter: rows of the result, and vectors of what lies side by side in them, go to tasks."""
+    """The phase of a scatter: rows of the result, and vectors of contiguous elements, are divided among tasks."""
     (job,) = t.jobs
     s = job.scatter
     assert s is not None
@@ -73,7 +73,7 @@ def _substituted(goals: Goals, values: Mapping[Axis, Index]) -> Goals:
 
 
 def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> Goals:
-    """What an element of the result is before, and what it is with one more that lands on it."""
+    """The store of an initial element of the result, and the store of one update."""
     there = dict(s.places)
     units = {a: ZERO for a in s.axes if a.extent == ONE and a not in there}
     place = places[name]
@@ -88,6 +88,6 @@ def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> Goals:
 
 
 def _looked_up_along(offset: Index, axis: Axis) -> bool:
-    """Whether places are looked up for each step along an axis."""
+    """Whether an offset contains an index that is looked up for each step along an axis."""
     found = (a for a in atoms(offset) if isinstance(a, Loaded))
     return any(axis in axes_of(e) for a in found for e in a.at)

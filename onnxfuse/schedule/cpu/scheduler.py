@@ -1,4 +1,4 @@
-"""A lowered group to the kernel that is printed: phases, stages, tiles, vectors and buffers are decided here."""
+"""Schedules a lowered group as a kernel: phases, stages, register tiles, vectors and buffers are decided here."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from onnxfuse.schedule.analysis.canonical import Canonical, canonical
 from onnxfuse.schedule.analysis.forms import forms_of
 from onnxfuse.schedule.analysis.memory import dense
 from onnxfuse.schedule.analysis.softmax import with_shares
-from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, Judge, Way
+from onnxfuse.schedule.cpu.candidates import AsMeasured, Best, CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.chain import chain_phase
 from onnxfuse.schedule.cpu.convolution import Algorithms
 from onnxfuse.schedule.cpu.exchange import exchanged_phase
-from onnxfuse.schedule.cpu.gemm import gemm_ways
+from onnxfuse.schedule.cpu.gemm import gemm_candidates
 from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
@@ -42,7 +42,7 @@ PASSES: tuple[Pass[Cpu], ...] = (
     Pass("streaming stores", streamed),
     Pass("legalize", legalize),
 )
-"""What a kernel goes through once its loop nests are chosen, in this order."""
+"""The passes over a kernel once its loop nests are chosen, in this order."""
 
 
 def schedule(
@@ -52,7 +52,7 @@ def schedule(
     target: Cpu,
     half: DType | None = None,
     round_bytes: float = 0.0,
-    best: Best = Judge.best,
+    best: Best = CostRanking.best,
     *,
     winograd: bool = False,
     exchange: bool = True,
@@ -61,12 +61,12 @@ def schedule(
 ) -> Kernel | Decision:
     """The kernel of a group, given the layouts of its inputs and outputs and the constants, which may be packed.
 
-    With `half`, float32 weights of contractions are held in that type where there are tiles for it. Where there are
-    several ways to go through a contraction, the `best` is taken, which is the one that is predicted to take least;
-    constants come round in a run of the model after `round_bytes` of others. With `winograd`, 3x3 convolutions need not
-    make all their products. With `exchange`, constants may be packed as this target alone wants them. `check` sees the
-    kernel that is taken as loop nests, and after each pass. Where ways were `measured`, in pairs, the second is taken
-    where the first would be; the kernel tells of all there are.
+    With `half`, float32 weights of contractions are stored in that dtype if there are tiles for it. `best` ranks the
+    schedule candidates of a contraction; the default takes the least predicted time, with weights that are read once
+    per run of the model, `round_bytes` in all. `winograd` allows Winograd's algorithm for 3x3 convolutions, `exchange`
+    a packing of constants that is specific to this target. `check` sees the chosen kernel as loop nests, and after each
+    pass. `measured` has pairs of candidate names: the second is taken where the first would be, and the kernel lists
+    all candidates, those for tuning included.
     """
     best = AsMeasured(measured) if measured is not None else best
     group = sized(lowered, layouts)
@@ -94,7 +94,7 @@ def schedule(
 
 
 def _positional(c: Canonical) -> Canonical:
-    """A group whose parameters are known by their positions alone, as those of equal groups are."""
+    """The group with parameters named by position only, so that equal groups are equal."""
     inputs, outputs = (tuple(replace(p, value=p.name) for p in part) for part in (c.inputs, c.outputs))
     return replace(c, inputs=inputs, outputs=outputs)
 
@@ -112,7 +112,7 @@ def _scheduled(
     winograd: bool,
     exchange: bool,
 ) -> Kernel | Decision:
-    """The kernel of a group, once for equal groups."""
+    """The kernel of a group; computed once for equal groups."""
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)
@@ -133,7 +133,7 @@ def _scheduled(
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     nests = [replace(kernel, requires=requires) for kernel in nests]
     kernels = [through(PASSES, kernel, target) for kernel in nests]
-    taken = Judge(kernels[0], c.symbols, target, weights, round_bytes).best_kernel(kernels)
+    taken = CostRanking(kernels[0], c.symbols, target, weights, round_bytes).best_kernel(kernels)
     if check is not unchecked:
         (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
         through(PASSES, nest, target, check)
@@ -160,40 +160,42 @@ def _nests(
     winograd: bool,
     prologues: bool = False,
 ) -> Kernel:
-    """The kernel of a group in one form, the best way through each of its phases taken.
+    """The kernel of one form of a group, with the best candidate for each of its phases.
 
-    With `prologues`, contractions with weights make the rows that they read, where those are no inputs.
+    With `prologues`, contractions with weights compute the rows that they read, unless those are inputs.
     """
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
     )
-    judge = Judge(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
+    ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []
     scratch: list[Buffer] = []
     inner = (j.nest for j in prepared.jobs if not j.nest.output)
     values = tuple(Buffer(nest.name, nest.dtype, product(nest.shape), "global") for nest in inner)
-    algorithms = Algorithms(judge, values, prepared.places, winograd)
+    algorithms = Algorithms(ranking, values, prepared.places, winograd)
 
-    def direct(part: Together, beside: Sequence[Buffer] = values) -> tuple[Way, tuple[Choice, ...]]:
-        ways = gemm_ways(part, prepared.places, target, every=isinstance(best, AsMeasured))
-        return best(judge, ways, beside, [a.extent for a in part.rows])
+    def direct(
+        part: Together, other_scratch: Sequence[Buffer] = values
+    ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+        candidates = gemm_candidates(part, prepared.places, target, every=isinstance(best, AsMeasured))
+        return best(ranking, candidates, other_scratch, [a.extent for a in part.rows])
 
     empty = all(product(p.shape) == ZERO for p in c.outputs)
     parts = [] if empty else partition(prepared.jobs, prepared.places, prologues=prologues)
-    parts = [one for part in parts for one in (algorithms.apart(part, direct) if chained(part.jobs) else [part])]
+    parts = [one for part in parts for one in (algorithms.separate(part, direct) if chained(part.jobs) else [part])]
     for at, part in enumerate(parts):
         if _is_exchanged(part.jobs[0]):
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(exchanged_phase(part.jobs[0], prepared.places, target))
         elif part.jobs[0].tiled is not None and not part.batch and len(part.jobs) == 1:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
-            way, compared = direct(part, scratch)
-            way = algorithms.faster(part, way) or way
-            phases.extend(way.phases)
-            scratch.extend(way.scratch)
+            candidate, compared = direct(part, scratch)
+            candidate = algorithms.faster(part, candidate) or candidate
+            phases.extend(candidate.phases)
+            scratch.extend(candidate.scratch)
             choices.extend(compared)
         elif part.jobs[0].scan is not None:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
@@ -211,7 +213,7 @@ def _nests(
 
 
 def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
-    """Values of a phase that later phases read get a place in scratch; their names."""
+    """Allocates scratch for the values of a phase that later phases read; returns their names."""
     read = {read.source for t in later for j in t.jobs for read in j.reads}
     read |= {name for t in later for j in t.jobs for name in j.looks_up}
     kept: set[str] = set()
@@ -228,7 +230,7 @@ def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scr
 
 
 def _sized(scratch: list[Buffer]) -> tuple[Buffer, ...]:
-    """Buffers of one name made one, of the largest size that is known to be."""
+    """The buffers, one per name, of the largest known size."""
     found: dict[str, Buffer] = {}
     for b in scratch:
         other = found.get(b.name)

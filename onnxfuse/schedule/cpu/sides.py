@@ -1,4 +1,4 @@
-"""Which contractions may swap their operands: those of constant filters over contiguous lines of an image."""
+"""Decides which contractions may exchange operands: those of constant filters over contiguous lines of an image."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from onnxfuse.schedule.nests.nest import RECORDS, walks_as_one
 from onnxfuse.schedule.nests.tiled import Tiled, balanced
 from onnxfuse.target import Cpu
 
-FARTHEST = 8  # elements from one place to the next, where lanes of a panel are put together one by one
+FARTHEST = 8  # elements from one pixel to the next, at most, if the lanes of a panel are gathered
 
 
 def rows_of_tiles(rows: Sequence[Axis], most: int) -> int:
-    """Rows of a tile, at most so many: whole records, where the last of several axes may run along one."""
+    """Rows of a tile, at most `most`: whole records, if the last of several axes may run along one."""
     last = rows[-1].extent.constant if len(rows) > 1 else 1
     record = last if last in RECORDS else 1
     count = product([a.extent for a in rows]).constant
@@ -29,7 +29,7 @@ def rows_of_tiles(rows: Sequence[Axis], most: int) -> int:
 
 
 def operand_of(x: Scalar) -> Load:
-    """A side that is read as it lies."""
+    """The load of an operand that is read in place."""
     assert isinstance(x, Load)
     return x
 
@@ -41,7 +41,7 @@ def filters_layout(
     constants: Container[str],
     target: Cpu,
 ) -> Layout | None:
-    """The layout of filters that are rows of tiles; None where the places of the image do not lie side by side."""
+    """The layout of filters as rows of tiles; None if the pixels of the image are not contiguous."""
     image, filters = c.left, c.right
     if not isinstance(image, Load) or not isinstance(filters, Load) or c.batch or not c.rows or c.zeros is not None:
         return None
@@ -52,14 +52,14 @@ def filters_layout(
     stride = coefficient(places[image.source].offset(image.index), c.rows[-1])
     if stride is None or stride.constant not in range(1, FARTHEST + 1):
         return None
-    tall = rows_of_tiles(c.columns, target.rows)
-    return panel_layout(c, shapes[filters.source], tall, 1)
+    tile_rows = rows_of_tiles(c.columns, target.rows)
+    return panel_layout(c, shapes[filters.source], tile_rows, 1)
 
 
 def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place], width: int) -> Tiled:
-    """The contraction with filters for rows; its columns are places of the image that all that is read walks as one.
+    """The contraction with filters as rows; its columns are pixels that all operands traverse linearly.
 
-    Or they are those of several lines with what lies between them, where that fills panels of this width better.
+    Or they are those of several lines with the elements between them, if that fills panels of this width better.
     """
     walked = [places[x.source].offset(x.index) for x in (image, *loads(c.finish)) if x.source in places]
     if nest.name in places:
@@ -80,7 +80,7 @@ def exchanged(c: Contracted, nest: Nest, image: Load, places: Mapping[str, Place
 
 
 def _pitch(line: Axis, place: Axis, offset: Index) -> int:
-    """Places from one line to the next as an image is read; 0 where that is no whole number of them."""
+    """The pitch of lines in pixels as an image is read; 0 if it is not a whole number."""
     across, along = (coefficient(offset, a) for a in (line, place))
     found = divides(along, across) if across is not None and along is not None else None
     known = line.extent.constant is not None and place.extent.constant is not None
@@ -88,6 +88,6 @@ def _pitch(line: Axis, place: Axis, offset: Index) -> int:
 
 
 def _panels(t: Tiled, width: int) -> int:
-    """The panels of an image, of known size."""
+    """The number of panels of an image of known size."""
     lines = product([a.extent for a in t.lines or ()]).constant or 1
     return lines * -(-(t.places.constant or 0) // width)

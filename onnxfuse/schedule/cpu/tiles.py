@@ -1,4 +1,4 @@
-"""What phases with register tiles are made of: windows of rows, a tile's operands, and what is done with its sums."""
+"""Parts of phases with register tiles: windows of rows, operands of a tile, and its epilogue."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ from onnxfuse.schedule.nests.writer import written
 
 C = "acc"  # the register tile's buffer
 TABLE = "rows"  # row pointers
-PADDING = "padding"  # a row of the code of zero
-TURNS = (F32, F16)  # types of elements that are turned in registers on their way to memory
-APART = range(2, 2**24)  # elements from one column of a result to the next where it lies along the rows
+PADDING = "padding"  # a row of the zero point
+TRANSPOSED_TYPES = (F32, F16)  # dtypes that are transposed in registers before they are stored
+APART = range(2, 2**24)  # distances of columns of a result that is contiguous along the rows
 
 
 def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt, ...]:
@@ -49,30 +49,32 @@ def tile_window(at: Axis, tiles: Index, rows: Index, first: Axis) -> tuple[Stmt,
 
 
 def left_load(left: Load, ranges: tuple[Axis, ...], segments: tuple[Axis, ...], frame: Frame) -> Load:
-    """The first element of each contiguous piece of the left side."""
+    """The load of the first element of each contiguous piece of the left side."""
     start = {r: ZERO for r in ranges if r not in segments}
     got = flat(substitute_axes(substitute_axes(left, frame.shared), start), frame.places)
     assert isinstance(got, Load)
     return got
 
 
-def even_rows(t: Tiled, rows: Sequence[Axis], load: Load, row: Axis, tall: int, places: Mapping[str, Place]) -> bool:
-    """Whether in every tile all rows but the first and the last are proven to lie at one distance from each other.
+def even_rows(
+    t: Tiled, rows: Sequence[Axis], load: Load, row: Axis, tile_rows: int, places: Mapping[str, Place]
+) -> bool:
+    """Whether in every tile all rows but the first and the last are proven to be equidistant.
 
-    `load` is the left side in the flat axis `row`, which walks `rows` and of which a tile takes at most `tall`.
+    `load` is the left side in the flat axis `row`, the fusion of `rows`; a tile has at most `tile_rows` rows.
     """
     if not load.guards and coefficient(load.index[0], row) is not None:
         return True
     if not rows:
         return False
     x = rows[-1]
-    lines = x.extent.constant is not None and x.extent.constant % tall == 0  # a tile is a part of one
+    lines = x.extent.constant is not None and x.extent.constant % tile_rows == 0  # a tile is a part of one
     affine = coefficient(places[t.left.source].offset(t.left.index), x) is not None
     return lines and affine and all(_padded_at_ends(g, x) for g in t.left.guards)
 
 
 def _padded_at_ends(g: Guard, x: Axis) -> bool:
-    """Whether a guard, for every tap, holds or fails on a whole line or fails on its first and last element only."""
+    """Whether a guard, for every tap, is uniform along a line or fails at its first and last element only."""
     step, width = coefficient(g.index, x), x.extent.constant or 0
     if step == ZERO:
         return True
@@ -86,14 +88,14 @@ def _padded_at_ends(g: Guard, x: Axis) -> bool:
 
 
 def right_offset(t: Tiled, frame: Frame) -> Index:
-    """Where a panel of the right side begins."""
+    """The offset of a panel of the right side."""
     start = dict.fromkeys((*t.ranges, t.lane), ZERO)
     index = tuple(substitute(substitute(e, frame.shared), start) for e in t.right.index)
     return frame.places[t.right.source].offset(index)
 
 
 def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | None, Index]:
-    """What the codes of a tile mean, and the columns of the panel that there are; None for numbers."""
+    """The quantization of a tile, and the number of valid columns of the panel; None for floats."""
     if t.zeros is None:
         return None, ZERO
     left, right = (flat(zero, frame.places) for zero in t.zeros)
@@ -107,7 +109,7 @@ def coding(t: Tiled, frame: Frame, panel: Axis, width: int) -> tuple[Coding | No
 
 
 def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
-    """Statements that make a row of padding, and its name: the code of zero, where a side of codes is padded."""
+    """Statements that write a row of padding (the zero point), and its name, for a padded quantized operand."""
     if t.zeros is None or not t.left.guards:
         return (), ""
     at = Axis("z", t.length)
@@ -116,22 +118,22 @@ def padding_of(t: Tiled, frame: Frame) -> tuple[tuple[Stmt, ...], str]:
     return written([goal], [Level(at, "vector")]), PADDING
 
 
-def _touched(value: Scalar, sums: str, lane: Axis, row: Axis, tall: int, width: int) -> Iterator[Prefetch]:
-    """What the tile below reads of each tensor that runs with the lanes and changes with the row.
+def _prefetches(value: Scalar, sums: str, lane: Axis, row: Axis, tile_rows: int, width: int) -> Iterator[Prefetch]:
+    """Prefetches of the elements that the next tile reads, in each tensor that varies with lanes and rows.
 
-    Not what is looked up: behind the last row, its indices would be read outside of their tensor.
+    Not of looked-up elements: after the last row, the lookup of their indices would be out of bounds.
     """
     for load in loads(value):
         at = load.index[0]
         if any(isinstance(a, Loaded) for a in atoms(at)):
             continue
         if load.source != sums and coefficient(at, lane) == ONE and row in axes_of(at):
-            yield Prefetch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tall}), width)
+            yield Prefetch(load.source, substitute(at, {lane: ZERO, row: Index.of(row) + tile_rows}), width)
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Lanes of a panel, and the columns that they are."""
+    """A range of lanes of a panel, and the columns they stand for."""
 
     columns: Mapping[Axis, Index]
     begin: Axis
@@ -146,14 +148,14 @@ def epilogue(
     row: Axis,
     end: Index,
     sums: tuple[str, Index] = (C, ZERO),
-    touch: bool = False,
+    prefetch: bool = False,
     span: Span | None = None,
 ) -> tuple[Stmt, ...]:
-    """What is done with a finished tile, whose `sums` are there: the rest of the expression, vectors along its columns.
+    """The epilogue of a tile whose accumulators are in `sums`: the rest of the expression, vectorised over columns.
 
-    With `touch`, what the same columns of the next tile will read besides its sums is fetched meanwhile. With a `span`
-    that is done for its columns alone. Where the result lies along the rows instead, it takes the place of the sums
-    first, and the tile is turned in registers.
+    With `prefetch`, the operands of the next tile's epilogue are prefetched. With a `span`, only its columns are
+    computed. If the result is contiguous along the rows, it overwrites the sums first, and the tile is transposed in
+    registers.
     """
     tiled = job.tiled
     assert tiled is not None
@@ -166,16 +168,16 @@ def epilogue(
     places = frame.places | {sums[0]: Place(sums[0], tiled.product.sums, lambda i: i[0])}
     value = flat_in(
         substitute_axes(finish, values),
-        Frame(frame.shared, frame.row, frame.first, frame.tall, places),
+        Frame(frame.shared, frame.row, frame.first, frame.tile_rows, places),
     )
     dims = tuple(substitute(substitute(e, values), frame.shared) for e in job.nest.dims)
     place = frame.places[job.nest.name]
     loops = [Level(row, "serial", frame.first, end), Level(lane, "vector", begin, used)]
-    ahead = tuple(_touched(value, sums[0], lane, row, frame.tall, width)) if touch else ()
+    ahead = tuple(_prefetches(value, sums[0], lane, row, frame.tile_rows, width)) if prefetch else ()
     goal = Goal(place.buffer, place.offset(dims), value)
     turn: tuple[Stmt, ...] = ()
     pitch = coefficient(goal.offset, lane)
-    turns = place.dtype in TURNS and tiled.product.sums == F32
+    turns = place.dtype in TRANSPOSED_TYPES and tiled.product.sums == F32
     if coefficient(goal.offset, row) == ONE and turns and pitch is not None and pitch.constant in APART:
         k = Axis("k", used if begin == ZERO else greatest(used - begin, ZERO))
         done = Load(sums[0], (substitute(here.index[0], {lane: begin + k}),), F32)
@@ -191,13 +193,15 @@ def epilogue(
     return (
         *bind,
         *((Loop(row, frame.first, end, "serial", ahead),) if ahead else ()),
-        *written([goal], loops if tiled.zeros is None else loops[::-1]),  # what columns of codes share is made once
+        *written(
+            [goal], loops if tiled.zeros is None else loops[::-1]
+        ),  # values shared by the columns are computed once
         *turn,
     )
 
 
 def _record(goal: Goal, row: Axis, lane: Axis) -> int:
-    """How many rows of a tile are elements side by side in the result, lane by lane; 0 where they are not."""
+    """How many rows of a tile are adjacent elements of the result in each lane; 0 if they are not."""
     apart = coefficient(goal.offset, lane)
     count = apart.constant if apart is not None else None
     if count not in RECORDS or row.extent.constant is None or row.extent.constant % count:
@@ -210,7 +214,7 @@ def _record(goal: Goal, row: Axis, lane: Axis) -> int:
 def _all_columns(
     t: Tiled, panel: Axis, lane: Axis, width: int
 ) -> tuple[Mapping[Axis, Index], Index, Index, tuple[Stmt, ...]]:
-    """What the columns of a panel are, its first lane and that behind the last, and what says where that is."""
+    """The columns of a panel with its first and end lane, and the binds that define them."""
     extents, column = tuple(a.extent for a in t.columns), Index.of(panel) * width + lane
     columns, values = product(extents), dict(zip(t.columns, unflatten(column, extents), strict=True))
     if columns.constant is not None and columns.constant % width == 0:

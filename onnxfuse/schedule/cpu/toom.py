@@ -1,4 +1,4 @@
-"""Minimal filtering: m outputs of a filter of r taps by m + r - 1 products instead of m * r.
+"""Minimal filtering (Winograd, Toom-Cook): m outputs of a filter of r taps with m + r - 1 products instead of m * r.
 
 y = A^T ((G g) * (B^T d)) for m + r - 1 inputs d and a filter g: Winograd, Arithmetic Complexity of Computations (1980);
 for images, once along each axis, Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016). The matrices
@@ -35,7 +35,7 @@ class Transform:
 
     @property
     def groups(self) -> tuple[tuple[int, ...], ...]:
-        """The rows of `filters`, those that differ in signs alone together; they follow each other."""
+        """The consecutive rows of `filters` in groups that differ in signs only."""
         found: list[tuple[int, ...]] = []
         for k, row in enumerate(self.filters):
             if found and _differ_in_signs(row, self.filters[found[-1][0]]):
@@ -96,7 +96,7 @@ FOUR = toom_cook(4, (0, Fraction(3, 4), Fraction(-3, 4), Fraction(3, 2), Fractio
 
 
 def combined(rows: Sequence[Row], values: Sequence[Scalar]) -> list[Scalar]:
-    """Sums of values times the coefficients of each row; what rows that differ in signs alone share is made once."""
+    """Sums of values times the coefficients of each row; rows that differ in signs only share subexpressions."""
     rows, values = _with_sums(rows, values)
     made: dict[int, Scalar] = {}
     for j, row in enumerate(rows):
@@ -114,7 +114,7 @@ def combined(rows: Sequence[Row], values: Sequence[Scalar]) -> list[Scalar]:
 
 
 def _with_sums(rows: Sequence[Row], values: Sequence[Scalar]) -> tuple[list[Row], list[Scalar]]:
-    """The same sums, with pairs of values whose columns differ in signs alone as their sum and their difference."""
+    """The same sums, computed from the sum and difference of values whose columns differ in signs only."""
     columns, terms = [*zip(*rows, strict=True)], [*values]
     for j, k in combinations(range(len(columns)), 2):
         one, two = columns[j], columns[k]
@@ -131,7 +131,7 @@ def _differ_in_signs(a: Row, b: Row) -> bool:
 
 
 def summed(row: Sequence[float], values: Sequence[Scalar]) -> Scalar:
-    """The sum of values times their coefficients; what is taken as it is comes first."""
+    """The sum of values times their coefficients, those with coefficient 1 first."""
     terms = sorted(((c, v) for c, v in zip(row, values, strict=True) if c), key=lambda term: term[0] != 1.0)
     total: Scalar | None = None
     for c, v in terms:

@@ -1,7 +1,7 @@
 """Elementwise work that transposes: read along one axis, stored along another, in blocks transposed in registers.
 
-Lanes of a vector would be loaded or stored one by one, each in a line of memory of its own. A copy is turned on its
-way; what is computed of such a source reads a block of it that was turned into a buffer of the task.
+Without them the lanes of a vector would be loaded or stored one by one, each in a cache line of its own. A plain copy
+is transposed from source to result; other work reads blocks that were transposed into a buffer of the task.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, Loaded, atoms, never_below
 from onnxfuse.ir.indexing import coefficient, product, substitute, unflatten
 from onnxfuse.ir.kernel import Bind, Buffer, Loop, Pack, Phase, Split, Stmt, When
 from onnxfuse.ir.scalar import Const, Guard, Load, Reduce, Scalar, cast
-from onnxfuse.schedule.analysis.contract import as_held
-from onnxfuse.schedule.cpu.tiles import TURNS
+from onnxfuse.schedule.analysis.contract import as_stored
+from onnxfuse.schedule.cpu.tiles import TRANSPOSED_TYPES
 from onnxfuse.schedule.nests.nest import Goal, Level
-from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
+from onnxfuse.schedule.nests.subranges import signs_of, split_goals, split_points
 from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
-SHORTEST = 8  # elements of an axis that is worth it
+SHORTEST = 8  # elements of a transposed axis, at least
 LONGEST = 256  # elements of a source's row that are copied in one go
-BLOCK = 64  # of those that are kept in a buffer
-DEARER = 4  # times the work of a copy that turns nothing
+BLOCK = 64  # of rows that are kept in a buffer
+TRANSPOSE_FACTOR = 4  # cost of a transposing copy over a plain one
 FARTHEST = 2**24  # elements from one step of the result to the next
 TURNED = "turned"  # buffers of blocks, with a number
-FAR = Index.of(2**40)  # more than any index
+FAR = Index.of(2**40)  # above any index
 
 
-def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu) -> Phase | None:
-    """The phase of elementwise work that turns a source, or None where it is something else."""
-    turn = _turn(goal, axes)
+def transposing_phase(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu) -> Phase | None:
+    """The phase of elementwise work that transposes a source; None if it does not."""
+    turn = _transposed_axes(goal, axes)
     if turn is None:
         return None
     lane, step = turn
     signs = signs_of([goal.value])
-    points, stops = cut_at(lane, signs), cut_at(step, signs)
+    points, stops = split_points(lane, signs), split_points(step, signs)
     if points is None or stops is None:
         return None
-    steps = cut([goal], step, stops)
+    steps = split_goals([goal], step, stops)
     inside = max(range(len(steps)), key=lambda i: steps[i][0].extent.constant or 0)
     (along, (here,)), others = steps[inside], [s for i, s in enumerate(steps) if i != inside]
     if any(_across(x, lane) for _, (g,) in others for x in loads(g.value)):
         return None
-    copies = all(_copied(g, x, k) for x, (g,) in cut([here], lane, points) for k in [along])
+    copies = all(_copied(g, x, k) for x, (g,) in split_goals([here], lane, points) for k in [along])
     part = _part(along.extent.constant or 1, target.lanes, LONGEST if copies else BLOCK)
     rest = [a for a in axes if a not in (lane, step)]
     block, k = Axis(f"{step.name}b", Index.of((along.extent.constant or 1) // part)), Axis("k", Index.of(part))
@@ -54,7 +54,7 @@ def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu) -> Phase 
     outer = {a: e for a, e in digits.items() if a != block}
     here = here.substituted(outer | {along: digits[block] * part + k})
     blocks = _Blocks(k, target.panel, [])
-    body = [blocks.over(axis, g) for axis, (g,) in cut([here], lane, points)]
+    body = [blocks.over(axis, g) for axis, (g,) in split_goals([here], lane, points)]
     edges = tuple(
         s
         for number, (axis, (g,)) in enumerate(others)
@@ -69,14 +69,11 @@ def turned(goal: Goal, axes: Sequence[Axis], work: Index, target: Cpu) -> Phase 
         splits = (*splits, Split(c0, c1, body[0].end))
         body = [replace(body[0], begin=Index.of(c0), end=Index.of(c1))]
     loop = Loop(m, Index.of(lo), Index.of(hi), "serial", (*edges, *body))
-    return Phase(splits, work * DEARER, tuple(blocks.buffers), (loop,))
+    return Phase(splits, work * TRANSPOSE_FACTOR, tuple(blocks.buffers), (loop,))
 
 
-def _turn(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
-    """The axes along which the result and what lies across it are contiguous, None where nothing is or can be turned.
-
-    The result's comes first.
-    """
+def _transposed_axes(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
+    """The contiguous axes of the result and of the transposed sources; None if there is no transposition to do."""
     lane = next((a for a in axes if coefficient(goal.offset, a) == ONE), None)
     found = list(loads(goal.value))
     looked_up = any(isinstance(a, Loaded) for x in found for e in indices_of(x) for a in atoms(e))
@@ -85,14 +82,14 @@ def _turn(goal: Goal, axes: Sequence[Axis]) -> tuple[Axis, Axis] | None:
         return None
     across = tuple(dict.fromkeys(x for x in found if _across(x, lane)))
     step = next((a for a in axes if across and all(coefficient(x.index[0], a) == ONE for x in across)), None)
-    affine = all(coefficient(x.index[0], lane) is not None and x.dtype in TURNS for x in across)
+    affine = all(coefficient(x.index[0], lane) is not None and x.dtype in TRANSPOSED_TYPES for x in across)
     if step is None or not affine or not _long(lane) or not _long(step):
         return None
     return lane, step
 
 
 def _across(x: Load, lane: Axis) -> bool:
-    """Whether what is read along the result's contiguous axis lies far apart."""
+    """Whether a load is strided along the result's contiguous axis."""
     return bool(x.index) and coefficient(x.index[0], lane) not in (ZERO, ONE)
 
 
@@ -101,34 +98,34 @@ def _long(axis: Axis) -> bool:
 
 
 def _part(extent: int, lanes: int, most: int) -> int:
-    """The largest whole part of an axis that is not too long, in whole vectors where that is possible."""
+    """The largest divisor of an extent up to `most`, in whole vectors if possible."""
     best = max((n for n in range(1, most + 1) if extent % n == 0), key=lambda n: (n % lanes == 0, n))
     return best if best >= lanes or extent > LONGEST else extent
 
 
 def _copied(goal: Goal, lane: Axis, step: Axis) -> bool:
-    """Whether a value is an element of a source as it is, widened or not, or, where an outer axis says so, a number.
+    """Whether a value is a plain element of a source, perhaps widened, or a constant under guards of outer axes.
 
-    Then blocks go to where they belong at once, if steps of the result are not too far apart.
+    Then blocks are stored to the result directly, if its stride is not too large.
     """
-    x, pitch = as_held(goal.value), coefficient(goal.offset, step)
+    x, pitch = as_stored(goal.value), coefficient(goal.offset, step)
     if not isinstance(x, Load) or not _across(x, lane) or pitch is None:
         return False
     return pitch.constant in range(2, FARTHEST) and (not x.guards or isinstance(x.otherwise, Const))
 
 
 def _edge(goal: Goal, step: Axis, lane: Axis, points: Sequence[int], prefix: str) -> tuple[Stmt, ...]:
-    """Steps that turn nothing: padding."""
+    """Steps without transposition: padding."""
     return tuple(
         s
-        for number, (axis, (g,)) in enumerate(cut([goal], lane, points))
+        for number, (axis, (g,)) in enumerate(split_goals([goal], lane, points))
         for s in written([g], [Level(step), Level(axis, "vector")], f"{prefix}_{number}")
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Blocks:
-    """Blocks of `most` places along the result, which are so many rows of a source, and steps `k` of each."""
+    """Blocks of `most` elements along the result, which are rows of a source, by steps `k` along those rows."""
 
     k: Axis
     most: int
@@ -145,8 +142,8 @@ class _Blocks:
         return Loop(block, ZERO, block.extent, "serial", (bind, *body))
 
     def _copy(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
-        """A block turned on its way to the result; where a guard fails, numbers."""
-        load = as_held(goal.value)
+        """A block that is transposed to the result; a constant where a guard fails."""
+        load = as_stored(goal.value)
         assert isinstance(load, Load)
         at = substitute(goal.offset, {self.k: ZERO, axis: begin})
         pitch = (coefficient(goal.offset, self.k) or ZERO).constant or 0
@@ -160,7 +157,7 @@ class _Blocks:
         return (When(load.guards, (pack,)), *(When((g,), fill) for each in load.guards for g in _fails(each)))
 
     def _work(self, axis: Axis, goal: Goal, begin: Index, end: Axis) -> tuple[Stmt, ...]:
-        """What a block of the result is made of: blocks of its sources, turned, and vectors along it."""
+        """A block of the result: transposed blocks of its sources, then vectors along the result."""
         packs: list[Stmt] = []
         there: dict[Scalar, Scalar] = {}
         for load in dict.fromkeys(x for x in loads(goal.value) if _across(x, axis)):
@@ -178,6 +175,6 @@ class _Blocks:
 
 
 def _fails(guard: Guard) -> tuple[Guard, ...]:
-    """Guards one of which holds where this one does not."""
+    """Guards, one of which holds where this one fails."""
     below = () if never_below_zero(guard.index) else (Guard(-guard.index - 1, FAR),)
     return (*below, Guard(guard.index - guard.extent, FAR))

@@ -1,7 +1,7 @@
-"""Window reductions (depthwise convolution, pooling): several outputs of an image row at once, edges apart.
+"""Window reductions (depthwise convolution, pooling) by unroll-and-jam: several outputs of an image row per loop body.
 
-Neighbouring outputs share weights and inputs, so that a few of them are computed in one body with all taps spelled out:
-each weight and each input is loaded once. Taps in the padding are known, and left out.
+Neighbouring outputs share weights and inputs, so that a few of them are computed in one body with all taps unrolled:
+each weight and each input is loaded once. Outputs at the edges have bodies of their own, without the taps in padding.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from onnxfuse.schedule.nests.nest import WIDE, Goal, Level
 from onnxfuse.schedule.nests.writer import Writer, finished, lifted, written
 
 MOST_TAPS = 32  # of one line: a longer one is not unrolled
-MOST_OUTPUTS, FEW = 8, 2  # of one body; of those of what is left over in rows whose length is a symbol
-MOST_EDGES = 16  # bodies of a row at the edges of an image, which are spelled out
+MOST_OUTPUTS, FEW = 8, 2  # outputs of one body; of the remainder in rows of symbolic length
+MOST_EDGES = 16  # unrolled bodies of a row at the edges of an image
 
 
-def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
-    """Loops over the last row axis and the vector axis, at most `most` outputs jammed; None where that does not fit.
+def unroll_and_jam(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axis, tuple[Stmt, ...]] | None:
+    """Loops over the last row axis and the vector axis with up to `most` outputs per body; None if not applicable.
 
-    The result is the axis that the loops take off `rows`, and the statements for one iteration of the others.
+    Returns the row axis that the loops cover, and the statements for one iteration of the other row axes.
     """
     found = [n for n in walk(goal.value) if isinstance(n, Reduce)]
     if len(found) != 1 or not rows or goal.also or found[0].combine not in WIDE:
@@ -36,12 +36,12 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     reduce = found[0]
     x = rows[-1].axis
     width = x.extent.constant
-    spelled = _spelled(reduce, x)
+    unrolled = _unrolled_ranges(reduce, x)
     moves = any(coefficient(e, x) not in (None, ZERO) for b in reduce.body for e in indices_of(b))
-    if not spelled or not moves or vector.axis in reduce.ranges:
+    if not unrolled or not moves or vector.axis in reduce.ranges:
         return None
     if width is None:
-        row = _open_row(goal, x, reduce, min(MOST_OUTPUTS, most), vector, spelled)
+        row = _open_row(goal, x, reduce, min(MOST_OUTPUTS, most), vector, unrolled)
         return (x, row) if row is not None else None
     span = _inside(x, reduce, width) if width > 1 else None
     if span is None:
@@ -49,15 +49,15 @@ def jammed(goal: Goal, rows: list[Level], vector: Level, most: int) -> tuple[Axi
     outputs = _outputs(width, most)
     if span[0] + width - span[1] > MOST_EDGES * outputs:
         return None
-    blocks = list(_blocks(goal, x, span, width, outputs, vector, spelled))
+    blocks = list(_blocks(goal, x, span, width, outputs, vector, unrolled))
     made = tuple(b for b in blocks if b is not None)
     return (x, made) if len(made) == len(blocks) else None
 
 
-def _spelled(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
-    """The ranges whose taps are spelled out: all but the first that neighbouring outputs share no inputs along.
+def _unrolled_ranges(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
+    """The reduction axes to unroll: all but leading ones along which neighbouring outputs share no inputs.
 
-    Where there are too many taps, less the longest; none where they share no inputs at all.
+    Without the longest axes if there are too many taps; empty if outputs share no inputs at all.
     """
     indices = [e for b in reduce.body for e in indices_of(b)]
     shared = {r for r in reduce.ranges for e in indices if _shares(e, r, x)}
@@ -72,7 +72,7 @@ def _spelled(reduce: Reduce, x: Axis) -> tuple[Axis, ...]:
 
 
 def _shares(e: Index, r: Axis, x: Axis) -> bool:
-    """Whether outputs that are near to each other along x meet at an index, each at another step of the range."""
+    """Whether neighbouring outputs along x read the same index at different steps of the reduction axis."""
     if not {r, x} <= axes_of(e):
         return False
     along, step, extent = coefficient(e, x), coefficient(e, r), r.extent.constant
@@ -84,28 +84,28 @@ def _shares(e: Index, r: Axis, x: Axis) -> bool:
 
 
 def _outputs(width: int, most: int) -> int:
-    """Outputs of one body: the whole row when it is short, else the size of at most 8 that leaves the least over."""
+    """Outputs of one body: a whole short row, else the number up to `most` with the smallest remainder."""
     if width <= most:
         return width
     return min(range(min(MOST_OUTPUTS, most), 3, -1), key=lambda u: (-width % u, -u), default=width)
 
 
 def _blocks(
-    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level, spelled: tuple[Axis, ...]
+    goal: Goal, x: Axis, span: tuple[int, int], width: int, outputs: int, vector: Level, unrolled: tuple[Axis, ...]
 ) -> Iterator[Stmt | None]:
-    """Blocks of a row in order: those inside the image as one loop, those at its edges with guards spelled out."""
+    """Blocks of a row in order: the interior as one loop, blocks at the edges with their guards decided per tap."""
     begin = 0
     while begin < width:
         size = min(outputs, width - begin)
         inside = max(0, (span[1] - begin) // outputs) if begin >= span[0] else 0
         block = Axis(f"{x.name}b", Index.of(max(inside, 1)))
         first = (Index.of(block) * size if inside > 1 else ZERO) + begin
-        yield _block(goal, x, first, block, block.extent, size, vector, spelled, f"b{begin}")
+        yield _block(goal, x, first, block, block.extent, size, vector, unrolled, f"b{begin}")
         begin += size * max(inside, 1)
 
 
 def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
-    """The range of x in which every guard that mentions it holds for all taps."""
+    """The range of x in which every guard that depends on it holds for all taps."""
     first, last = 0, width
     for b in reduce.body:
         for g in (g for n in walk(b) if isinstance(n, Load) for g in n.guards):
@@ -122,16 +122,16 @@ def _inside(x: Axis, reduce: Reduce, width: int) -> tuple[int, int] | None:
 
 
 def _least(e: Index) -> Index | None:
-    """The least value of an index, negative constants included."""
+    """The minimum of an index, which may be negative."""
     shift = next((c for m, c in e.terms if not m), 0)
     low = lower(e - shift)
     return None if low is None else low + shift
 
 
 def _open_row(
-    goal: Goal, x: Axis, reduce: Reduce, outputs: int, vector: Level, spelled: tuple[Axis, ...]
+    goal: Goal, x: Axis, reduce: Reduce, outputs: int, vector: Level, unrolled: tuple[Axis, ...]
 ) -> tuple[Stmt, ...] | None:
-    """A row whose length is a symbol: outputs at its edges one by one under guards, blocks of those inside."""
+    """A row of symbolic length: outputs at its edges one by one under guards, blocks of outputs in the interior."""
     span = _open_inside(x, reduce)
     if span is None or span[0] > MOST_EDGES * outputs:
         return None
@@ -139,23 +139,23 @@ def _open_row(
     first, inside = Index.of(span[0]), Index.of(n)
     bare = Goal(goal.buffer, goal.offset, _inside_of(goal.value, x))
     made: list[Stmt | None] = [Bind(n, span[1])]
-    made.append(_singly(goal, Axis(f"{x.name}a", width), ZERO, least(first, width), vector, x))
+    made.append(_one_by_one(goal, Axis(f"{x.name}a", width), ZERO, least(first, width), vector, x))
     for size in (outputs, FEW):
         block, count = Axis(f"{x.name}b", floor_div(width, Index.of(size)) + 1), floor_div(inside, Index.of(size))
-        made.append(_block(bare, x, Index.of(block) * size + first, block, count, size, vector, spelled, f"b{size}"))
+        made.append(_block(bare, x, Index.of(block) * size + first, block, count, size, vector, unrolled, f"b{size}"))
         first, inside = first + count * size, inside - count * size
-    made.append(_singly(goal, Axis(f"{x.name}z", width), least(first, width), width, vector, x))
+    made.append(_one_by_one(goal, Axis(f"{x.name}z", width), least(first, width), width, vector, x))
     done = tuple(s for s in made if s is not None)
     return done if len(done) == len(made) else None
 
 
-def _singly(goal: Goal, at: Axis, begin: Index, end: Index, vector: Level, x: Axis) -> Stmt:
-    """Some outputs of a row, one by one."""
+def _one_by_one(goal: Goal, at: Axis, begin: Index, end: Index, vector: Level, x: Axis) -> Stmt:
+    """The outputs of a subrange of a row, one by one."""
     return Loop(at, begin, end, "serial", written([goal.substituted({x: Index.of(at)})], [vector], at.name))
 
 
 def _open_inside(x: Axis, reduce: Reduce) -> tuple[int, Index] | None:
-    """The first place of x at which every guard that mentions it holds for all taps, and the number of such places."""
+    """Begin and length of the range of x in which every guard that depends on it holds for all taps."""
     found: list[tuple[int, int, Index]] = []
     for g in (g for b in reduce.body for n in walk(b) if isinstance(n, Load) for g in n.guards):
         if x in axes_of(g.index):
@@ -173,7 +173,7 @@ def _open_inside(x: Axis, reduce: Reduce) -> tuple[int, Index] | None:
 
 
 def _inside_of(x: Scalar, axis: Axis) -> Scalar:
-    """A value where every guard that mentions an axis holds."""
+    """A value without the guards that depend on an axis."""
 
     def known(n: Scalar) -> Scalar | None:
         if not isinstance(n, Load) or not any(axis in axes_of(g.index) for g in n.guards):
@@ -185,27 +185,27 @@ def _inside_of(x: Scalar, axis: Axis) -> Scalar:
 
 
 def _block(
-    goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, spelled: tuple[Axis, ...],
+    goal: Goal, x: Axis, at: Index, block: Axis, end: Index, outputs: int, vector: Level, unrolled: tuple[Axis, ...],
     prefix: str,
 ) -> Stmt | None:  # fmt: skip
-    """The loop over blocks of outputs, the first of them `at`, with spelled taps; None where their guards differ."""
+    """The loop over blocks of outputs, from `at` on, with unrolled taps; None if guards differ among the blocks."""
     goals = [goal.substituted({x: at + u}) for u in range(outputs)]
     goals = [Goal(g.buffer, g.offset, simplify(g.value)) for g in goals]
     reduces = [next(n for n in walk(g.value) if isinstance(n, Reduce)) for g in goals]
-    terms = _by_vectors(list(_terms(reduces, vector.axis, spelled)), vector.axis)
+    terms = _by_vectors(list(_terms(reduces, vector.axis, unrolled)), vector.axis)
     guards = terms[0][2] if terms else []
     if any(g != guards for _, _, g in terms):
         return None
     writer = Writer([vector], at=[[], []], prefix=prefix)
-    looped = tuple(r for r in reduces[0].ranges if r not in spelled)
-    writer.fold_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
+    looped = tuple(r for r in reduces[0].ranges if r not in unrolled)
+    writer.reduce_together(reduces, looped, [(u, term) for u, term, _ in terms], guards)
     return Loop(block, ZERO, end, "serial", finished(writer, goals))
 
 
-def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> Iterator[Term]:
-    """What each reduction adds at each tap that is spelled out, and the guards left over; idle taps are left out."""
-    for taps in itertools.product(*(range(r.extent.constant or 0) for r in spelled)):
-        values = {r: Index.of(t) for r, t in zip(spelled, taps, strict=True)}
+def _terms(reduces: list[Reduce], vector: Axis, unrolled: tuple[Axis, ...]) -> Iterator[Term]:
+    """The term of each reduction at each unrolled tap, and the remaining guards; taps in padding are left out."""
+    for taps in itertools.product(*(range(r.extent.constant or 0) for r in unrolled)):
+        values = {r: Index.of(t) for r, t in zip(unrolled, taps, strict=True)}
         for u, x in enumerate(reduces):
             term = simplify(substitute_axes(x.body[0], values))
             if not _idle(term, x.combine):
@@ -213,11 +213,11 @@ def _terms(reduces: list[Reduce], vector: Axis, spelled: tuple[Axis, ...]) -> It
                 yield u, bare[0], guards
 
 
-Term = tuple[int, Scalar, list[Guard]]  # the number of the reduction, what it adds, and where
+Term = tuple[int, Scalar, list[Guard]]  # number of the reduction, term, guards
 
 
 def _by_vectors(terms: list[Term], vector: Axis) -> list[Term]:
-    """Terms ordered by the one vector that each reads, if that is so: a vector is done with before the next is read."""
+    """Terms ordered by the vector they read, if each reads one, so that few vectors are live at a time."""
     read = [[n for n in loads(term) if vector in axes_of(n.index[0])] for _, term, _ in terms]
     if any(len(found) != 1 for found in read):
         return terms
@@ -231,7 +231,7 @@ def _constant(e: Index) -> int:
 
 
 def _idle(term: Scalar, combine: str) -> bool:
-    """Whether a term adds nothing, as that of a tap in the padding."""
+    """Whether a term is the identity of the reduction, as in padding."""
     parts = factors(term) if combine == "sum" else [term]
     nothing = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}.get(combine)
     return any(isinstance(part, Const) and part.value == nothing for part in parts)

@@ -1,8 +1,8 @@
 """Phases of 3x3 convolutions with fewer products than taps: Winograd's algorithm over tiles of an image.
 
-A task takes a block of tiles, makes the products' left sides of all their inputs, and then panel by panel the right
-sides of the filters, the products, and from these the results with what follows them. Everything in between stays in
-buffers of the task: neither the file nor other tasks see anything of it.
+A task takes a block of tiles and transforms its inputs; then, panel by panel, it transforms the filters, multiplies,
+and transforms the products back to results, with the epilogue. All intermediate values are in buffers of the task;
+filters are stored untransformed in the file.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from onnxfuse.schedule.nests.writer import written
 from onnxfuse.target import Cpu
 
 LEFT, RIGHT, SUMS, HALF, LINES, ODD = "image", "filters", "products", "half", "lines", "odd"
-PAD = 16  # elements between one product's matrix and the next, so that they do not meet in one set of a cache
-PAGE = 1024  # elements: rows at such a distance do
-STEP = 10  # picoseconds of a step of a sum
+PAD = 16  # elements between the matrices of products, so that they do not map to the same cache set
+PAGE = 1024  # elements: rows at such a distance map to the same cache set
+STEP = 10  # picoseconds of a multiply-add
 
 
 @dataclass(frozen=True, slots=True)
 class Windows:
-    """A contraction that slides filters of 3x3 taps over images element by element: its axes."""
+    """The axes of a contraction that slides 3x3 filters over images with stride 1."""
 
     images: tuple[Axis, ...]
-    place: tuple[Axis, Axis]  # in the result: line, and element of the line
+    place: tuple[Axis, Axis]  # in the result: line and column
     taps: tuple[Axis, Axis]
-    channel: Axis  # its elements are contiguous in the image, and their filters side by side
+    channel: Axis  # contiguous in the image and in the filters
 
 
 @dataclass(frozen=True, slots=True)
 class Division:
     """How tasks divide the work.
 
-    They share blocks of `block` register tiles each, or (`by_panels`) panels of which each makes all blocks. With
-    `keep` a task makes the right sides of all panels once, else for each block.
+    Tasks get blocks of `block` register tiles each, or (`by_panels`) panels, each with all blocks. With `keep` a task
+    transforms the filters of all panels once, else once per block.
     """
 
     transform: Transform
@@ -66,7 +66,7 @@ class Division:
 
 
 def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
-    """The axes of a contraction of float32 that slides 3x3 taps with constant filters; None where it is another."""
+    """The axes of a float32 contraction that slides constant 3x3 filters; None for other contractions."""
     numbers = t.product == SINGLE and t.left.dtype == F32 and t.zeros is None
     if not numbers or t.parts or t.batch or len(t.ranges) != TAPS:
         return None
@@ -90,7 +90,7 @@ def windows_of(t: Tiled, places: dict[str, Place]) -> Windows | None:
 
 
 def _slides(e: Index, t: Tiled) -> tuple[Axis, Axis] | None:
-    """The row axis and the tap of three that an index is the sum of, but for a number."""
+    """The row axis and the axis of three taps whose sum, plus a constant, an index is; else None."""
     rows, taps = ([a for a in part if a in axes_of(e)] for part in (t.rows, t.ranges))
     if len(rows) != 1 or len(taps) != 1 or taps[0].extent.constant != TAPS:
         return None
@@ -103,7 +103,7 @@ def winograd_phase(job: Job, w: Windows, division: Division, places: dict[str, P
 
 
 class _Winograd:
-    """A phase while it is built: sizes, axes, and the places of what a task holds."""
+    """Builds the phase: sizes, axes, and the buffers of a task."""
 
     def __init__(self, job: Job, w: Windows, division: Division, places: dict[str, Place], target: Cpu) -> None:
         assert job.tiled is not None
@@ -113,9 +113,9 @@ class _Winograd:
         self.depth = w.channel.extent.constant or 0
         self.spots = tuple(floor_div(a.extent + (self.outputs - 1), Index.of(self.outputs)) for a in w.place)
         shape = (*(a.extent for a in w.images), *self.spots)
-        self.rows = product(list(shape))  # tiles of all images, one row each of the products' left sides
-        self.tall = balanced(self.rows.constant, target.rows)
-        self.tiles = floor_div(self.rows + (self.tall - 1), Index.of(self.tall))
+        self.rows = product(list(shape))  # tiles of all images, one row each of the transformed inputs
+        self.tile_rows = balanced(self.rows.constant, target.rows)
+        self.tiles = floor_div(self.rows + (self.tile_rows - 1), Index.of(self.tile_rows))
         self.panel = self.tiled.panel
         self.row, self.first, self.begin = (Axis(name, self.rows) for name in ("m", "m0", "mb"))
         self.last, self.end = (Axis(name, self.rows + 1) for name in ("m1", "me"))
@@ -124,15 +124,15 @@ class _Winograd:
         self.digits = dict(zip(names, unflatten(Index.of(self.row), shape), strict=True))
         self.image = dict(zip(w.images, map(Index.of, names), strict=False))
         self.corner = tuple(Index.of(a) * self.outputs for a in names[len(w.images) :])
-        most = division.block * self.tall
+        most = division.block * self.tile_rows
         self.pitch = self.depth + (PAD if self.depth % PAGE == 0 else 0)
-        self.left = most * self.pitch + PAD  # elements from the left side of one product to that of the next
+        self.left = most * self.pitch + PAD  # elements from the transformed inputs of one product to those of the next
         self.right = self.depth * self.width + PAD
         self.sums = most * self.width + PAD
         self.nests = 0
 
     def phase(self) -> Phase:
-        """All of it."""
+        """The complete phase."""
         division, tiles = self.division, self.tiles
         blocks = floor_div(tiles + (division.block - 1), Index.of(division.block))
         rb, b0, b1 = Axis("rb", blocks), Axis("b0", blocks), Axis("b1", blocks + 1)
@@ -177,12 +177,12 @@ class _Winograd:
         return written(goals, loops, f"w{self.nests}_")
 
     def _each_row(self, body: Sequence[Stmt]) -> Loop:
-        """The body for each tile of an image in the block."""
+        """A loop of the body over the image tiles of the block."""
         place = tuple(Bind(axis, value) for axis, value in self.digits.items())
         return Loop(self.row, Index.of(self.begin), Index.of(self.end), "serial", (*place, *body))
 
     def _image(self) -> Stmt:
-        """Left sides of the products: B^T d B of each tile, of so many channels at a time."""
+        """Transformed inputs: B^T d B of each tile, a vector of channels at a time."""
         n, lanes, t = self.size, self.lanes, self.transform.inputs
         chunk, lane = Axis("c0", Index.of(-(-self.depth // lanes))), Axis("c", Index.of(lanes))
         channel = Index.of(chunk) * lanes + lane
@@ -207,7 +207,7 @@ class _Winograd:
         return self._each_row([Loop(chunk, ZERO, chunk.extent, "serial", body)])
 
     def _filters(self, group: tuple[int, ...], at: Index) -> tuple[Stmt, ...]:
-        """Right sides of the products of some rows of the panel, those of G g G^T, from product `at` of them on."""
+        """Transformed filters: a group of rows of G g G^T, from product `at` on."""
         t, source = self.transform.filters, self.places[self.tiled.right.source].buffer
         e = Axis("e", Index.of(self.depth * self.width))
         taps = [[Load(source, (self._tap(i, j) + e,), F32) for i in range(TAPS)] for j in range(TAPS)]
@@ -217,14 +217,14 @@ class _Winograd:
         return self._written(goals, [Level(e, "vector")])
 
     def _tap(self, i: int, j: int) -> Index:
-        """Where the weights of a tap begin: those of all channels and of the columns of the panel."""
+        """The offset of the weights of a tap, for all channels and the columns of the panel."""
         right = self.tiled.right
         values = {self.w.taps[0]: Index.of(i), self.w.taps[1]: Index.of(j), self.w.channel: ZERO, self.tiled.lane: ZERO}
         index = tuple(substitute(x, values) for x in right.index)
         return self.places[right.source].offset(index)
 
     def _products(self) -> tuple[Stmt, ...]:
-        """All products of the block and the panel, row by row, each row transformed along itself."""
+        """All products of block and panel, row by row, each row transformed back along itself."""
         n = self.size
         if self.division.keep:
             k = Axis("k", Index.of(n))
@@ -236,17 +236,17 @@ class _Winograd:
         return made
 
     def _row(self, k: Index, right: Index) -> tuple[Stmt, ...]:
-        """The products of row k, whose right sides begin with the one numbered `right`, and what they are along it."""
+        """The products of row k, whose transformed filters begin at number `right`, transformed back along the row."""
         n, m = self.size, self.outputs
         p, begin = Axis("p", Index.of(n)), Index.of(self.first) - self.begin
         load = Load(LEFT, ((k * n + p) * self.left + (Index.of(self.row) - self.begin) * self.pitch,), F32)
         first, last, depth = Index.of(self.first), Index.of(self.last), Index.of(self.depth)
-        table = RowPointer(TABLE, self.row, first, last, self.tall, (), load, depth, even=True)
+        table = RowPointer(TABLE, self.row, first, last, self.tile_rows, (), load, depth, even=True)
         tile = Tile(
             SUMS,
             Index.of(p) * self.sums + begin * self.width,
             last - first,
-            TileCore(self.tall, self.width),
+            TileCore(self.tile_rows, self.width),
             Pointers(TABLE, ZERO, 1, depth, even=True),
             Panel(RIGHT, (right + p) * self.right),
             ahead=self._ahead(k * n + p),
@@ -263,7 +263,7 @@ class _Winograd:
         )
 
     def _ahead(self, number: Index) -> Ahead | None:
-        """The weights of the next panel that a product fetches: a share, where products are a multiple of the taps."""
+        """The prefetch of a part of the next panel's weights by a product, if products are a multiple of the taps."""
         per_tap, rest = divmod(self.size * self.size, TAPS * TAPS)
         if self.division.keep or rest:
             return None
@@ -273,12 +273,12 @@ class _Winograd:
         return Ahead(self.places[self.tiled.right.source].buffer, share, begin, tiles * per_tap)
 
     def _columns(self) -> tuple[Axis, Axis, Index]:
-        """Axes over the columns of a panel, and where they are in a matrix of sums."""
+        """Axes over the columns of a panel, and their offset in a matrix of sums."""
         chunk, lane = Axis("c0", Index.of(self.width // self.lanes)), Axis("c", Index.of(self.lanes))
         return chunk, lane, (Index.of(self.row) - self.begin) * self.width + Index.of(chunk) * self.lanes + lane
 
     def _results(self) -> Stmt:
-        """A^T M A of each tile of the block in the columns of the panel, and what is done with it."""
+        """A^T M A of each tile of the block in the columns of the panel, and the epilogue."""
         n, m = self.size, self.outputs
         chunk, lane, slot = self._columns()
         j = Axis("j", Index.of(m))
@@ -292,10 +292,10 @@ class _Winograd:
         return self._each_row([*made, *self._once_more(), *self._stored()])
 
     def _once_more(self) -> tuple[Stmt, ...]:
-        """The results of a tile as direct sums, where one of them is no finite number.
+        """The results of a tile as direct sums, if one of them is not finite.
 
-        A NaN or an infinity of the image reaches every result of the tile, and large numbers overflow on the way; in a
-        direct sum each of them is where it belongs.
+        A NaN or an infinity of the image reaches every result of the tile, and large numbers can overflow in the
+        transforms; direct sums have them only where they belong.
         """
         m, w = self.outputs, self.w
         e, line, spot = (Axis(name, Index.of(n)) for name, n in (("z", m * m * self.width), ("da", m), ("db", m)))
@@ -321,7 +321,7 @@ class _Winograd:
         )
 
     def _stored(self) -> tuple[Stmt, ...]:
-        """What is done with the results of one tile, as far as the image goes."""
+        """The epilogue of the results of one tile that are inside the image."""
         m = self.outputs
         line, spot = Axis("a", Index.of(m)), Axis("b", Index.of(m))
         ends = tuple(Axis(name, Index.of(m + 1)) for name in ("an", "bn"))
@@ -333,7 +333,7 @@ class _Winograd:
         frame = Frame(self.image | where, spot, ZERO, m, self.places)
         here = (C, Index.of(line) * (m * self.width))
         end = Index.of(ends[1])
-        inner = epilogue(self.job, frame, self.panel, self.width, spot, end, here, touch=True)
+        inner = epilogue(self.job, frame, self.panel, self.width, spot, end, here, prefetch=True)
         return (*bounds, Loop(line, ZERO, Index.of(ends[0]), "serial", inner))
 
     def _work(self) -> Index:
@@ -343,7 +343,7 @@ class _Winograd:
 
 
 def _guarded(left: Load, w: Windows) -> Load:
-    """The image with zeros wherever tiles go over its ends: what is not padded is only read as far as results do."""
+    """The load of the image with zeros where tiles extend over its ends."""
     guards = {g.index: g for g in left.guards}
     for y, tap in zip(w.place, w.taps, strict=True):
         e = next(e for e in left.index if tap in axes_of(e))

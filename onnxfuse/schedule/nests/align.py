@@ -56,7 +56,7 @@ def _matched(producer: Job, readers: Sequence[Job]) -> dict[Axis, Axis]:
 
 
 def _beside(job: Job, others: Sequence[Job]) -> dict[Axis, Axis]:
-    """Axes of a job set to those of another one that reads the same at the same place, and not what the job makes."""
+    """Axes of a job matched with those of a job that reads the same element, but not the job's result."""
     for other in others if job.tiled is None else ():
         spots = {x.source: x.index for x in other.reads if other.tiled is None}
         pairs = [pair for x in job.reads for pair in zip(x.index, spots.get(x.source, ()), strict=False)]
@@ -72,7 +72,7 @@ def _same_extent(a: Axis | None, b: Axis | None) -> tuple[Axis, Axis] | None:
 
 
 def together(jobs: Sequence[Job]) -> Together | None:
-    """The jobs under common axes, or None when they share no axis that a phase could run over."""
+    """The jobs under common axes; None if they share no axis that a phase could iterate over."""
     renamed: list[Job] = []
     for job in reversed(jobs):
         readers = [r for r in renamed if any(read.source == job.nest.name for read in r.reads)]
@@ -101,21 +101,21 @@ def together(jobs: Sequence[Job]) -> Together | None:
 
 
 def _packed_too_early(jobs: Sequence[Job]) -> bool:
-    """Whether a right side, which is packed before all rows of a phase, reads what other jobs make in them."""
+    """Whether a right side, which is packed before the rows of a phase, reads what other jobs compute per row."""
     made = {j.nest.name for j in jobs if not j.right_side}
     return any(read.source in made for j in jobs if j.right_side for read in j.reads)
 
 
 def enough_parallel(t: Together) -> bool:
-    """Whether the shared axes offer work for several tasks, or nothing else would."""
+    """Whether the shared axes have iterations for several tasks, or no other axes would."""
     n = product([a.extent for a in t.shared]).constant
     return n is None or n >= 4 or len(t.jobs) == 1
 
 
 def _across(t: Together, places: Mapping[str, Place]) -> bool:
-    """Whether rows with more to do in each are summed, though they lie side by side in memory, not one after the other.
+    """Whether rows that are strided in memory are reduced and processed further.
 
-    Lanes then run over the rows where the sums have a phase of their own.
+    In a phase of their own the reductions use vector lanes over the rows.
     """
     if all(set(j.nest.axes) <= set(t.shared) for j in t.jobs) or any(j.tiled is not None for j in t.jobs):
         return False
@@ -130,9 +130,9 @@ def _across(t: Together, places: Mapping[str, Place]) -> bool:
 
 
 def _copied(t: Together, places: Mapping[str, Place]) -> bool:
-    """Whether elements of rows that lie side by side would each be stored several times, as copies of the row.
+    """Whether each element of adjacent rows is broadcast along an inner axis.
 
-    Each copy is a row, stored by vectors, where the copies have a phase of their own. Sums are worth a loop over rows.
+    In a phase of their own such broadcasts are stored by vectors. Reductions are worth a loop over rows instead.
     """
     if any(j.tiled is not None or any(isinstance(n, Reduce) for n in walk(j.nest.value)) for j in t.jobs):
         return False
@@ -142,10 +142,9 @@ def _copied(t: Together, places: Mapping[str, Place]) -> bool:
 
 
 def partition(jobs: Sequence[Job], places: Mapping[str, Place], *, prologues: bool = False) -> list[Together]:
-    """Phases in order: jobs joined to the phase before them as long as axes are shared.
+    """Phases in order: each job joins the phase before it if they share axes.
 
-    Contractions with weights are joined by nothing but contractions that read their rows. With `prologues`, they join
-    what makes the rows that they read.
+    A contraction with weights shares a phase only with contractions that read its rows.
     """
     joined_before = with_prologue if prologues else chained
     phases: list[Together] = []
@@ -180,7 +179,7 @@ def _units(jobs: Sequence[Job]) -> list[list[Job]]:
 
 
 def chained(jobs: Sequence[Job]) -> bool:
-    """Whether several jobs are contractions with weights, so many rows of each made of as many of the one before."""
+    """Whether several jobs are contractions with weights, each of which reads the same rows of the one before."""
     return len(jobs) > 1 and all(map(_goes_by_rows, jobs)) and all(j.nest.dtype == F32 for j in jobs[:-1])
 
 
@@ -202,14 +201,14 @@ def _goes_by_rows(job: Job) -> bool:
 
 
 def _alone(job: Job) -> bool:
-    """Whether a job is done by itself: product with weights, windows, whose neighbours share inputs, scan, scatter."""
+    """Whether a job needs a phase of its own: product with weights, windows, scan, scatter."""
     if job.tiled is not None:
         return job.apart or not job.tiled.batch
     return job.apart or job.scan is not None or job.scatter is not None or _windows(job)
 
 
 def _windows(job: Job) -> bool:
-    """Whether a job sums over places around each element: an index that runs with an axis and a range."""
+    """Whether a job reduces windows: an index depends on a free axis and on a reduction axis."""
     reduces = [n for n in walk(job.nest.value) if isinstance(n, Reduce)]
     ranges = {r for n in reduces for r in n.ranges}
     indices = [e for n in reduces for b in n.body for e in indices_of(b)]
@@ -217,7 +216,7 @@ def _windows(job: Job) -> bool:
 
 
 def _closed(jobs: Sequence[Job], joined_before: Callable[[Sequence[Job]], bool]) -> list[Together]:
-    """The jobs as one phase, or, where they share nothing, each as its own."""
+    """The jobs as one phase, or, if they share no axes, one phase each."""
     if not jobs:
         return []
     found = together(jobs) if len(jobs) == 1 or joined_before(jobs) or not _alone(jobs[-1]) else None

@@ -1,4 +1,4 @@
-"""What a phase is built in: its shared axes, its window of rows, and the buffers that its values live in."""
+"""The context in which a phase is built: shared axes, window of rows, and the buffers of its values."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from onnxfuse.schedule.nests.nest import Goal
 
 @dataclass(slots=True)
 class Frame:
-    """What a phase is being built in: flat shared axes, the row window, places and local buffers."""
+    """The context of a phase: flat shared axes, the row window, places of values and local buffers."""
 
     shared: dict[Axis, Index]
     row: Axis | None
     first: Index  # first row of the window
-    tall: int  # rows of the window at most
+    tile_rows: int  # rows of the window, at most
     places: dict[str, Place]
     locals: list[Buffer] = field(default_factory=list)
     stages: int = 0
     lanes: int = 1
-    aliases: dict[str, Job] = field(default_factory=dict)  # values that are made in the place of an output
+    aliases: dict[str, Job] = field(default_factory=dict)  # values that are computed in the memory of an output
 
     def local(self, name: str, size: Index, dtype: DType = F32, space: Space = "local") -> str:
-        """A buffer that lives as long as one task."""
+        """Declares a buffer that lives as long as one task; `size` counts elements."""
         self.locals.append(Buffer(name, dtype, size, space))
         return name
 
@@ -42,7 +42,7 @@ def inner_axes(nest: Nest, t: Together) -> tuple[Axis, ...]:
 
 
 def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
-    """Give the job's value a place, unless it has one as an output: scratch when read later, else local to the task."""
+    """Allocate the job's value, unless it is an output: in scratch if later phases read it, else local to the task."""
     nest = job.nest
     if nest.name in kept or nest.output:
         return
@@ -56,36 +56,42 @@ def give_place(job: Job, t: Together, frame: Frame, kept: set[str]) -> None:
     def offset(index: tuple[Index, ...]) -> Index:
         found = nest.digits_at(index)
         within = flatten(tuple(found[a] for a in inner), tuple(a.extent for a in inner))
-        if not rows or frame.tall == 1:
+        if not rows or frame.tile_rows == 1:
             return within
         m = flatten(tuple(found[a] for a in t.rows), tuple(a.extent for a in t.rows))
         return within + (m - frame.first) * pitch
 
-    tall = max(frame.tall, frame.lanes) if rows and frame.tall > 1 and not inner else frame.tall if rows else 1
-    frame.local(nest.name, pitch * tall, nest.dtype)
+    tile_rows = (
+        max(frame.tile_rows, frame.lanes)
+        if rows and frame.tile_rows > 1 and not inner
+        else frame.tile_rows
+        if rows
+        else 1
+    )
+    frame.local(nest.name, pitch * tile_rows, nest.dtype)
     frame.places[nest.name] = Place(nest.name, nest.dtype, offset)
 
 
 def row_pitch(size: Index, lanes: int) -> Index:
-    """From one row of a local buffer to the next: whole vectors where a row is longer than one; each is aligned."""
+    """The row pitch of a local buffer, in elements: whole vectors if a row is longer than one, to align rows."""
     if size.constant is not None and size.constant <= lanes:
         return size
     return floor_div(size + (lanes - 1), Index.of(lanes)) * lanes
 
 
 def flat_in(x: Scalar, frame: Frame) -> Scalar:
-    """x with the shared axes of the phase put in and every load turned into one of a flat offset."""
+    """x with the shared axes of the phase substituted and every load at a flat offset."""
     return flat(substitute_axes(x, frame.shared), frame.places)
 
 
 def goal_of(job: Job, frame: Frame, value: Scalar) -> Goal:
-    """Where a job stores its value, and the value."""
+    """The store of a job: buffer, offset and value."""
     dims = tuple(substitute(e, frame.shared) for e in job.nest.dims)
     return Goal(frame.places[job.nest.name].buffer, frame.places[job.nest.name].offset(dims), value)
 
 
 def work_of(t: Together) -> Index:
-    """Serial picoseconds, roughly: what decides how many tasks are worth starting."""
+    """A rough estimate of the serial time in picoseconds, which decides how many tasks are worth starting."""
     total = ZERO
     for j in t.jobs:
         size = product([a.extent for a in j.nest.axes])

@@ -1,4 +1,4 @@
-"""What a phase is made of: one value to be computed, as a plain loop nest or as a contraction ready for tiles."""
+"""A job of a phase: one value to be computed, as a loop nest or as a contraction ready for register tiles."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from onnxfuse.schedule.nests.tiled import Tiled
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One value to be computed. An `operand` is a copy made for the contraction that follows; a right side is one that
+    """One value to be computed.
 
-    depends on batch axes only, not on rows.
+    An `operand` is a copy for the contraction that follows it; a `right_side` depends on batch axes only, not on rows.
     """
 
     nest: Nest
     tiled: Tiled | None = None
     operand: bool = False
     right_side: bool = False
-    scan: Scan | None = None  # what its elements are combined to, along one of its axes
-    scatter: Scatter | None = None  # what lands on its elements, which the nest gives as they are before
-    apart: bool = False  # whether it is to have a phase of its own
+    scan: Scan | None = None  # the scan along one of its axes
+    scatter: Scatter | None = None  # the updates; the nest computes the elements before them
+    apart: bool = False  # whether it needs a phase of its own
 
     @property
     def reads(self) -> tuple[Load, ...]:
@@ -40,7 +40,7 @@ class Job:
 
     @property
     def looks_up(self) -> frozenset[str]:
-        """Values whose elements are indices of what the job reads."""
+        """Values whose elements the job uses as indices."""
         t = self.tiled
         parts = (self.nest.value,) if t is None else (*t.lefts, t.right, t.finish)
         indices = [e for x in parts for e in indices_of(x)]

@@ -1,4 +1,4 @@
-"""Which axis of a nest is vectorised, which axes are walked as one, and in which order the rest is opened."""
+"""Decides which axis of a nest is vectorised, which axes are fused, and the order of the other loops."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from onnxfuse.ir.kernel import LoopKind
 from onnxfuse.ir.lanes import NEAR
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 
-WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that a vector may carry lane by lane
-RECORDS = (2, 3, 4)  # elements side by side that vectors of them are interleaved into
+WIDE = ("sum", "prod", "max", "peak", "min")  # monoids that vector accumulators can compute lane by lane
+RECORDS = (2, 3, 4)  # record lengths for which vectors are interleaved when they are stored
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """Where a value goes. `also` are parts of it that are stored on the way, by the buffer and offset they go to."""
+    """A store: buffer, offset, value. `also` are subexpressions that are stored too, with their buffers and offsets."""
 
     buffer: str
     offset: Index
@@ -33,7 +33,7 @@ class Goal:
 
 @dataclass(frozen=True, slots=True)
 class Level:
-    """A loop to be opened."""
+    """A loop to be emitted."""
 
     axis: Axis
     kind: LoopKind = "serial"
@@ -42,12 +42,12 @@ class Level:
 
 
 def offsets_of(x: Scalar) -> list[Index]:
-    """Flat offsets that x loads from."""
+    """The flat offsets of the loads in x."""
     return [n.index[0] for n in walk(x) if isinstance(n, Load) and n.index]
 
 
 def strided(axis: Axis, reads: Sequence[Index], stores: Sequence[Index] = ()) -> int:
-    """How many accesses a vector along an axis would make lane by lane."""
+    """How many accesses would be made lane by lane if this axis were vectorised."""
     found = [(coefficient(e, axis), e, at) for at, part in enumerate((reads, stores)) for e in part]
     apart = [(e, stride, at) for stride, e, at in found if stride not in (ZERO, ONE) and grouped(e, axis) is None]
     return sum(bool(at) or stride is None or stride.constant not in NEAR for _, stride, at in apart)
@@ -71,7 +71,7 @@ def vector_axis(
 
 
 def fused_axes(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[tuple[Axis, ...], dict[Axis, Index]]:
-    """Adjacent axes that every index walks as one are made one; the values of the old axes in terms of the new."""
+    """Fuses adjacent axes that every index traverses linearly; also gives the old axes in terms of the new ones."""
     out: list[Axis] = list(axes)
     values: dict[Axis, Index] = {}
     at = len(out) - 2
@@ -88,18 +88,18 @@ def fused_axes(axes: tuple[Axis, ...], indices: Sequence[Index]) -> tuple[tuple[
 
 
 def indices_to_fuse(goal: Goal) -> list[Index]:
-    """Every index that has to agree before two axes of a goal are made one."""
+    """Every index that must be linear in two axes of a goal before they can be fused."""
     return [goal.offset, *indices_of(goal.value), *(o for _, o in goal.also.values())]
 
 
 def walks_as_one(e: Index, high: Axis, low: Axis) -> bool:
-    """Whether an index goes on from the end of one axis to the next step of the one above as within it."""
+    """Whether an index is linear in the fusion of two axes: a step of `high` is `low.extent` steps of `low`."""
     outer, inner = coefficient(e, high), coefficient(e, low)
     return outer is not None and inner is not None and outer == inner * low.extent
 
 
 def order_of(axes: Sequence[Axis], store: Index | None) -> list[Axis]:
-    """Axes from slowest to fastest in the stored order; those that the store does not mention stay in place."""
+    """Axes from slowest to fastest by the stride of the store; axes without one stay in place."""
     if store is None:
         return list(axes)
 
@@ -116,7 +116,7 @@ def order_of(axes: Sequence[Axis], store: Index | None) -> list[Axis]:
 def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) -> list[Level]:
     """Loops over free axes in stored order, the best one vectorised, unless a reduction inside vectorises better.
 
-    `apart` are axes along which guards do no harm, as their loops are cut where guards change.
+    `apart` are axes whose guards do not hinder vectors, as their loops are split where guards change.
     """
     order = order_of(axes, goal.offset)
     loads = offsets_of(goal.value)
@@ -134,9 +134,9 @@ def free_loops(goal: Goal, axes: tuple[Axis, ...], apart: Container[Axis] = ()) 
 
 
 def _better_inside(axis: Axis, loads: Sequence[Index], outside: tuple[int, int, int]) -> bool:
-    """Whether vectors go along a range of a reduction rather than along a free axis of this fitness.
+    """Whether a reduction axis is a better vector axis than a free axis of this fitness.
 
-    A range shorter than a vector is worth it only where the free axis would be gone through lane by lane.
+    A reduction axis shorter than a vector is better only if the free axis would be accessed lane by lane.
     """
     inside = _fitness(axis, loads)
     short = (axis.extent.constant or WIDEST) < WIDEST

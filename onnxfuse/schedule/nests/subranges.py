@@ -1,6 +1,6 @@
 """Vector loops split into subranges where guards start and stop holding, so that no lane is tested (loop peeling).
 
-Padding is apart from the inside, and what is joined from several tensors is taken piece by piece.
+Padding is separated from the interior, and concatenated tensors are read one by one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from onnxfuse.ir.indexing import coefficient, substitute
 from onnxfuse.ir.scalar import FromIndex, Load, Reduce, Scalar
 from onnxfuse.schedule.nests.nest import Goal
 
-MOST = 64  # pieces of one loop: those of a Concat of a dense block's outputs, in a kernel of a few KB
-SHORTEST = 8  # elements of a piece of a sum
+MOST = 64  # subranges of one loop: enough for the Concat of a dense block, in a kernel of a few KB
+SHORTEST = 8  # elements of a subrange of a sum
 
 
 def signs_of(values: Iterable[Scalar]) -> list[Index]:
-    """Every index whose sign decides what the values are: of their guards and comparisons."""
+    """Every index whose sign the values depend on, in their guards and comparisons."""
     nodes = [n for value in values for n in walk(value)]
     compared = [n.index for n in nodes if isinstance(n, FromIndex)]
     return [
@@ -30,8 +30,8 @@ def signs_of(values: Iterable[Scalar]) -> list[Index]:
     ]
 
 
-def cut_at(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
-    """Where a loop over `axis` is to be cut, its ends included; None where a sign changes in another way."""
+def split_points(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
+    """Points at which to split a loop over `axis`, ends included; None if a sign does not change at fixed points."""
     extent = axis.extent.constant
     if extent is None:
         return None
@@ -41,13 +41,13 @@ def cut_at(axis: Axis, signs: Sequence[Index]) -> tuple[int, ...] | None:
             rest, stride = substitute(e, {axis: ZERO}).constant, coefficient(e, axis)
             if rest is None or stride is None or stride.constant is None or stride.constant < 1:
                 return None
-            first = -(rest // stride.constant)  # where e is not negative any more
+            first = -(rest // stride.constant)  # where e becomes nonnegative
             found |= {first} if 0 < first < extent else set()
     return tuple(sorted(found)) if len(found) <= MOST + 1 else None
 
 
-def cut(goals: Sequence[Goal], axis: Axis, points: Sequence[int]) -> list[tuple[Axis, list[Goal]]]:
-    """The goals over each piece of an axis, with the guards that are decided there left out."""
+def split_goals(goals: Sequence[Goal], axis: Axis, points: Sequence[int]) -> list[tuple[Axis, list[Goal]]]:
+    """The goals over each subrange of an axis, without the guards that are known to hold there."""
     made = []
     for number, (begin, end) in enumerate(pairwise(points)):
         piece = Axis(f"{axis.name}.{number}", Index.of(end - begin))
@@ -56,9 +56,9 @@ def cut(goals: Sequence[Goal], axis: Axis, points: Sequence[int]) -> list[tuple[
     return made
 
 
-def parted(x: Reduce) -> list[tuple[Reduce, dict[Axis, Index]]]:
-    """A reduction as those over pieces of its range, where guards are decided in each, and what the range is there."""
-    points = cut_at(x.ranges[-1], signs_of(x.body))
+def split_reduction(x: Reduce) -> list[tuple[Reduce, dict[Axis, Index]]]:
+    """A reduction split into reductions over subranges in which guards are decided, each with its value of the axis."""
+    points = split_points(x.ranges[-1], signs_of(x.body))
     if len(x.ranges) > 1 or points is None or len(points) < 3:
         return [(x, {})]
     if min(end - begin for begin, end in pairwise(points)) < SHORTEST:

@@ -1,4 +1,4 @@
-"""What a contraction is once its operands are ready for register tiles."""
+"""A contraction whose operands are ready for register tiles."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from onnxfuse.ir.products import SINGLE, Product
 from onnxfuse.ir.scalar import Guard, Load, Scalar
 from onnxfuse.ir.tile import ZERO_ROW
 
-MOST_SEGMENTS = 64  # of a row that a tile reads
+MOST_SEGMENTS = 64  # of a row that a tile iterates over
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Steps of a contraction from `begin` on, one for each value of `axis`, whose left side is this load."""
+    """A subrange of k, from `begin` on, one step per value of `axis`; its left operand is this load."""
 
     load: Load
     axis: Axis
@@ -26,14 +26,14 @@ class Part:
 class Tiled:
     """A contraction whose left side is rows of contiguous pieces and whose right side is panels.
 
-    `left` runs over rows and ranges (segments, then one contiguous piece of `length`); `right` is indexed
-    (batch, panel, ranges, column in panel); `finish` reads the sum as %acc. Where `left` has not the type of the
-    product's rows, it has no guards and is converted while it is packed. With `zeros`, both hold codes, which these
-    are the zero points of, and the right side panels of groups of four (`code_panels`). Where the left side is
-    joined from several tensors along its range, `parts` are those, to be packed, and `left` is the first.
-    Where `lines` are given, sides are exchanged: `left` are constants in tiles, `right` is read as it lies, and these
-    are axes besides rows and columns. With a `pitch`, columns are lines of an image and places in them, so many from
-    one line to the next: those behind the end of a line are computed too, and not stored.
+    `left` is indexed by rows and reduction axes (segments, then one contiguous piece of `length`), `right` by batch,
+    panel, reduction axes and column in the panel; `finish` reads the sum as %acc. If the storage dtype of `left` is not
+    that of the micro-kernel's rows, it has no guards and is converted while it is packed. With `zeros`, the zero points
+    of both sides, both are quantized, and the right side's panels interleave groups of four k (`code_panels`). If the
+    left side is a concatenation along k, `parts` are its tensors, to be packed, and `left` is the first.
+    With `lines`, operands are exchanged: `left` are constant filters in tiles, `right` is read in place, and `lines`
+    are axes besides rows and columns. With a `pitch`, columns are lines of an image and positions in them, `pitch` from
+    one line to the next: positions behind the end of a line are computed too, but not stored.
     """
 
     left: Load
@@ -50,23 +50,23 @@ class Tiled:
     parts: tuple[Part, ...] = ()
     lines: tuple[Axis, ...] | None = None
     pitch: int = 0
-    panels: tuple[Axis, Axis] | None = None  # axes of the right side: the panel, and the column in it
+    panels: tuple[Axis, Axis] | None = None  # axes of the right side: panel, and column in the panel
 
     @property
     def panel(self) -> Axis:
-        """The axis of the right side that counts panels."""
+        """The axis of the right side that numbers panels."""
         assert self.panels is not None, "schedule: sides that are exchanged have no panels"
         return self.panels[0]
 
     @property
     def lane(self) -> Axis:
-        """The axis of the right side that runs over the columns of a panel."""
+        """The axis of the right side over the columns of a panel."""
         assert self.panels is not None, "schedule: sides that are exchanged have no panels"
         return self.panels[1]
 
     @property
     def places(self) -> Index:
-        """Columns with those that are computed in vain."""
+        """The number of columns, those included that are computed but not stored."""
         if not self.pitch:
             return product([a.extent for a in self.columns])
         line, place = self.columns
@@ -74,21 +74,21 @@ class Tiled:
 
     @property
     def depth(self) -> Index:
-        """Elements of one column in a panel, with what lies behind them."""
+        """Elements of one column in a panel, padding and sums included."""
         if self.zeros is None:
             return product([s.extent for s in self.segments]) * self.length
         return code_depth(self.segments, self.length)
 
     @property
     def lefts(self) -> tuple[Load, ...]:
-        """Everything that the left side is read from."""
+        """The loads of the left side: its parts, or the one load."""
         return tuple(p.load for p in self.parts) or (self.left,)
 
 
 def contiguous_pieces(
     offset: Index, ranges: tuple[Axis, ...], guards: tuple[Guard, ...]
 ) -> tuple[tuple[Axis, ...], Index] | None:
-    """Ranges as outer segments, and the length of the contiguous piece that the inner ones make, if there is one."""
+    """Reduction axes as outer segments and the length of the contiguous piece of the inner ones, if there is one."""
     guarded = {a for g in guards for a in axes_of(g.index)}
     length, at = ONE, len(ranges)
     while at and ranges[at - 1] not in guarded and coefficient(offset, ranges[at - 1]) == length:
@@ -102,7 +102,7 @@ def contiguous_pieces(
 
 
 def readable_pieces(segments: tuple[Axis, ...], length: Index, *, guarded: bool) -> bool:
-    """Whether pieces are long enough for a tile, and few, and short enough for the row of zeros if they are guarded."""
+    """Whether pieces are long enough for a tile, few, and, if guarded, no longer than the row of zeros for padding."""
     if not few_enough(segments):
         return False
     if length.constant is None:
@@ -111,15 +111,15 @@ def readable_pieces(segments: tuple[Axis, ...], length: Index, *, guarded: bool)
 
 
 def few_enough(segments: tuple[Axis, ...]) -> bool:
-    """Whether so many segments are no more than a tile goes through."""
+    """Whether a tile can iterate over so many segments."""
     return 0 < (product([s.extent for s in segments]).constant or 0) <= MOST_SEGMENTS
 
 
 def code_depth(segments: tuple[Axis, ...], length: Index) -> Index:
-    """Codes of one column of a panel: segments in groups of four, and four for the column's sum."""
+    """Bytes of one column of an 8-bit panel: segments in groups of four, and four for the column's sum."""
     return product([s.extent for s in segments]) * floor_div(length + 3, Index.of(4)) * 4 + 4
 
 
 def balanced(rows: int | None, most: int) -> int:
-    """Rows of a tile, at most so many, such that the last one is not much shorter; where there are none, any."""
+    """Rows of a tile, at most `most`, such that the last tile is not much shorter; any number if there are no rows."""
     return -(-rows // -(-rows // most)) if rows else most

@@ -1,7 +1,7 @@
-"""Statements of one or several values over given loops: what is computed at which level.
+"""Writes the statements that compute one or several values over given loops (loop-invariant code motion included).
 
-A value is placed at the outermost loop that it does not depend on beyond; loads and shared subexpressions become
-variables there. A reduction becomes a fold at its own level.
+Each subexpression is computed at the outermost loop level at which all its axes are known; loads and shared
+subexpressions become variables there. A reduction becomes a ReduceLoop at its own level.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from onnxfuse.ir.kernel import Accumulate, Bind, Let, Loop, ReduceLoop, ReduceSc
 from onnxfuse.ir.lanes import CARRIED
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar, children
 from onnxfuse.schedule.nests.nest import WIDE, Goal, Level, offsets_of, vector_axis
-from onnxfuse.schedule.nests.subranges import parted
+from onnxfuse.schedule.nests.subranges import split_reduction
 
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
 ROUNDS = frozenset(("snap", "round", "floor", "ceil"))
-CHEAP = 8.0  # vector operations below which a fold would wait for its own sums, so that several are carried
+CHEAP = 8.0  # vector operations below which a reduction is bound by latency, so that it gets several accumulators
 
 
 @dataclass(slots=True)
@@ -38,8 +38,8 @@ class Writer:
     at: list[list[Stmt]] = field(default_factory=list)
     memo: dict[Scalar, int] = field(default_factory=dict)
     also: dict[Scalar, tuple[str, Index]] = field(default_factory=dict)
-    shared: set[Load] = field(default_factory=set)  # loads that several spelled-out terms read
-    rounded: set[Scalar] = field(default_factory=set)  # divisions on the way to an integer
+    shared: set[Load] = field(default_factory=set)  # loads that several unrolled terms read
+    rounded: set[Scalar] = field(default_factory=set)  # divisions whose quotients are rounded to integers
     count: int = 0
     prefix: str = ""
 
@@ -50,7 +50,7 @@ class Writer:
         return max([found, *(self.levels.get(a.name, 0) for a in mine)])
 
     def level(self, x: Scalar) -> int:
-        """How many of the open loops x depends on; reductions count what is free in them."""
+        """How many of the open loops x depends on; a reduction depends on its free axes."""
         if x in self.known:
             return self.levels[self.known[x]]
         if x in self.memo:
@@ -86,9 +86,9 @@ class Writer:
         return name
 
     def index(self, e: Index, guards: tuple[Guard, ...] = ()) -> Index:
-        """e with loaded indices that do not vary inside a vector bound to integer variables.
+        """e with loaded indices bound to integer variables, unless they vary among the lanes of a vector.
 
-        They are looked up only where the guards hold, which are those of the load that reads at e.
+        They are looked up only where the guards hold, those of the load at e.
         """
 
         def go(atom: object) -> Index | None:
@@ -117,7 +117,7 @@ class Writer:
         return made
 
     def visit(self, x: Scalar, uses: dict[Scalar, int], parent: int) -> Scalar:
-        """x with what belongs to outer levels, loads and shared parts replaced by variables."""
+        """x with loads, shared parts and parts of outer levels replaced by variables."""
         if x in self.known:
             return Load(self.known[x], (), x.dtype)
         if isinstance(x, Const) or (isinstance(x, Load) and not x.index and not x.guards):
@@ -154,15 +154,15 @@ class Writer:
         return Load(x.source, tuple(self.index(i, guards) for i in x.index), x.dtype, guards, otherwise)
 
     def _by_reciprocal(self, x: Apply) -> bool:
-        """Whether a division's divisor is fixed in the innermost loop: one reciprocal outside it is cheaper.
+        """Whether a divisor is invariant in the innermost loop, so that one reciprocal outside of it is cheaper.
 
-        Not on the way to a rounding to integers, where the last bit of a quotient would make another one.
+        Not if the quotient is rounded to an integer, which its last bit may change.
         """
         divides = x.fn == "div" and x.dtype.floating and not isinstance(x.args[1], Const)
         return divides and x not in self.rounded and self.level(x.args[1]) < self.level(x.args[0])
 
     def _fold(self, x: Reduce, level: int) -> Scalar:
-        """A fold at `level`; parts of its body that do not depend on the ranges are placed outside."""
+        """A reduction at `level`; parts of its body that do not depend on the reduction axes are placed outside."""
         in_vector = any(loop.kind == "vector" for loop in self.loops[:level])
         if in_vector and (parts := in_parts(x)) is not None:
             made = self._fold(parts, level)
@@ -171,21 +171,21 @@ class Writer:
             return made
         names = tuple(self.variable(level) for _ in x.body)
         closed: tuple[Stmt, ...] = ()
-        for piece, at in parted(x):
+        for piece, at in split_reduction(x):
             kept = self.also.items() if at else ()
             self.also |= {simplify(substitute_axes(v, at)): (b, substitute(o, at)) for v, (b, o) in kept}
-            closed += self._folded(piece, names, level)
+            closed += self._reduce_loops(piece, names, level)
         for slot, name in enumerate(names):
             self.known[Reduce(x.combine, x.ranges, x.body, x.dtype, slot)] = name
-        ways = CARRIED if sum(cost(b) for b in x.body) < CHEAP else 1
+        accumulators = CARRIED if sum(cost(b) for b in x.body) < CHEAP else 1
         scope: ReduceScope = "serial"
         if not any(loop.kind == "vector" for loop in self.loops[:level]) and _has_vector(closed):
             scope = "lane"
-        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, ways, scope=scope))
+        self.at[level].append(ReduceLoop(names, x.combine, x.body[0].dtype, closed, accumulators, scope=scope))
         return Load(names[x.slot], (), x.dtype)
 
-    def _folded(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
-        """The loops that accumulate what `x` combines into the variables `names`."""
+    def _reduce_loops(self, x: Reduce, names: tuple[str, ...], level: int) -> tuple[Stmt, ...]:
+        """The loops that accumulate the body of `x` in the variables `names`."""
         inside = _range_loops(x, self.loops[:level])
         body, guards = lifted(x, {level.axis for level in (*self.loops, *inside) if level.kind == "vector"})
         uses = use_counts(body)
@@ -199,7 +199,7 @@ class Writer:
     def _inside(
         self, level: int, inside: list[Level], lifted: list[Guard], fill: Callable[[], None]
     ) -> tuple[Stmt, ...]:
-        """What `fill` writes inside more loops below `level`, under the guards; what they declare ends with them."""
+        """The statements that `fill` writes in further loops below `level`, under guards; their variables end there."""
         saved_loops, saved_at, saved_known = self.loops, self.at, dict(self.known)
         self.loops = saved_loops[:level] + inside
         self.at = saved_at[: level + 1] + [[] for _ in inside]
@@ -216,24 +216,24 @@ class Writer:
         self.bound = {k: a for k, a in self.bound.items() if self.levels[a.name] <= level}
         return closed
 
-    def fold_together(
+    def reduce_together(
         self,
         reduces: Sequence[Reduce],
         looped: Sequence[Axis],
-        spelled: Sequence[tuple[int, Scalar]],
+        unrolled: Sequence[tuple[int, Scalar]],
         guards: list[Guard],
     ) -> None:
-        """Reductions over the same ranges in one fold: loops over some, the first among them, all else spelled out.
+        """Reductions over the same axes in one ReduceLoop: loops over `looped` axes, the others unrolled.
 
-        `spelled` are the terms in order, each with the number of its reduction; they share the guards and their loads.
+        `unrolled` are the terms in order, each with the number of its reduction; they share the guards and their loads.
         """
         level, first = len(self.loops), reduces[0]
         names = [self.variable(level) for _ in reduces]
-        readers = Counter(load for _, term in spelled for load in loads(term))
+        readers = Counter(load for _, term in unrolled for load in loads(term))
         self.shared = {load for load, count in readers.items() if count > 1}
 
         def accumulate() -> None:
-            for number, term in spelled:
+            for number, term in unrolled:
                 value = self.visit(term, {}, len(self.loops))
                 self.at[-1].append(Accumulate((names[number],), first.combine, (value,)))
 
@@ -249,7 +249,7 @@ def _has_vector(body: tuple[Stmt, ...]) -> bool:
 
 
 def in_parts(x: Reduce) -> Reduce | None:
-    """A long sum that would be added up one by one, as a sum of partial sums: their errors grow less."""
+    """A long serial sum as a sum of partial sums, which has smaller rounding errors; None for other reductions."""
     count = product([r.extent for r in x.ranges]).constant
     if x.combine != "sum" or (count is not None and count <= LONG_SUM):
         return None
@@ -266,9 +266,9 @@ def in_parts(x: Reduce) -> Reduce | None:
 
 
 def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], list[Guard]]:
-    """The body without guards under which it contributes nothing anyway, and those guards.
+    """The body without guards outside of which it contributes the identity, and those guards, to be hoisted.
 
-    A guard that differs between the lanes of a vector stays where it is, as do those of an index that is loaded.
+    A guard that differs among the lanes of a vector stays in place, and so do the guards of a loaded index.
     """
     if len(x.body) != 1:
         return x.body, []
@@ -279,14 +279,14 @@ def lifted(x: Reduce, vectors: Container[Axis]) -> tuple[tuple[Scalar, ...], lis
             if any(isinstance(a, (Entry, Loaded)) for e in f.index for a in atoms(e)):
                 continue  # looked up under its guards only
             stay = tuple(g for g in f.guards if any(a in vectors for a in axes_of(g.index)))
-            bare = Load(f.source, f.index, f.dtype, stay, f.otherwise if stay else None)
-            body = rebuild(x.body[0], lambda n, f=f, bare=bare: bare if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults
+            load = Load(f.source, f.index, f.dtype, stay, f.otherwise if stay else None)
+            body = rebuild(x.body[0], lambda n, f=f, load=load: load if n == f else None, lambda i: i)  # type: ignore[misc]  # bound as defaults
             return (body,), [g for g in f.guards if g not in stay]
     return x.body, []
 
 
 def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
-    """Loops of a reduction; its fastest range is a vector unless an enclosing loop already is."""
+    """The loops of a reduction; the best axis becomes a vector loop unless an enclosing loop is one."""
     offsets = [e for b in x.body for e in offsets_of(b)]
     if any(level.kind == "vector" for level in outer) or x.combine not in WIDE:
         return [Level(r) for r in x.ranges]
@@ -299,7 +299,7 @@ def _range_loops(x: Reduce, outer: list[Level]) -> list[Level]:
 
 
 def _closed(at: list[list[Stmt]], loops: list[Level], whens: Mapping[int, tuple[Guard, ...]]) -> tuple[Stmt, ...]:
-    """Nested loops around the statements of each level; `whens` guard all that happens at a level and below."""
+    """Nested loops around the statements of each level; `whens` are the guards of a level and all below it."""
     inner: tuple[Stmt, ...] = ()
     for depth in reversed(range(len(loops))):
         loop = loops[depth]
@@ -331,8 +331,8 @@ def written(
 ) -> tuple[Stmt, ...]:
     """Statements that compute the goals' values over the loops and store them in the innermost one.
 
-    Their variables begin with `prefix`, so that stages that follow each other do not share names. Woven goals are
-    elements side by side, which one statement stores.
+    The names of their variables begin with `prefix`, so that consecutive stages do not share names. `interleaved` goals
+    are adjacent elements, which one statement stores.
     """
     return finished(
         Writer(list(loops), at=[[] for _ in range(len(loops) + 1)], prefix=prefix), goals, interleaved=interleaved

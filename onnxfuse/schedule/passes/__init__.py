@@ -1,1 +1,1 @@
-"""Kernels to kernels: prefetches, stores past the caches, reductions of blocks, and `legalize`, the last one."""
+"""Passes from kernel to kernel: prefetches, non-temporal stores, reductions of blocks, and `legalize`, the last one."""

@@ -48,7 +48,7 @@ class _Warps:
         self.count = 0
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
-        """Statements, the reductions of a block among them rewritten."""
+        """Statements with reductions across the block rewritten."""
         made: list[Stmt] = []
         for s in body:
             if isinstance(s, (Loop, When, ReduceLoop)):
@@ -57,7 +57,7 @@ class _Warps:
         return tuple(made)
 
     def reduced(self, s: ReduceLoop) -> tuple[Stmt, ...]:
-        """One reduction: variables of a warp's results are named after those of the block."""
+        """One reduction; the variables of the warps' results are named after those of the block."""
         assert self.warps <= self.lanes, "a warp reduces what all warps leave"
         self.count += 1
         variables = {t: f"{t}.warp" for t in s.targets}

@@ -1,4 +1,4 @@
-"""Passes over a kernel, one after the other in the order of a table, and what is checked between them."""
+"""Runs passes over a kernel in the order of a table, with a check after each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
 
 T_contra = TypeVar("T_contra", contravariant=True)
-NESTS = "nests"  # the step before the first pass: definitions are loop nests
+NESTS = "nests"  # the step before the first pass: definitions have become loop nests
 Check = Callable[[str, Kernel], None]
 """Is told the name of each step and the kernel that it left."""
 
@@ -24,17 +24,17 @@ class Pass(Generic[T_contra]):
 
 
 def verified(step: str, kernel: Kernel) -> None:
-    """Raise AssertionError, which names the step, where it left something that `verify` finds."""
+    """Raise AssertionError, which names the step, if `ir.verify` finds a fault in the kernel that it left."""
     wrong = verify(kernel)
     assert not wrong, f"schedule: {step}: {wrong[0]}"
 
 
 def unchecked(step: str, kernel: Kernel) -> None:
-    """Look at nothing."""
+    """Check nothing."""
 
 
 def through(passes: Sequence[Pass[T_contra]], kernel: Kernel, target: T_contra, check: Check = unchecked) -> Kernel:
-    """The kernel behind all passes; `check` sees it before the first and after each that changed it."""
+    """The kernel after all passes; `check` sees it before the first pass and after each that changed it."""
     check(NESTS, kernel)
     for step in passes:
         made = step.run(kernel, target)

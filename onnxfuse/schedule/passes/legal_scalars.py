@@ -1,6 +1,6 @@
 """Expressions legalized: how vector lanes are loaded, and combinations that one instruction computes.
 
-What an expression is worth stays the same; only of operands that are NaN it is known which ones may be.
+Values do not change; min and max only get to know which of their operands may be NaN.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from onnxfuse.ir.indexing import coefficient, grouped
 from onnxfuse.ir.lanes import NEAR, masked
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 
-SNAPPED = 32  # bits of the widest integers that a number is rounded to in one step
+SNAPPED = 32  # bits of the widest integers to which one instruction rounds a float
 ORDERED = {"max": "max_or_second", "min": "min_or_second"}
 
 
 @dataclass(slots=True)
 class LegalScalars:
-    """Rewrites expressions in a vector loop over `axis`, or outside of all. Equal ones are rewritten once."""
+    """Rewrites expressions in a vector loop over `axis`, or outside of vector loops (None), with memoization."""
 
     axis: Axis | None = None
     aligned: bool = False  # whether the loop's vectors begin at multiples of their lanes
     memo: dict[Scalar, Scalar] = field(default_factory=dict)
 
     def __call__(self, x: Scalar) -> Scalar:
-        """The expression, and all in it, legalized."""
+        """The expression with all its subexpressions legalized."""
         made = self.memo.get(x)
         if made is None:
             made = self.memo[x] = self._made(x)
@@ -49,7 +49,7 @@ class LegalScalars:
         return self.axis in axes_of(e)
 
     def _lanes(self, x: Load) -> Lanes | None:
-        """How a vector is loaded: by the distance from lane to lane, and by what its guards let through."""
+        """How a vector is loaded, by the stride between lanes and by its guards."""
         if self.axis is None:
             return None
         if (apart := masked(x, self.axis)) is not None:
@@ -75,7 +75,7 @@ class LegalScalars:
     # Functions --------------------------------------------------------------------------------------------------------
 
     def _apply(self, x: Apply) -> Scalar:
-        """A function of legal operands, or one that does the same in one step."""
+        """A function of legal operands, or an equivalent single instruction."""
         if (boundary := self._boundary(x)) is not None:
             return boundary
         args = tuple(map(self, x.args))
@@ -92,7 +92,7 @@ class LegalScalars:
         return x if all(a is b for a, b in zip(args, x.args, strict=True)) else Apply(x.fn, args, x.dtype)
 
     def _boundary(self, x: Apply) -> Scalar | None:
-        """A comparison with 0 of an index whose sign changes once along the lanes: a number of lanes says all."""
+        """A comparison of an index with 0 whose result changes once along the lanes, as a mask by number of lanes."""
         if self.axis is None or x.fn not in ("less", "greater_equal"):
             return None
         left, zero = x.args
@@ -105,7 +105,7 @@ class LegalScalars:
 
 
 def _ordered(x: Apply, args: tuple[Scalar, ...]) -> Apply:
-    """max or min with NaN kept; with a constant that is none on one side one instruction does it."""
+    """max or min that propagates NaN; a single instruction if one operand is a constant other than NaN."""
     for constant, other in (args[::-1], args):
         if isinstance(constant, Const) and constant.value == constant.value:
             return Apply(ORDERED[x.fn], (constant, other), x.dtype)

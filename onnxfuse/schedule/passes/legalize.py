@@ -1,6 +1,6 @@
-"""The last pass: code-generation decisions that no search asks for (load forms, carried sums, stack or scratch).
+"""The last pass: code-generation decisions that need no search (load forms, vector accumulators, stack or scratch).
 
-The renderer only spells what it finds.
+The renderer only prints what it finds.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ ELEMENT = 8  # bytes of the widest element
 
 
 def legalize(kernel: Kernel, target: Target | None = None) -> Kernel:
-    """The kernel with all decisions in it that a renderer would have to take, which are the same for all targets."""
+    """The kernel annotated with all decisions that a renderer would have to make; they are the same for all targets."""
     shared = {p.name: p.dtype for p in (*kernel.inputs, *kernel.outputs)} | {b.name: b.dtype for b in kernel.scratch}
     return replace(kernel, phases=tuple(_phase(p, shared) for p in kernel.phases), legal=True)
 
 
 def _phase(phase: Phase, shared: Mapping[str, DType]) -> Phase:
-    """A phase with its statements legal, the memory of its buffers chosen, and what its tasks do besides."""
+    """A phase with legal statements, memory chosen for its buffers, and the setup that its tasks need."""
     body = _Body({**shared, **{b.name: b.dtype for b in phase.locals}}).body(phase.body)
     streams = any(isinstance(s, Store) and s.stream for s in statements(body))
     return replace(phase, slots=_in_slots(phase), body=body, matrix_unit=_unit(phase), streams=streams)
 
 
 def _in_slots(phase: Phase) -> bool:
-    """Whether a phase's local buffers are too large, or of unknown size, for the stack."""
+    """Whether a phase's local buffers are too large for the stack, or of unknown size."""
     if phase.launch is not None:
         return False
     sizes = [b.size.constant for b in phase.locals]
@@ -45,7 +45,7 @@ def _in_slots(phase: Phase) -> bool:
 
 
 def _unit(phase: Phase) -> tuple[Unit, int] | None:
-    """The matrix unit that a phase uses, and the rows of its tallest tiles."""
+    """The matrix unit that a phase uses, and the rows of its largest tiles; None if it uses none."""
     cores = [s.core for s in statements(phase.body) if isinstance(s, Tile)]
     units = {(unit, core.most) for core in cores if (unit := core.product.unit) is not None}
     assert len(units) < 2, "schedule: a phase sets a matrix unit up once"
@@ -54,11 +54,11 @@ def _unit(phase: Phase) -> tuple[Unit, int] | None:
 
 @dataclass(slots=True)
 class _Body:
-    """Rewrites the statements of a phase; knows the types of buffers and the reductions that lanes are carried of."""
+    """Rewrites the statements of a phase, given the dtypes of buffers and the reductions with vector accumulators."""
 
     buffers: Mapping[str, DType]
     scalar: LegalScalars = field(default_factory=LegalScalars)
-    carried: dict[str, int] = field(default_factory=dict)  # variables, and how many vectors there are of each
+    carried: dict[str, int] = field(default_factory=dict)  # variables, and the number of vector accumulators of each
     vectors: dict[tuple[Axis, bool], LegalScalars] = field(default_factory=dict)
 
     def body(self, body: tuple[Stmt, ...]) -> tuple[Stmt, ...]:
@@ -84,7 +84,7 @@ class _Body:
                 return s
 
     def vector_loop(self, s: Loop) -> Loop:
-        """A vector loop: whether its vectors begin at multiples of any number of lanes, and what it carries."""
+        """A vector loop: whether it begins at a multiple of any vector length, and its number of accumulators."""
         aligned = all(c % WIDEST == 0 for _, c in s.begin.terms)
         outer = self.scalar
         self.scalar = self.vectors.setdefault((s.axis, aligned), LegalScalars(s.axis, aligned))
@@ -94,17 +94,17 @@ class _Body:
         return replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
 
     def reduce_loop(self, s: ReduceLoop) -> ReduceLoop:
-        """A reduction; in its loops it is known whether lanes are carried of it."""
+        """A reduction; its loops see whether it has vector accumulators."""
         if s.scope != "lane":
             return replace(s, body=self.body(s.body))
         (target,) = s.targets
-        self.carried[target] = s.ways
+        self.carried[target] = s.accumulators
         body = self.body(s.body)
         del self.carried[target]
         return replace(s, body=body)
 
     def accumulate(self, s: Accumulate) -> Accumulate:
-        """Values that are merged into variables."""
+        """An update of accumulators."""
         values = tuple(map(self.scalar, s.values))
         merged: tuple[Scalar, ...] = ()
         if len(s.targets) > 1:
@@ -113,7 +113,7 @@ class _Body:
         return replace(s, values=values, carried=s.targets[0] in self.carried, merged=merged)
 
     def store(self, s: Store) -> Store:
-        """What is stored, without the rounding that storing it does as well."""
+        """A store, without the conversion that the store itself implies."""
         value, behind = self.scalar(_unrounded(s.value, self.buffers[s.buffer])), tuple(map(self.scalar, s.behind))
         axis = self.scalar.axis
         scattered = axis is not None and not behind and coefficient(s.offset, axis) != ONE
@@ -121,7 +121,7 @@ class _Body:
 
 
 def _unrounded(x: Scalar, dtype: DType) -> Scalar:
-    """A value that is stored in an element of a type, without a conversion to it."""
+    """A value stored as `dtype`, without its conversion to that dtype."""
     if isinstance(x, Apply) and x.fn == "cast" and x.dtype == dtype != dtype.accumulator and x.args[0].dtype == F32:
         return x.args[0]
     return x

@@ -1,6 +1,6 @@
-"""Software prefetches of the next row while one is computed, for each tensor where it is read last.
+"""Software prefetches of the next row while one is computed, for each tensor in the last loop that reads it.
 
-Passes over one row wait for memory in the first of them only; the later ones, which compute, have it to spare.
+Of several loops over one row only the first waits for memory; the later ones leave bandwidth for the prefetches.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from onnxfuse.ir.scalar import Load, Scalar
 from onnxfuse.ir.tile import Tile
 from onnxfuse.target import Cpu
 
-LONG = 256  # elements of a row worth it
+LONG = 256  # elements of a row, at least
 
 
 def prefetched(kernel: Kernel, target: Cpu) -> Kernel:
-    """The kernel whose phases over rows, of which few are gone through at a time, fetch their inputs ahead."""
+    """The kernel with prefetches of the inputs in phases over rows, if their row windows are short."""
     inputs = frozenset(p.name for p in kernel.inputs)
 
     def phase(p: Phase) -> Phase:
@@ -43,14 +43,14 @@ def prefetched(kernel: Kernel, target: Cpu) -> Kernel:
 
 
 def _fetching(stmts: tuple[Stmt, ...], inputs: Container[str], row: Axis, ahead: int, lanes: int) -> tuple[Stmt, ...]:
-    """Statements of one row (or window of rows) that also touch what they use of inputs `ahead` rows on."""
+    """Statements of one row (or window of rows) that also prefetch the inputs of the row `ahead` rows later."""
     wanted: dict[str, tuple[Loop, Prefetch]] = {}
     for loop in _vector_loops(stmts):
         if (loop.end - loop.begin).constant is not None and (loop.end - loop.begin).constant < LONG:
             continue
         for load in _loads(loop.body):
             at = load.index[0]
-            if any(isinstance(a, Loaded) for a in atoms(at)):  # what is looked up ahead may lie outside its tensor
+            if any(isinstance(a, Loaded) for a in atoms(at)):  # an index looked up ahead may be out of bounds
                 continue
             if load.source in inputs and coefficient(at, loop.axis) == ONE and row in axes_of(at):
                 wanted[load.source] = (loop, Prefetch(load.source, substitute(at, {row: Index.of(row) + ahead}), lanes))

@@ -16,13 +16,13 @@ from onnxfuse.target import Cpu
 
 
 def too_large(outputs: Sequence[Param], target: Cpu) -> frozenset[str]:
-    """Outputs that are known to be so large that nothing of them would stay in any cache."""
+    """Outputs that are known to be too large for the last-level cache."""
     sizes = {p.name: product(p.shape).constant or 0 for p in outputs if p.dtype == F32}
     return frozenset(name for name, size in sizes.items() if 4 * size >= 2 * target.l3_bytes)
 
 
 def streamed(kernel: Kernel, target: Cpu) -> Kernel:
-    """The kernel whose phases over elements, and over rows, stream what they store in outputs that are too large."""
+    """The kernel with non-temporal stores to outputs that are too large, in phases without register tiles."""
     large = too_large(kernel.outputs, target)
 
     def phase(p: Phase) -> Phase:
@@ -33,7 +33,7 @@ def streamed(kernel: Kernel, target: Cpu) -> Kernel:
 
 
 def _streaming(phase: Phase, large: frozenset[str]) -> Phase:
-    """The phase with what it stores in large outputs, and does not read again, streamed."""
+    """The phase with non-temporal stores to those large outputs that it does not read again."""
     names = large - {x.source for v in _values(phase.body) for x in loads(v)}
     return replace(phase, body=_streamed(phase.body, names, None)) if names else phase
 
@@ -47,7 +47,7 @@ def _values(body: tuple[Stmt, ...]) -> Iterator[Scalar]:
 
 
 def _streamed(body: tuple[Stmt, ...], names: Container[str], axis: Axis | None) -> tuple[Stmt, ...]:
-    """`axis` is that of the vector loop around the statements."""
+    """Statements with such stores; `axis` is that of the enclosing vector loop."""
     made: list[Stmt] = []
     for s in body:
         if isinstance(s, Loop):

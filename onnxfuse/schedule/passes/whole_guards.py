@@ -1,4 +1,4 @@
-"""Guards that hold for a whole wide access or for none of it, tested once at its first element."""
+"""Tests guards that hold for all elements of a wide access or for none, once, at its first element."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.kernel import Kernel, Loop, Phase, ReduceLoop, Stmt, When
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Scalar
 
-COMPARED = ("less", "greater_equal")  # with 0, which whole groups of elements are on one side of
+COMPARED = ("less", "greater_equal")  # comparisons with 0 that give the same for whole groups of elements
 
 
 def whole_guards(kernel: Kernel, _: object) -> Kernel:
-    """The kernel with guards in the wide accesses of its threads that look at the first element alone."""
+    """The kernel of a launch with guards of wide accesses tested at their first element only."""
     return replace(kernel, phases=tuple(_phase(p) if p.launch is not None else p for p in kernel.phases))
 
 
@@ -37,7 +37,7 @@ def _statement(s: Stmt) -> Stmt:
 
 @dataclass(frozen=True, slots=True)
 class _Wide:
-    """Rewrites what stands in a wide access over `axis`."""
+    """Rewrites the statements of a wide access over `axis`, `width` elements long."""
 
     axis: Axis
     width: int
@@ -47,7 +47,7 @@ class _Wide:
         return replace(s, **{f.name: self.part(getattr(s, f.name)) for f in fields(s)})
 
     def part(self, x: Any) -> Any:
-        """A value of a statement, or what it holds."""
+        """A field of a statement with the values in it rewritten."""
         if isinstance(x, Scalar):
             return self.scalar(x)
         if isinstance(x, tuple):
@@ -55,7 +55,7 @@ class _Wide:
         return self.statement(x) if isinstance(x, Stmt) else x
 
     def scalar(self, x: Scalar) -> Scalar:
-        """A value whose guards, and comparisons of indices with 0, look at the first element where that says all."""
+        """A value whose guards and comparisons of indices with 0 test the first element where that suffices."""
 
         def leaf(node: Scalar) -> Scalar | None:
             if isinstance(node, Load) and node.guards:
@@ -70,7 +70,7 @@ class _Wide:
         return rebuild(x, leaf, lambda e: e)
 
     def guard(self, g: Guard) -> Guard:
-        """A guard of the first element, where it holds for all or none."""
+        """A guard tested at the first element, if it holds for all elements or none."""
         whole = g.extent.constant is not None and g.extent.constant % self.width == 0
         return replace(g, index=self.first(g.index)) if whole else g
 

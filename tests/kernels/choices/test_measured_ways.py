@@ -38,12 +38,12 @@ def test_each_way_computes_the_same(name: str) -> None:
     case = CASES[name]
     usual = by(case)
     (choice,) = usual.choices
-    (first, _), *others = choice.ways
+    (first, _), *others = choice.candidates
     kinds = {part for way, _ in others for part in way.split(", ")}
     assert any("tiles of" in kind or "blocks of" in kind or "parts of" in kind for kind in kinds)
     for way, _ in others:
         kernel = by(case, (first, way))
-        assert kernel.choices[0].ways[0][0] == way
+        assert kernel.choices[0].candidates[0][0] == way
         assert verify(kernel) == ()
         for number in range(len(case.sizes)):
             found = interpret(kernel, fed(kernel, case, number), BUILDS[TARGET].lanes)
@@ -57,10 +57,10 @@ def test_where_nothing_was_measured_the_kernel_is_the_usual_one(name: str) -> No
     usual = kernel_of(case, BUILDS[TARGET])
     assert isinstance(usual, Kernel)
     assert usual.phases == by(case).phases == by(case, ("no such way", "another")).phases
-    assert [w for w, _ in by(case).choices[0].ways[1:]] != [w for w, _ in usual.choices[0].ways[1:]]
+    assert [w for w, _ in by(case).choices[0].candidates[1:]] != [w for w, _ in usual.choices[0].candidates[1:]]
 
 
 def test_a_way_that_cannot_be_had_any_more_is_passed_over() -> None:
     case = CASES["gemm_erf"]
-    ((first, _), *_) = by(case).choices[0].ways
+    ((first, _), *_) = by(case).choices[0].candidates
     assert by(case, (first, "tasks of neither rows nor columns")).phases == by(case).phases

@@ -8,7 +8,7 @@ from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.index import Axis, Index
 from onnxfuse.ir.kernel import Kernel, Loop, Prefetch, statements
 from onnxfuse.ir.tile import Packed, Pointers, Quantized, Tile
-from onnxfuse.schedule.nests.subranges import cut_at
+from onnxfuse.schedule.nests.subranges import split_points
 from onnxfuse.target import CPUS
 from tests.kernels.cases.contraction import BLOCKWISE
 from tests.kernels.cases.contraction import CASES as CONTRACTIONS
@@ -89,7 +89,7 @@ def test_rows_that_are_read_after_a_tile_are_touched_before():
 )
 def test_where_a_loop_is_cut(signs: list[tuple[int, int]], points: tuple[int, ...] | None):
     axis = Axis("x", Index.of(20))
-    assert cut_at(axis, [Index.of(axis) * step + at for step, at in signs]) == points
+    assert split_points(axis, [Index.of(axis) * step + at for step, at in signs]) == points
 
 
 @pytest.mark.parametrize(("width", "pieces"), [(9, [11]), (93, [95]), (94, [1, 94, 1]), (200, [1, 200, 1])])

@@ -12,7 +12,7 @@ from onnxfuse.ir.index import ZERO, Axis, Index, Symbol
 from onnxfuse.ir.kernel import Kernel, Loop, Param, Phase, Split, Store
 from onnxfuse.ir.layout import Layout
 from onnxfuse.ir.scalar import Load
-from onnxfuse.schedule.cpu.candidates import USUAL, Judge, Way, usual_rows
+from onnxfuse.schedule.cpu.candidates import USUAL_ROWS, CostRanking, ScheduleCandidate, usual_rows
 from onnxfuse.target import CPUS
 from tests.kernels.cases.contraction import gemm
 from tests.kernels.compiled import Case, kernel_of
@@ -22,14 +22,14 @@ SIZE = 1 << 20
 M = Index.of(Symbol("s0"))
 
 
-def judge(symbols: tuple[Symbol, ...] = ()) -> Judge:
+def judge(symbols: tuple[Symbol, ...] = ()) -> CostRanking:
     def param(name: str) -> Param:
         return Param(name, name, F32, (Index.of(SIZE),), Layout())
 
-    return Judge(Kernel((param("in0"),), (param("out0"),), (), (), ()), symbols, TARGET, (), 0.0)
+    return CostRanking(Kernel((param("in0"),), (param("out0"),), (), (), ()), symbols, TARGET, (), 0.0)
 
 
-def copy(name: str, tasks: int, times: Index) -> Way:
+def copy(name: str, tasks: int, times: Index) -> ScheduleCandidate:
     """All elements copied so many times by at most so many tasks."""
     first, last, again = Axis("a", Index.of(tasks)), Axis("b", Index.of(tasks + 1)), Axis("again", times)
     row, j = Axis("i", Index.of(tasks)), Axis("j", Index.of(SIZE // tasks))
@@ -37,15 +37,15 @@ def copy(name: str, tasks: int, times: Index) -> Way:
     store = Store("out0", at, Load("in0", (at,), F32))
     inner = Loop(again, ZERO, times, "serial", (Loop(j, ZERO, j.extent, "vector", (store,)),))
     body = Loop(row, Index.of(first), Index.of(last), "serial", (inner,))
-    return Way(name, (Phase((Split(first, last, Index.of(tasks)),), Index.of(10**12), (), (body,)),))
+    return ScheduleCandidate(name, (Phase((Split(first, last, Index.of(tasks)),), Index.of(10**12), (), (body,)),))
 
 
 def test_the_shortest_is_taken_and_all_are_told():
     ways = [copy("twice", 64, Index.of(2)), copy("once", 64, Index.of(1)), copy("thrice", 64, Index.of(3))]
     best, (choice,) = judge().best(ways, (), [Index.of(8)])
     assert best.name == "once"
-    assert [name for name, _ in choice.ways] == ["once", "twice", "thrice"]
-    assert [s for _, s in choice.ways] == sorted(s for _, s in choice.ways)
+    assert [name for name, _ in choice.candidates] == ["once", "twice", "thrice"]
+    assert [s for _, s in choice.candidates] == sorted(s for _, s in choice.candidates)
 
 
 def test_of_equal_ways_the_first_is_taken():
@@ -63,7 +63,7 @@ def test_tasks_for_two_cores_are_too_few():
     few, many = copy("few", 2, Index.of(1)), copy("many", 64, Index.of(1))
     best, (choice,) = judge().best([few, many], (), [Index.of(8)])
     assert best.name == "many"
-    times = dict(choice.ways)
+    times = dict(choice.candidates)
     assert times["few"] == pytest.approx(times["many"], rel=0.1)
 
 
@@ -73,9 +73,9 @@ def test_tasks_for_two_cores_are_too_few():
         ([], 1),
         ([Index.of(0)], 1),
         ([Index.of(3), Index.of(5)], 15),
-        ([M], USUAL),
+        ([M], USUAL_ROWS),
         ([M, Index.of(49)], 49),
-        ([M, M], USUAL),
+        ([M, M], USUAL_ROWS),
     ],
 )
 def test_rows_that_are_not_known_are_as_many_as_usual(rows: list[Index], count: int):
@@ -107,7 +107,7 @@ def made(rows: int | str, depth: int, columns: int, **changes: int) -> Kernel:
 def test_what_was_considered_is_kept_beside_the_kernel():
     kernel = made(128, 96, 128)
     (choice,) = kernel.choices
-    names = [name for name, _ in choice.ways]
+    names = [name for name, _ in choice.candidates]
     assert len(names) == len(set(names)) >= 3
     assert replace(kernel, choices=()) == kernel
 
@@ -120,4 +120,4 @@ def test_one_row_is_taken_where_it_lies():
 def test_the_depth_is_taken_in_parts_only_where_rows_do_not_stay():
     for l2_bytes, parts in ((1 << 20, True), (8 << 20, False)):
         (choice,) = made(128, 3072, 512, l2_bytes=l2_bytes).choices
-        assert any("K in " in name for name, _ in choice.ways) == parts
+        assert any("K in " in name for name, _ in choice.candidates) == parts

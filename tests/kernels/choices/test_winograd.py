@@ -16,7 +16,7 @@ from onnxfuse.ir.scalar import Apply, Const, Load, Scalar
 from onnxfuse.lower import lower
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.cpu import convolution
-from onnxfuse.schedule.cpu.candidates import Judge, Way
+from onnxfuse.schedule.cpu.candidates import CostRanking, ScheduleCandidate
 from onnxfuse.schedule.cpu.scheduler import _scheduled, schedule
 from onnxfuse.schedule.cpu.toom import FOUR, TAPS, TWO, Transform, combined
 from onnxfuse.schedule.cpu.winograd import HALF, Division, Windows
@@ -132,7 +132,7 @@ def test_what_is_not_scheduled_would_not_have_been_taken(
     case = conv("c", x, filters, pads=pads(filters[-1] // 2), last="", sizes=())
     pairs: list[tuple[float, float]] = []
     waiting: list[float] = []
-    least, time = convolution.least_seconds, Judge.time
+    least, time = convolution.least_seconds, CostRanking.time
 
     def kernel() -> Kernel | Decision:
         group = group_of_all(case.graph)
@@ -148,14 +148,16 @@ def test_what_is_not_scheduled_would_not_have_been_taken(
             waiting.append(least(t, w, d, machine, sizes))
         return 0.0
 
-    def noted(judge: Judge, way: Way, made: Kernel, sizes: Mapping[str, int], machine: Target) -> float:
+    def noted(
+        judge: CostRanking, way: ScheduleCandidate, made: Kernel, sizes: Mapping[str, int], machine: Target
+    ) -> float:
         found = time(judge, way, made, sizes, machine)
         if way.name.startswith("Winograd") and machine.cores == CPUS[target].cores:
             pairs.append((waiting.pop(0), found))
         return found
 
     monkeypatch.setattr(convolution, "least_seconds", none)
-    monkeypatch.setattr(Judge, "time", noted)
+    monkeypatch.setattr(CostRanking, "time", noted)
     assert kernel() == made
     assert all(0 < bound < found for bound, found in pairs), pairs
     assert bool(pairs) == (filters[2:] == (3, 3) and filters[0] > 1)

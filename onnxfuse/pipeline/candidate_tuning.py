@@ -1,9 +1,9 @@
-"""Ways through contractions, measured: what predictions cannot tell apart, or get wrong, on this machine.
+"""Measures schedule candidates of contractions that predictions cannot rank reliably on this machine.
 
-As DeepCuts does: blocks of rows, parts of the depth, the height of tiles and what tasks share are enumerated for each
-kernel (`schedule/cpu/gemm.py`), what does not fit a cache or a table is not even made, what is predicted to take much
-longer than the best is not measured, and of the few that are left the fastest is taken, on all numbers of threads
-together. It has to make the whole model faster too.
+As DeepCuts does: row blocks, k-splits, tile rows and the axis divided among tasks are enumerated for each kernel
+(`schedule/cpu/gemm.py`); candidates that exceed a cache or a pointer table are not built, those predicted to be much
+slower than the best are not measured, and the fastest of the rest, by the geometric mean over numbers of threads, is
+taken if it makes the whole model faster too.
 
 Source: W. Jung, T. T. Dao, J. Lee, "DeepCuts: a deep learning optimization framework for versatile GPU workloads",
 PLDI 2021.
@@ -23,31 +23,33 @@ from onnxfuse.measure.database import Measured
 from onnxfuse.pipeline.groups import attempted, predicted, scheduler
 from onnxfuse.pipeline.rivals import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.sampling import Sampler
-from onnxfuse.pipeline.state import Build, Context, Part, Ways, have
+from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
 from onnxfuse.plan.known import KernelSample
 from onnxfuse.report.lock import Faster
 
-KERNELS = 10  # of which ways are measured, those first in which most time is predicted to go
-EACH = 8  # ways of each contraction
-CLOSE = 1.4  # times the least predicted time: what is above is not measured
-ALONE = 3  # ways that are raced without the others
-LESS = 0.97  # of the time of the usual way, above which another one is not worth the change
+KERNELS = 10  # whose candidates are measured, those with the most predicted time first
+EACH = 8  # candidates of each contraction
+CLOSE = 1.4  # candidates above this multiple of the least predicted time are not measured
+ALONE = 3  # candidates that are raced one at a time
+LESS = 0.97  # a candidate replaces the usual one if it takes at most this fraction of its time
 
 
 @dataclass(frozen=True, slots=True)
 class _Contraction:
-    """One of a kernel, as it would be by each of some ways, the usual one first; all are samples at one size."""
+    """A contraction of a kernel with some of its candidates, the usual one first, as samples at one size."""
 
     part: Part
     places: int
-    ways: tuple[str, ...]
+    candidates: tuple[str, ...]
     samples: tuple[KernelSample, ...]
 
 
-def faster_ways(context: Context, b: Build, sampler: Sampler, sizes: Mapping[str, Mapping[str, int]]) -> list[Faster]:
-    """Ways that take less time than the usual ones of a scheduled build, by operators of its kernels.
+def faster_candidates(
+    context: Context, b: Build, sampler: Sampler, sizes: Mapping[str, Mapping[str, int]]
+) -> list[Faster]:
+    """Candidates that are faster than the usual ones of a scheduled build.
 
-    `sizes` are values of the symbols of kernels by operator; kernels with symbols that are not there are left out.
+    `sizes` has values of symbols by operator type of the kernel; kernels with other symbols are left out.
     """
     found = list(_contractions(context, b, sizes))
     sampler.run(s for each in found for s in each.samples)
@@ -56,7 +58,7 @@ def faster_ways(context: Context, b: Build, sampler: Sampler, sizes: Mapping[str
 
 
 def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[_Contraction]:
-    """Those in which most time is predicted to go, as many as are measured."""
+    """The contractions to measure, those with the most predicted time first."""
     graphs = [have(each.plan) for each in b.everywhere() for _ in each.parts]
     costs = [cost.seconds if cost is not None else 0.0 for cost in predicted(context, b)]
     kinds: dict[str, list[int]] = {}
@@ -73,7 +75,7 @@ def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, i
         schedule = partial(_made, context, made, part)
         every = schedule(())
         for choice in every.choices if every is not None else ():
-            (usual, least), *others = choice.ways
+            (usual, least), *others = choice.candidates
             near = [name for name, seconds in others if seconds <= CLOSE * least][: EACH - 1]
             kernels = [(name, schedule(((usual, name),))) for name in near]
             pairs = [(usual, every), *((name, k) for name, k in kernels if k is not None)]
@@ -82,9 +84,9 @@ def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, i
             yield _Contraction(part, len(kinds[op]), tuple(name for name, _ in pairs), samples)
 
 
-def _made(context: Context, plan: Any, part: Part, ways: Ways) -> Kernel | None:
-    """A kernel as it is by these ways; None where it would take or give something else than the usual one."""
-    schedule = scheduler(context, plan, part.lowered, measured=ways)
+def _made(context: Context, plan: Any, part: Part, candidates: Substitutions) -> Kernel | None:
+    """A kernel with substituted candidates; None if it cannot be scheduled."""
+    schedule = scheduler(context, plan, part.lowered, measured=candidates)
     found = attempted(context, "schedule", lambda: schedule(context.targets[0]))
     return None if isinstance(found, Decision) else found
 
@@ -96,17 +98,17 @@ def _sample(constants: Mapping[str, Any], sizes: Mapping[str, int], seconds: flo
 
 
 def _fastest(c: _Contraction, sampler: Sampler, known: Mapping[str, Measured]) -> Faster | None:
-    """The way that takes least time, where it is one besides the usual one."""
+    """The fastest candidate, if it is clearly faster than the usual one; else None."""
     times = {}
-    for name, sample in zip(c.ways, c.samples, strict=True):
+    for name, sample in zip(c.candidates, c.samples, strict=True):
         rows = [known.get(sampler.keys.of(sample, threads)) for threads in sampler.threads]
         if all(row is not None for row in rows):
             times[name] = _mean([row.seconds for row in rows if row is not None])
-    usual, best = times.get(c.ways[0]), min(times, key=lambda name: times[name], default="")
-    if usual is None or best == c.ways[0] or times[best] > LESS * usual:
+    usual, best = times.get(c.candidates[0]), min(times, key=lambda name: times[name], default="")
+    if usual is None or best == c.candidates[0] or times[best] > LESS * usual:
         return None
     before, after = (float(f"{seconds * 1e6:.5g}") for seconds in (usual, times[best]))
-    return Faster(c.part.op, c.places, c.ways[0], best, before, after, taken=False)
+    return Faster(c.part.op, c.places, c.candidates[0], best, before, after, taken=False)
 
 
 def _mean(seconds: Sequence[float]) -> float:
@@ -114,13 +116,13 @@ def _mean(seconds: Sequence[float]) -> float:
 
 
 def _marked(found: Iterable[Faster], which: Iterable[Faster]) -> tuple[Faster, ...]:
-    """All ways, with those marked that are taken."""
+    """All candidates, with those marked that are taken."""
     chosen = set(which)
     return tuple(replace(each, taken=each in chosen) for each in found)
 
 
 def raced(race: Race, grouping: Grouping | None, found: Sequence[Faster]) -> tuple[Faster, ...]:
-    """The ways, those taken with which the whole model surely is faster: all, or the one that saves most alone."""
+    """The candidates; taken are those with which the model is significantly faster: all, or the best single one."""
     if not found or race.late:
         return tuple(found)
     order = sorted(found, key=lambda f: f.places * (f.after_us - f.before_us))

@@ -1,4 +1,4 @@
-"""Ways to run the model under test: with its library or without, with the runtime's optimizations or without."""
+"""Modes to run the model under test: with its library or without, with the runtime's optimizations or without."""
 
 from __future__ import annotations
 
@@ -15,115 +15,116 @@ from onnxfuse.runtime.memory import Load, Watch
 from onnxfuse.verify import compare
 from onnxfuse.verify.compare import Results
 from onnxfuse.verify.original import Original
-from onnxfuse.verify.trial import words_of
+from onnxfuse.verify.trial import shapes_text
 from onnxfuse.verify.verdicts import WITH_LIBRARY
 
 Note = Callable[[str], None]  # says what is about to be run, in case this process dies of it
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
-    """One way to run the model under test; `isa` is what its library may use, which chooses where that is empty.
+class RunMode:
+    """One mode to run the model under test; `isa` is the instruction set its library may use ("": it chooses).
 
-    `closest` is the way that is nearest to how the original runs: of a model of codes it alone is held to `limits`.
+    `like_reference`: without library, and optimized or not as the reference run of the original. Of a quantized model
+    this run alone is held to the usual limits.
     """
 
     name: str
     libraries: tuple[str, ...]
     isa: str
     optimize: bool
-    closest: bool = False
+    like_reference: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What was found, or the message of what went wrong."""
+    """The outputs of a run, or the message of its failure."""
 
     message: str
     results: Results | None = None
     load: Load | None = None  # what it takes to load it
 
 
-def ways(library: str | None, isas: Sequence[str], plain: bool) -> Iterator[Way]:
+def run_modes(library: str | None, isas: Sequence[str], unoptimized: bool) -> Iterator[RunMode]:
     """With the library, for each of `isas`, and without; with all optimizations and, if the original runs so, none."""
     used = [(f"{WITH_LIBRARY} ({isa})" if len(isas) > 1 else WITH_LIBRARY, (library,), isa) for isa in isas if library]
     for name, libraries, isa in (*used, ("without library", (), "")):
-        for optimize in (True, False) if plain else (True,):
+        for optimize in (True, False) if unoptimized else (True,):
             words = f"{name}, {'all' if optimize else 'no'} optimizations"
-            yield Way(words, libraries, isa, optimize, closest=not libraries and optimize != plain)
+            yield RunMode(words, libraries, isa, optimize, like_reference=not libraries and optimize != unoptimized)
 
 
 def compared(
-    note: Note, path: str, way: Way, custom: Sequence[str], first: Original, disabled: Sequence[str] = ()
+    note: Note, path: str, mode: RunMode, custom: Sequence[str], first: Original, disabled: Sequence[str] = ()
 ) -> Found:
-    """One way to run the other model, on all sets of inputs, with some kernels left to their function bodies.
+    """Runs the model under test in one mode on all sets of inputs, with the kernels in `disabled` left to their bodies.
 
-    Kernels get memory from the arena, which was used before, so that they cannot count on zeros.
+    Kernels get reused memory from the arena, so that they cannot rely on zeros.
     """
-    note(way.name)
+    note(mode.name)
     try:
         with Watch() as watch:
-            session = _opened(path, way, custom, disabled)
+            session = _opened(path, mode, custom, disabled)
             watch.opened()
             own = engine.output_names(session)
             if len(own) != len(first.names):
                 raise DeviceError(f"verify: outputs {', '.join(own)} instead of {', '.join(first.names)}")
             matched = first.names if set(own) == set(first.names) else own
-            runs = [partial(_ran, note, way, session, each, matched, first.seed) for each in first.sets]
+            runs = [partial(_ran, note, mode, session, each, matched, first.seed) for each in first.sets]
             found = [watch.timed(runs[0])]
         found += [watch.timed(run) for run in runs[1:]]
     except OnnxFuseError as problem:
         return Found(problem.message)
-    return Found("", found, watch.load(way.name.partition(",")[0]) if way.optimize else None)
+    return Found("", found, watch.load(mode.name.partition(",")[0]) if mode.optimize else None)
 
 
 def _ran(
-    note: Note, way: Way, session: InferenceSession, feeds: engine.Feeds, names: Sequence[str], seed: int
+    note: Note, mode: RunMode, session: InferenceSession, feeds: engine.Feeds, names: Sequence[str], seed: int
 ) -> list[engine.Array]:
     """The outputs for one set of inputs. Raises DeviceError that says on which."""
-    where = f"on {words_of(feeds)} (seed {seed})"
-    note(f"{way.name}: {where}")
+    where = f"on {shapes_text(feeds)} (seed {seed})"
+    note(f"{mode.name}: {where}")
     try:
         return engine.run(session, feeds, names)
     except OnnxFuseError as problem:
         raise DeviceError(f"{problem.message} {where}") from None
 
 
-def facts_of(way: Way, found: Found, first: Original) -> dict[str, Any]:
-    """A run as `verify.judged` takes it; of what is too far away, with what float64 says of it."""
-    about = {"name": way.name, "closest": way.closest, "message": found.message}
+def facts_of(mode: RunMode, found: Found, first: Original) -> dict[str, Any]:
+    """A run as `verdict_on` takes it, with float64 errors if outputs exceed their limits."""
+    about = {"name": mode.name, "like_reference": mode.like_reference, "message": found.message}
     if found.results is None:
         return about | {"distances": [], "largest": [], "own": [], "true": None}
-    if not way.closest:
+    if not mode.like_reference:
         first.draw_perturbations(found.results)
     nearest, own = first.nearest(found.results)
-    opinion = first.opinion(found.results, way.closest)
+    float64_errors = first.float64_errors(found.results, mode.like_reference)
     return about | {
         "distances": [asdict(each) for each in nearest],
         "largest": [asdict(each) for each in compare.distances(first.expected, found.results)],
         "own": own,
-        "true": None if opinion is None else asdict(opinion),
+        "true": None if float64_errors is None else asdict(float64_errors),
     }
 
 
-def loaded(note: Note, path: str, way: Way, custom: Sequence[str]) -> str:
-    """What went wrong when the model was loaded in one way; empty where nothing did."""
-    note(way.name)
+def loaded(note: Note, path: str, mode: RunMode, custom: Sequence[str]) -> str:
+    """The message of the failure to load the model in one mode; empty if it loads."""
+    note(mode.name)
     try:
-        _opened(path, way, custom, ())
+        _opened(path, mode, custom, ())
     except OnnxFuseError as problem:
         return problem.message
     return ""
 
 
-def _opened(path: str, way: Way, custom: Sequence[str], disabled: Sequence[str]) -> InferenceSession:
-    libraries = (*way.libraries, *custom)
+def _opened(path: str, mode: RunMode, custom: Sequence[str], disabled: Sequence[str]) -> InferenceSession:
+    libraries = (*mode.libraries, *custom)
     settings = engine.options(
         libraries=libraries,
         disabled=disabled,
-        optimize=way.optimize,
+        optimize=mode.optimize,
         lean=True,
-        arena=bool(way.libraries),
-        isa=way.isa,
+        arena=bool(mode.libraries),
+        isa=mode.isa,
     )
     return engine.open_session(path, settings)
