@@ -27,6 +27,7 @@ Items: TypeAlias = tuple[tuple[str, T], ...]  # of a mapping, to be a key
 
 COMPUTE, L2, L3, MEMORY, WAITING = "compute", "L2", "L3", "memory", "dispatch"
 LOCAL = "local"  # of a buffer that belongs to one task
+NEAR = "near"  # of a value that cores before and behind hold in their own L2, each a share of it
 OVERLAP = 0.3  # share of what is not the slowest that is waited for all the same
 ROUND = 0.5  # share of a cache that holds what comes round again
 SMALL = 0.125  # share of L2 within which values go from kernel to kernel on one core
@@ -158,8 +159,8 @@ def _levels(
     params = [p.name for p in (*kernel.inputs, *kernel.outputs) if p.name not in weights]
     others = [*params, *(b.name for b in kernel.scratch)]
     held = sum(sizes[name] for name in others)
-    small = held <= target.l2_bytes * SMALL
-    found = dict.fromkeys(others, L2 if small else L3 if held <= target.l3_bytes * ROUND else MEMORY)
+    small, near = (held <= target.l2_bytes * share for share in (SMALL, ROUND))
+    found = dict.fromkeys(others, L2 if small else NEAR if near else L3 if held <= target.l3_bytes * ROUND else MEMORY)
     for name, size in weights.items():
         found[name] = L2 if size <= target.l2_bytes * ROUND else L3 if size <= target.l3_bytes * ROUND else MEMORY
     return found
@@ -196,7 +197,8 @@ def _counted(
     counter = Counter(phase, target, *_shares(outer, inner, threads), tasks >= EVEN * threads, dtypes, symbols=symbols)
     compute = counter.cycles() * target.cycle
     near, beyond, once = fetched(counter.accesses, sizes, target.l1_bytes, target.l2_bytes, inf)
-    moved = _moved(beyond, levels, (L3, MEMORY))
+    others = 1 - 1 / target.cores  # share of what is in some core's L2 that is in another one's
+    moved = _moved(beyond, levels, (L3, MEMORY)) + others * _moved(beyond, levels, (NEAR,))
     reached = min(threads * target.bandwidth, target.memory_gbps)
     loads = {name: min(size, once.loads[name], TWICE * sizes[name] / threads) for name, size in beyond.loads.items()}
     stores = {name: min(size, sizes[name] / threads) for name, size in beyond.stores.items()}

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from onnxfuse.ir.compose import free_axes
 from onnxfuse.ir.index import Axis
-from onnxfuse.ir.scalar import Apply, Reduce, Scalar
+from onnxfuse.ir.scalar import Apply, Reduce, Scalar, apply
 
 After = tuple[str, Scalar]  # the function, mul or div, and what it brings to the sum
 
@@ -61,11 +62,19 @@ def contraction_of(axes: tuple[Axis, ...], x: Reduce) -> Contraction | None:
     return Contraction(axes, x.ranges, *body.args)
 
 
-def scaled_contraction(axes: tuple[Axis, ...], x: Reduce) -> tuple[Contraction, tuple[After, ...]] | None:
-    """The same with factors that do not depend on the ranges moved out of the sum, to be applied afterwards."""
+def scaled_contraction(
+    axes: tuple[Axis, ...], x: Reduce, constant: Callable[[Scalar], bool] = lambda x: False
+) -> tuple[Contraction, tuple[After, ...]] | None:
+    """The same with factors that do not depend on the ranges moved out of the sum, to be applied afterwards.
+
+    Of more than two, all but a single `constant` one are multiplied with each other first.
+    """
     if x.combine != "sum":
         return None
     found, after = _scaled(x.body[0], frozenset(x.ranges))
+    weights = [f for f in found if constant(f)]
+    if len(found) > 2 and len(weights) == 1:
+        found = [reduce(lambda a, b: apply("mul", a, b), (f for f in found if f is not weights[0])), *weights]
     return (Contraction(axes, x.ranges, *found), tuple(after)) if len(found) == 2 else None
 
 

@@ -18,6 +18,7 @@ from onnxfuse.plan.legal import members, set_of
 from onnxfuse.plan.legality import Legality
 from onnxfuse.plan.price import Costing, Seconds, clearly_less, mean_ratio
 from onnxfuse.plan.refusals import about
+from onnxfuse.plan.search.alternatives import alternatives
 from onnxfuse.plan.search.best import composed
 from onnxfuse.plan.search.scope import Cover, Scope
 from onnxfuse.plan.search.space import Space
@@ -64,7 +65,12 @@ class Planner:
         plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
         made = min((p for p in plans if self._stands(p, unit)), key=lambda p: self._ratio(p, unit), default=anchors)
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
-        told = (replace(c, reason=None) if c.nodes in groups else c for c in plans[1].candidates)
+        tie = Decision("E-COST", (), "with it, no plan is predicted to be clearly faster than that of anchors")
+        ends = {True: None, False: tie}
+        told = []
+        for c in plans[1].candidates:
+            why = ends[c.nodes in groups] if c.reason is None or c.nodes in groups else c.reason
+            told.append(replace(c, reason=why and replace(why, nodes=c.nodes)))
         return replace(made, candidates=tuple(told))
 
     def _ratio(self, made: Plan, unit: Seconds) -> float:
@@ -135,11 +141,18 @@ class Planner:
         space, covers = self._space(left), dict[str, Cover]()
         if space.prices is None:
             return self._cover("anchors", left)
+        usual = [set_of(g) for g in self._cover(USUAL, left).groups]
+        others = alternatives(space, usual)
+        for group in (*usual, *(g for found in others.values() for g in found)):
+            space.seconds(group)
+        memo = space.prices.costing.memo
+        memo.kept = memo.budget // 2  # for what the choice is merged to, and what is planned again
         for name in STRATEGIES:
             covers[name] = self._cover(name, left)
-            for group in covers[name].groups:
-                space.seconds(set_of(group))
-        return composed(space, covers) or covers["anchors"]
+            for members_ in covers[name].groups:
+                space.seconds(set_of(members_))
+        memo.kept = 0
+        return composed(space, covers, others) or covers["anchors"]
 
 
 def _seconds(made: Plan, space: Space) -> Seconds | None:

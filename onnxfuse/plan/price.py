@@ -47,9 +47,10 @@ class Samples:
 
 @dataclass(slots=True)
 class PriceMemo:
-    """Prices that are known by form; `scheduled` candidates of at most `budget`."""
+    """Prices that are known by form; `scheduled` candidates of at most `budget`, some of which are `kept` for later."""
 
     budget: int
+    kept: int = 0
     scheduled: int = 0
     known: dict[Form, Priced] = field(default_factory=dict)
     measured: set[Form] = field(default_factory=set)  # forms of which some price was measured
@@ -153,7 +154,7 @@ class Prices:
         if key not in memo.known:
             kernel = memo.samples.kernels.get(key) if memo.samples is not None else None
             if kernel is None:
-                if memo.scheduled >= memo.budget:
+                if memo.scheduled >= memo.budget - memo.kept:
                     return None
                 memo.scheduled += 1
                 kernel = self.costing.kernel(group, Plan(self.scope.graph, (group,), layouts))
@@ -229,15 +230,16 @@ class Prices:
         units, turned = self.scope.apart, list[str]()
         for i in left:
             n = self.scope.nodes[i]
-            if n.op in IN_BLOCKS and not self._node_is_measured(n):
+            if n.op in IN_BLOCKS and not self.node_is_measured(i):
                 made = [m for m in units.before[i] if m in inside and n.inputs[0] in self.scope.nodes[m].outputs]
                 turned += n.inputs[:1] * bool(made) + n.outputs[:1] * any(r in inside for r in units.after[i])
         whole = [Node("Transpose", (v,), (v,), name=f"turn {k}") for k, v in enumerate(turned)]
         parts = [p for n in whole if (p := self._nodes([n])) is not None]
         return summed(parts, self.points)
 
-    def _node_is_measured(self, node: Node) -> bool:
-        samples = self._samples([node], 0) or []
+    def node_is_measured(self, node: int) -> bool:
+        """Whether the time that a node takes in the runtime was measured, on some number of cores at least."""
+        samples = self._samples([self.scope.nodes[node]], 0) or []
         return any(self.costing.measured(s, m) is not None for s in samples for m in self.costing.machines)
 
     def _tensor(self, at: int, name: str) -> Tensor:

@@ -7,7 +7,7 @@ covers of all strategies, so that none of them is predicted to be faster.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from onnxfuse.ir.graph import Decision
@@ -22,26 +22,34 @@ from onnxfuse.plan.search.select import Choice, Solved, cheapest
 from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies.priority import merged
 
+MERGED = "merged"  # who proposes what neighbours that were chosen are merged to
+
 Proposals = Mapping[str, Cover]  # by the strategy's name, anchors among them
 
 
-def composed(space: Space, proposals: Proposals) -> Cover | None:
-    """The cover of least price from groups that strategies propose; None where there are no prices."""
+Others = Mapping[str, Sequence[Set]]  # alternatives to groups of anchors, by name
+
+
+def composed(space: Space, proposals: Proposals, others: Others) -> Cover | None:
+    """The cover of least price from groups that strategies propose, and others; None where there are no prices."""
     prices = space.prices
     unit = prices.plan(space.scope.finished(proposals["anchors"])[0]) if prices is not None else None
-    return _Choosing(space, proposals, prices, unit).run() if prices is not None and unit is not None else None
+    return _Choosing(space, proposals, others, prices, unit).run() if prices is not None and unit is not None else None
 
 
 class _Choosing:
     """Chooses among proposals; a price is a part of what the plan of anchors takes, at the mean over all points."""
 
-    def __init__(self, space: Space, proposals: Proposals, prices: Prices, unit: Seconds) -> None:
+    def __init__(self, space: Space, proposals: Proposals, others: Others, prices: Prices, unit: Seconds) -> None:
         self.space, self.prices, self.unit = space, prices, unit
         self.proposals = proposals
         self.known: dict[object, tuple[int, Solved | None]] = {}
         self.by: dict[Set, list[str]] = {}
         for name, cover in proposals.items():
             for group in (set_of(g) for g in cover.groups):
+                self.by.setdefault(group, []).append(name)
+        for name, groups in others.items():
+            for group in groups:
                 self.by.setdefault(group, []).append(name)
         for i in space.order:
             self.by.setdefault(1 << i, [])
@@ -58,7 +66,7 @@ class _Choosing:
             else:
                 found.append(solved)
                 chosen += solved.choices
-        groups = merged(self.space, [c.nodes for c in chosen if not c.alone])
+        groups = merged(self.space, [c.nodes for c in chosen if not c.alone], products=True)
         left = tuple(d for c in chosen if c.alone and (d := self._left(c.nodes)) is not None)
         told = tuple(self._told(found, set(groups)))
         return Cover(tuple(map(members, groups)), decided=True, left=left, candidates=told)
@@ -86,8 +94,16 @@ class _Choosing:
             left = self.prices.left(i)
             if not free >> i & 1:
                 yield Choice(1 << i, 0.0, alone=True)
-            elif left is not None and (least > 1 or self.space.seconds(1 << i) is None):
+            elif left is not None and (least > 1 or self.space.seconds(1 << i) is None) and self._may_be_left(i):
                 yield Choice(1 << i, self._part(left), alone=True)
+
+    def _may_be_left(self, node: int) -> bool:
+        """Whether a node may go to the runtime: kernels and nodes are predicted by two models, which are not compared.
+
+        So what `anchors` fuses is given back only where the node's time was measured, or its group has no price.
+        """
+        group = next((g for g in self.by if g >> node & 1 and "anchors" in self.by[g]), None)
+        return group is None or self.space.seconds(group) is None or self.prices.node_is_measured(node)
 
     def _part(self, seconds: Seconds) -> float:
         return sum(s / u for s, u in zip(seconds, self.unit, strict=True)) / len(self.unit)
@@ -109,7 +125,9 @@ class _Choosing:
     def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
         """All that was proposed, with what it takes and why it lost."""
         least = {c.nodes: (price, s.price) for s in solved for c, price in s.least.items() if not c.alone}
-        for group, by in self.by.items():
+        proposed = {group: by for group, by in self.by.items() if by}
+        proposed |= {group: [MERGED] for group in sorted(taken) if group not in proposed}
+        for group, by in proposed.items():
             if by:
                 names = tuple(self.space.scope.nodes[i].name for i in members(group))
                 seconds = self.space.seconds(group)

@@ -24,18 +24,18 @@ def priority(space: Space) -> Cover:
     return space.cover(merged(space, [1 << i for i in space.order]))
 
 
-def merged(space: Space, groups: list[Set]) -> list[Set]:
-    """Groups, some of which are merged as long as that saves time."""
+def merged(space: Space, groups: list[Set], *, products: bool = False) -> list[Set]:
+    """Groups, some of which are merged as long as that saves time; on request, `products` with each other too."""
     for neighbours in (_joined, _beside):
-        groups = _Merging(space, groups, neighbours).run()
+        groups = _Merging(space, groups, neighbours, products=products).run()
     return groups
 
 
 class _Merging:
     """Disjoint groups, and a queue of merges among them."""
 
-    def __init__(self, space: Space, groups: list[Set], neighbours: Neighbours) -> None:
-        self.space, self.neighbours = space, neighbours
+    def __init__(self, space: Space, groups: list[Set], neighbours: Neighbours, *, products: bool) -> None:
+        self.space, self.neighbours, self.products = space, neighbours, products
         self.groups = set(groups)
         self.own = {i: g for g in groups for i in members(g)}
 
@@ -69,7 +69,7 @@ class _Merging:
         """What groups save together, by the mean over all points; None where that is nothing, or not known."""
         space = self.space
         heavy = [k for i in members(sum(parts)) if (k := space.kind(i).name) in (WEIGHTS, BATCHED, WINDOW)]
-        if len(heavy) > 1 and set(heavy) != {BATCHED}:
+        if not self.products and len(heavy) > 1 and set(heavy) != {BATCHED}:
             return None
         together = space.seconds(sum(parts))
         apart = [space.seconds(p) for p in parts]

@@ -56,7 +56,9 @@ def recognise(d: Definition, constants: Container[str]) -> Contracted | None:
     coded = sides_of(reduce)
     if coded is not None and any(side.codes.source in constants for side in coded):
         return _quantized(d, reduce, *coded, constants)
-    scaled_sum = scaled_contraction(d.axes, reduce) if reduce.dtype == F32 else None
+    scaled_sum = None
+    if reduce.dtype == F32:
+        scaled_sum = scaled_contraction(d.axes, reduce, lambda x: _is_constant(as_stored(x), constants))
     if scaled_sum is None:
         return None
     c, after = scaled_sum
@@ -106,14 +108,14 @@ def _quantized(d: Definition, reduce: Reduce, one: Side, two: Side, constants: C
 
 def _sides(d: Definition, one: Scalar, two: Scalar, constants: Container[str]) -> tuple[Scalar, Scalar]:
     """Left and right operand: a constant goes right, else the only factor that depends on the result's last axis."""
-
-    def is_constant(x: Scalar) -> bool:
-        return isinstance(x, Load) and x.source in constants
-
-    if is_constant(one) != is_constant(two):
-        return (two, one) if is_constant(one) else (one, two)
+    if _is_constant(one, constants) != _is_constant(two, constants):
+        return (two, one) if _is_constant(one, constants) else (one, two)
     last = next((a for a in reversed(d.axes) if a.extent != ONE), None)
     return (two, one) if last in free_axes(one) and last not in free_axes(two) else (one, two)
+
+
+def _is_constant(x: Scalar, constants: Container[str]) -> bool:
+    return isinstance(x, Load) and x.source in constants
 
 
 def panel_layout(c: Contracted, shape: tuple[Index, ...], width: int, step: int) -> Layout | None:

@@ -1,10 +1,14 @@
 """Consecutive contractions in one phase: each block of rows goes through all of them before the next block does.
 
+Before the first of them, its rows may be computed: a normalization, an activation, a scale for each channel.
+
 Intermediate results stay in a buffer of the task, where they are read again while they are in cache. In return each
 task reads all weights, so that there are only as many tasks as cores, with about equal numbers of rows.
 """
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
@@ -13,6 +17,7 @@ from onnxfuse.ir.kernel import Bind, Loop, Phase, RowPointer, Split, Stmt
 from onnxfuse.ir.tile import EVEN_ENTRIES, Ahead, Panel, Pointers, Tile, TileCore
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.gemm import POINTERS, tile_height
+from onnxfuse.schedule.cpu.rows import in_rows
 from onnxfuse.schedule.cpu.tiles import (
     TABLE,
     C,
@@ -23,7 +28,7 @@ from onnxfuse.schedule.cpu.tiles import (
     tile_window,
 )
 from onnxfuse.schedule.nests.align import Together
-from onnxfuse.schedule.nests.frame import Frame, inner_axes
+from onnxfuse.schedule.nests.frame import Frame, flat_in, goal_of, inner_axes, work_of
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.target import Cpu
 
@@ -35,7 +40,8 @@ PAGE = 1024  # elements: rows at such a distance map to the same few cache sets
 def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cpu) -> Phase:
     """The phase of contractions over the same rows, whose number is known. `kept` are values that later phases read."""
     rows = product([a.extent for a in t.rows])
-    count, tile_rows = _tiles(t.jobs[0], rows.constant or 1, places, target)
+    products = [j for j in t.jobs if j.tiled is not None]
+    count, tile_rows = _tiles(products[0], rows.constant or 1, places, target)
     tiles = Index.of(count)
     m, first, begin = Axis("m", rows), Axis("m0", rows), Axis("mb", rows)
     digits = unflatten(Index.of(m), tuple(a.extent for a in t.rows))
@@ -45,7 +51,7 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: C
     widths: dict[str, int] = {}
     for j in inside:
         widths[buffer_of[j.nest.name]] = max(widths.get(buffer_of[j.nest.name], 0), _pitch(j, t))
-    entries = max(_segments(j) * max(tile_rows, EVEN_ENTRIES) for j in t.jobs)
+    entries = max(_segments(j) * max(tile_rows, EVEN_ENTRIES) for j in products)
     block = max(
         1, min(target.l2_bytes // 4 // (4 * tile_rows * max(1, sum(widths.values()))), POINTERS // entries, count)
     )
@@ -67,11 +73,15 @@ def chain_phase(t: Together, places: dict[str, Place], kept: set[str], target: C
     stages = [
         s
         for j, then in zip(t.jobs, following, strict=True)
-        for s in _stage(j, then, frame, (tiles, t0, t1), first, target)
+        for s in (
+            _stage(j, then, frame, (tiles, t0, t1), first, target)
+            if j.tiled is not None
+            else _prologue(j, t, frame, (tiles, t0, t1), first)
+        )
     ]
     blocks = floor_div(Index.of(u1) - u0 + (block - 1), Index.of(block))
     loop = Loop(rb, ZERO, blocks, "serial", (*bounds, *stages))
-    return Phase((Split(u0, u1, tiles),), _work(t.jobs, rows), tuple(frame.locals), (loop,), few=True)
+    return Phase((Split(u0, u1, tiles),), _work(t, rows), tuple(frame.locals), (loop,), few=True)
 
 
 def _tiles(job: Job, rows: int, places: dict[str, Place], target: Cpu) -> tuple[int, int]:
@@ -165,10 +175,21 @@ def _stage(
     )
 
 
-def _work(jobs: tuple[Job, ...], rows: Index) -> Index:
+def _prologue(job: Job, t: Together, frame: Frame, tiles: tuple[Index, Axis, Axis], first: Axis) -> tuple[Stmt, ...]:
+    """A value of the rows of a block of tiles, before a contraction reads it."""
+    assert frame.row is not None
+    count, t0, t1 = tiles
+    at = Axis("t", count)
+    goal = goal_of(job, frame, flat_in(job.nest.value, frame))
+    made = in_rows(frame, [goal], inner_axes(job.nest, t))
+    window = tile_window(at, count, frame.row.extent, first)
+    return (Loop(at, Index.of(t0), Index.of(t1), "serial", (*window, *made)),)
+
+
+def _work(t: Together, rows: Index) -> Index:
     """Serial picoseconds."""
-    total = ZERO
-    for job in jobs:
-        assert job.tiled is not None
-        total = total + rows * 10 * product([a.extent for a in (*job.tiled.ranges, *job.tiled.columns)])
+    total = work_of(replace(t, jobs=tuple(j for j in t.jobs if j.tiled is None)))
+    for job in t.jobs:
+        if job.tiled is not None:
+            total = total + rows * 10 * product([a.extent for a in (*job.tiled.ranges, *job.tiled.columns)])
     return total if total != ZERO else ONE

@@ -154,7 +154,7 @@ def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tup
         if job.tiled is not None:
             inside += _tile_stage(job, t.rows, frame, target)
         elif follower is not None and (goal := _merged(job, follower, t, frame, kept)) is not None:
-            inside += _in_rows(frame, [goal], ())
+            inside += in_rows(frame, [goal], ())
             at += 1
         else:
             stmts = _nest_stage(job, t, frame)
@@ -163,7 +163,7 @@ def _stages(t: Together, frame: Frame, kept: set[str], target: Cpu) -> tuple[tup
     return tuple(before), tuple(inside)
 
 
-def _in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batch: bool = False) -> tuple[Stmt, ...]:
+def in_rows(frame: Frame, goals: list[Goal], inner: tuple[Axis, ...], *, by_batch: bool = False) -> tuple[Stmt, ...]:
     """A stage: loops over the window's rows (if it is a tile) and the inner axes."""
     axes, values = fused_axes(inner, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
@@ -190,7 +190,7 @@ def _nest_stage(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...]:
     if job.right_side and (packed := _transposed_right_side(job, t, frame)) is not None:
         return packed
     goal = goal_of(job, frame, flat_in(job.nest.value, frame))
-    return _in_rows(frame, [goal], inner_axes(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
+    return in_rows(frame, [goal], inner_axes(job.nest, t), by_batch=job.right_side and len(t.jobs) > 1)
 
 
 def _transposed_right_side(job: Job, t: Together, frame: Frame) -> tuple[Stmt, ...] | None:

@@ -29,7 +29,7 @@ from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.cpu.scatters import scatter_phase
-from onnxfuse.schedule.nests.align import Together, chained, partition
+from onnxfuse.schedule.nests.align import Together, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
 from onnxfuse.schedule.passes.legalize import legalize
@@ -123,6 +123,9 @@ def _scheduled(
     settings = (weights, target, round_bytes, best)
     forms = forms_of(c, weights)
     nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
+    prepared = prepare(c, weights, target, half)
+    if any(map(prologued, partition(prepared.jobs, prepared.places, prologues=True))):
+        nests.append(_nests(c, prepared, *settings, winograd=winograd, prologues=True))
     if exchange:
         prepared = prepare(c, weights, target, exchange=True)
         if any(_is_exchanged(j) for j in prepared.jobs):
@@ -135,6 +138,11 @@ def _scheduled(
         (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
         through(PASSES, nest, target, check)
     return taken
+
+
+def prologued(part: Together) -> bool:
+    """Whether a phase makes rows and multiplies them by weights."""
+    return part.jobs[0].tiled is None and with_prologue(part.jobs)
 
 
 def _is_exchanged(job: Job) -> bool:
@@ -150,8 +158,12 @@ def _nests(
     best: Best,
     *,
     winograd: bool,
+    prologues: bool = False,
 ) -> Kernel:
-    """The kernel of one form of a group, with the best candidate for each of its phases."""
+    """The kernel of one form of a group, with the best candidate for each of its phases.
+
+    With `prologues`, contractions with weights compute the rows that they read, unless those are inputs.
+    """
     inputs = tuple(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
@@ -171,7 +183,8 @@ def _nests(
         candidates = gemm_candidates(part, prepared.places, target, every=isinstance(best, AsMeasured))
         return best(ranking, candidates, other_scratch, [a.extent for a in part.rows])
 
-    parts = [] if all(product(p.shape) == ZERO for p in c.outputs) else partition(prepared.jobs, prepared.places)
+    empty = all(product(p.shape) == ZERO for p in c.outputs)
+    parts = [] if empty else partition(prepared.jobs, prepared.places, prologues=prologues)
     parts = [one for part in parts for one in (algorithms.separate(part, direct) if chained(part.jobs) else [part])]
     for at, part in enumerate(parts):
         if _is_exchanged(part.jobs[0]):
@@ -190,7 +203,7 @@ def _nests(
         elif part.jobs[0].scatter is not None:
             _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(scatter_phase(part, prepared.places, target))
-        elif chained(part.jobs):
+        elif chained(part.jobs) or prologued(part):
             kept = _give_scratch(part, parts[at + 1 :], prepared, scratch)
             phases.append(chain_phase(part, prepared.places, kept, target))
         else:

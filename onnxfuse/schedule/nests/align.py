@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import indices_of, loads, walk
@@ -141,16 +141,17 @@ def _copied(t: Together, places: Mapping[str, Place]) -> bool:
     return any(coefficient(places[n.name].offset(n.dims), a) == ONE for n in made for a in side)
 
 
-def partition(jobs: Sequence[Job], places: Mapping[str, Place]) -> list[Together]:
+def partition(jobs: Sequence[Job], places: Mapping[str, Place], *, prologues: bool = False) -> list[Together]:
     """Phases in order: each job joins the phase before it if they share axes.
 
     A contraction with weights shares a phase only with contractions that read its rows.
     """
+    joined_before = with_prologue if prologues else chained
     phases: list[Together] = []
     current: list[Job] = []
     for unit in _units(jobs):
         both = [*current, *unit]
-        joins = current and (chained(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
+        joins = current and (joined_before(both) or (not _alone(current[-1]) and not _alone(unit[-1])))
         joined = together(both) if joins else None
         if (
             joined is not None
@@ -160,9 +161,9 @@ def partition(jobs: Sequence[Job], places: Mapping[str, Place]) -> list[Together
         ):
             current.extend(unit)
             continue
-        phases.extend(_closed(current))
+        phases.extend(_closed(current, joined_before))
         current = unit
-    return [*phases, *_closed(current)]
+    return [*phases, *_closed(current, joined_before)]
 
 
 def _units(jobs: Sequence[Job]) -> list[list[Job]]:
@@ -179,11 +180,24 @@ def _units(jobs: Sequence[Job]) -> list[list[Job]]:
 
 def chained(jobs: Sequence[Job]) -> bool:
     """Whether several jobs are contractions with weights, each of which reads the same rows of the one before."""
-    tiles = [j.tiled for j in jobs if j.tiled is not None]
-    known = all(a.extent.constant is not None for t in tiles for a in t.rows)
-    single = all(t.product == SINGLE and not t.parts and t.lines is None for t in tiles)
-    floats = all(j.nest.dtype == F32 for j in jobs[:-1]) and single
-    return 1 < len(jobs) == len(tiles) and known and floats and all(not t.batch and t.rows for t in tiles)
+    return len(jobs) > 1 and all(map(_goes_by_rows, jobs)) and all(j.nest.dtype == F32 for j in jobs[:-1])
+
+
+def with_prologue(jobs: Sequence[Job]) -> bool:
+    """Whether jobs are chained contractions, or one, perhaps behind jobs that make the rows which it reads."""
+    at = next((k for k, j in enumerate(jobs) if j.tiled is not None), len(jobs))
+    before, products = jobs[:at], jobs[at:]
+    plain = not any(j.right_side or j.scan or j.scatter or j.apart or _windows(j) for j in before)
+    floats = all(j.nest.dtype == F32 for j in jobs[:-1])
+    return len(jobs) > 1 and len(products) > 0 and plain and floats and all(map(_goes_by_rows, products))
+
+
+def _goes_by_rows(job: Job) -> bool:
+    """Whether a job is a contraction with weights, by plain float32 tiles, of a known number of rows."""
+    t = job.tiled
+    if t is None or t.product != SINGLE or t.parts or t.lines is not None or t.batch:
+        return False
+    return bool(t.rows) and all(a.extent.constant is not None for a in t.rows)
 
 
 def _alone(job: Job) -> bool:
@@ -201,11 +215,11 @@ def _windows(job: Job) -> bool:
     return any(axes_of(e) & ranges and axes_of(e) & set(job.nest.axes) for e in indices)
 
 
-def _closed(jobs: Sequence[Job]) -> list[Together]:
+def _closed(jobs: Sequence[Job], joined_before: Callable[[Sequence[Job]], bool]) -> list[Together]:
     """The jobs as one phase, or, if they share no axes, one phase each."""
     if not jobs:
         return []
-    found = together(jobs) if len(jobs) == 1 or chained(jobs) or not _alone(jobs[-1]) else None
+    found = together(jobs) if len(jobs) == 1 or joined_before(jobs) or not _alone(jobs[-1]) else None
     if found is not None:
         return [found]
     singles = [together([j]) for j in jobs]

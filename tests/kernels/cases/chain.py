@@ -69,4 +69,29 @@ def images() -> list[Case]:
     return out
 
 
-CASES: tuple[Case, ...] = (*chains(), *images())
+def prologues() -> list[Case]:
+    """Rows that are made before they are multiplied: scaled channels, a gate, a normalization that others read too."""
+    out = []
+    for name, rows, width in (("few", (31,), 40), ("many", (2, 397), 96)):
+        b = Build()  # what squeeze and excitation multiply by
+        x = b.node("Mul", b.input("x", *rows, width), b.input("s", width))
+        out.append(Case(f"scaled_{name}", b.graph(b.node("Relu", b.node("MatMul", x, scaled(b, width, 24))))))
+        b = Build()
+        x, z = b.input("x", *rows, width), b.input("z", *rows, width)
+        gate = b.node("Mul", b.node("Mul", x, b.node("Sigmoid", x)), z)
+        out.append(Case(f"gated_{name}", b.graph(b.node("MatMul", gate, scaled(b, width, 24)))))
+        b = Build()
+        x = b.node("LayerNormalization", b.input("x", *rows, width), b.weights(width), b.weights(width), axis=-1)
+        y = b.node("MatMul", x, scaled(b, width, 24))
+        out.append(Case(f"normed_{name}", b.graph(y)))
+        out.append(Case(f"normed_{name}_both", b.graph(y, x)))
+    for size in ((28, 28), (7, 9)):
+        b = Build()
+        x = b.node("Mul", b.input("x", 1, 96, *size), b.input("s", 1, 96, 1, 1))
+        y = b.node("Conv", x, scaled(b, 24, 96, 1, 1), b.weights(24))
+        y = b.node("Relu", b.node("Conv", y, scaled(b, 72, 24, 1, 1), b.weights(72)), out="y")
+        out.append(Case(f"excited_{size[0]}_{size[1]}", b.graph(y), last=("x", "y")))
+    return out
+
+
+CASES: tuple[Case, ...] = (*chains(), *images(), *prologues())

@@ -25,3 +25,12 @@ def test_products_of_the_same_rows_are_one_phase(name: str, few: list[bool]) -> 
     kernel = scheduled(next(c for c in CASES if c.name == name), "x86-64-v4")
     assert isinstance(kernel, Kernel)
     assert [p.few for p in kernel.phases] == few
+
+
+@pytest.mark.parametrize("name", ["scaled_many", "gated_many", "normed_many", "normed_many_both", "excited_28_28"])
+def test_rows_that_are_made_for_a_product_are_made_in_its_phase(name: str) -> None:
+    """Where that is predicted to be faster, as it is where as many tasks are left and a copy is saved."""
+    kernel = scheduled(next(c for c in CASES if c.name == name), "x86-64-v4")
+    assert isinstance(kernel, Kernel)
+    assert kernel.phases[-1].few
+    assert len(kernel.phases) == 1
