@@ -38,6 +38,7 @@ from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.load.ratio import RATIONAL, Ratio, power, ratio_of
+from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # elements of a tensor worth knowing
@@ -248,7 +249,7 @@ class Prover:
 
     def nonnegative(self, e: Index) -> bool:
         """Whether e >= 0 is proven."""
-        if _nonnegative(e):
+        if _nonnegative(e) or never_negative_from_zero(e):
             return True
         whole = expanded(e) if self.facts else e
         return any(_nonnegative(whole - f) for f in self.facts)
@@ -327,7 +328,7 @@ def _div(prove: Prover, a: Index, b: Index) -> Index:
     if d is None or d < 0:
         raise Undecided
     if prove.nonnegative(a + (d - 1)):
-        return floor_div(greatest(ZERO, a), b)
+        return greatest(ZERO, floor_div(a, b))
     return floor_div(a + (d - 1) * least(ONE, greatest(ZERO, -a)), b)
 
 

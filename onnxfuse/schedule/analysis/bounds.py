@@ -33,6 +33,7 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import coefficient, product, transform
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, number
+from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]
@@ -74,7 +75,9 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
     """x with guards on loads whose indices have no known bounds."""
 
     def go(node: Scalar) -> Scalar | None:
-        if not isinstance(node, Load) or not node.index or (open_ := _open(node, shapes[node.source])) == ():
+        if isinstance(node, FromIndex) and (open_ := _open(node, shapes)):
+            return replace(node, guards=(*node.guards, *open_))
+        if not isinstance(node, Load) or not node.index or (open_ := _open(node, shapes)) == ():
             return None
         otherwise = number(0, node.dtype) if node.otherwise is None else rebuild(node.otherwise, go, lambda i: i)
         return replace(node, guards=(*node.guards, *open_), otherwise=otherwise)
@@ -82,15 +85,22 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
     return rebuild(x, go, lambda i: i)
 
 
-def _open(load: Load, shape: Shape) -> tuple[Guard, ...]:
-    """Guards for the indices of a load that neither a polynomial nor its other guards prove to be in bounds."""
-    found: list[Guard] = []
-    for index, extent in zip(load.index, shape, strict=True):
-        e, n, guards = _entered(index, extent, load.guards)
+def _open(node: Load | FromIndex, shapes: Mapping[str, Shape]) -> tuple[Guard, ...]:
+    """Guards for indices of an element, and of its lookups, that neither a polynomial nor other guards prove in bounds.
+
+    Guards of lookups come first.
+    """
+    index = node.index if isinstance(node, Load) else (node.index,)
+    reads = [(at, shapes[of] if isinstance(of, str) else of) for of, at, _ in _lookups(index, node.guards)][::-1]
+    if isinstance(node, Load):
+        reads.append((node.index, shapes[node.source]))
+    found: dict[Guard, None] = {}
+    for place, extent in (pair for at, shape in reads for pair in zip(at, shape, strict=True)):
+        e, n, guards = _entered(place, extent, node.guards)
         high = _highest(e)
         leaves = high is None or (guards and ((n - 1 - high).constant or 0) < 0)
         if leaves and not _inside(e, n, guards):
-            found.append(Guard(index, extent))
+            found[Guard(place, extent)] = None
     return tuple(found)
 
 
@@ -110,12 +120,18 @@ def _from_one(e: Index) -> Index:
 
 
 def _filled_tables(d: Definition) -> Iterator[Index]:
-    """For each looked-up index: an expression that is negative where its table is empty and a lookup happens."""
+    """For each looked-up index: an expression that is negative where its table is empty and a lookup happens.
+
+    A scatter looks up the places of all that lands, also where the result has none.
+    """
+    scatter = scatter_of(d)
+    landed = [a for a, _ in scatter.places] if scatter is not None else []
+    outer = [a for a in d.axes if a not in landed]
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, Loaded)):
             least = lower(atom.extent - 1)
             if least is None or not nonnegative(least):
-                axes = dict.fromkeys((*d.axes, *(a for e in atom.at for a in axes_of(e))))
+                axes = dict.fromkeys((*outer, *(a for e in atom.at for a in axes_of(e))))
                 yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.extent - 1])
 
 
@@ -125,8 +141,13 @@ def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index,
     if not none:
         return e, extent, guards
 
+    def entered(atom: Atom) -> Index | None:
+        if isinstance(atom, Axis):  # runs as far as the extent says, which is the same symbol
+            return Index.of(replace(atom, extent=known(atom.extent)))
+        return none.get(atom) if isinstance(atom, Symbol) else None
+
     def known(i: Index) -> Index:
-        return transform(i, lambda a: none.get(a) if isinstance(a, Symbol) else None)
+        return transform(i, entered)
 
     return known(e), known(extent), tuple(Guard(known(g.index), known(g.extent)) for g in guards)
 
