@@ -60,6 +60,12 @@ class CostRanking:
         """
         if len(candidates) == 1:
             return candidates[0], ()
+        return ranked(candidates, self.predicted(candidates, scratch, rows))
+
+    def predicted(
+        self, candidates: Sequence[ScheduleCandidate], scratch: Sequence[Buffer], rows: Sequence[Index]
+    ) -> list[tuple[float, float]]:
+        """Of each candidate the product of its seconds on all machines and sizes, and its seconds on the target."""
         usual = {s.name: USUAL_ROWS for s in self.symbols} | _usual_values(rows)
         open_ = sorted({s.name for e in rows[-1:] for s in symbols_of(e)})
         more = [usual | {name: usual[name] * LARGER for name in open_}] if open_ else []
@@ -72,10 +78,7 @@ class CostRanking:
                 a * prod(self.seconds(candidate, scratch, values))
                 for a, candidate in zip(total, candidates, strict=True)
             ]
-        order = sorted(range(len(candidates)), key=lambda i: total[i])
-        taken = next(i for i in range(len(candidates)) if total[i] <= NEAR * min(total))
-        order = [taken, *(i for i in order if i != taken)]
-        return candidates[taken], (Choice(tuple((candidates[i].name, times[i][FEW]) for i in order)),)
+        return [(product_, each[FEW]) for product_, each in zip(total, times, strict=True)]
 
     def best_kernel(self, kernels: Sequence[Kernel]) -> Kernel:
         """Of kernels that compute the same, the one with the least predicted time."""
@@ -122,6 +125,17 @@ class CostRanking:
         return found.seconds if found is not None else inf
 
 
+def ranked(
+    candidates: Sequence[ScheduleCandidate], predicted: Sequence[tuple[float, float]]
+) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
+    """The first candidate that is as good as the best, and all of them by what is predicted, that one first."""
+    least = min(predicted)[0]
+    order = sorted(range(len(candidates)), key=lambda i: predicted[i][0])
+    taken = next(i for i, (total, _) in enumerate(predicted) if total <= NEAR * least)
+    order = [taken, *(i for i in order if i != taken)]
+    return candidates[taken], (Choice(tuple((candidates[i].name, predicted[i][1]) for i in order)),)
+
+
 def _extent(e: Index, values: Mapping[str, int]) -> int:
     """An extent at these values of symbols; 1 if it has others."""
     known = all(s.name in values for s in symbols_of(e))
@@ -145,10 +159,14 @@ class AsMeasured:
         rows: Sequence[Index],
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
         """The candidate, and the ranking."""
-        first, _ = ranking.best([candidate for candidate in candidates if candidate.usual], scratch, rows)
+        if len(candidates) == 1:
+            return candidates[0], ()
+        predicted = ranking.predicted(candidates, scratch, rows)
+        usual = [i for i, candidate in enumerate(candidates) if candidate.usual]
+        first, _ = ranked([candidates[i] for i in usual], [predicted[i] for i in usual])
         wanted = dict(self.instead).get(first.name)
         taken = next((candidate for candidate in candidates if candidate.name == wanted), first)
-        _, choices = ranking.best(candidates, scratch, rows)
+        _, choices = ranked(candidates, predicted)
         names = {taken.name: 0, first.name: 1}
         return taken, tuple(
             Choice(tuple(sorted(c.candidates, key=lambda w: (names.get(w[0], 2), w[1])))) for c in choices
