@@ -54,7 +54,7 @@ def test_a_program_is_well_formed(language: str):
     assert wrong(language, found[0].replace(";", "", 1).replace("(", "", 1)), "the parser finds what is wrong"
 
 
-# What ONNX Runtime declares of what the programs call; its jar is in no registry that every machine reaches.
+# What ONNX Runtime declares of what the programs call, so that they compile where its jar is not installed.
 JAVA_API = {
     "OrtException": "public class OrtException extends Exception { static final long serialVersionUID = 1; }",
     "ValueInfo": "public interface ValueInfo {}",
