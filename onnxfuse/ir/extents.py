@@ -77,8 +77,11 @@ def _is_named(e: Index) -> bool:
 
 
 def _whole(e: Index) -> Index:
-    """The sum of a compound symbol and a number becomes a symbol too, e.g. (H - 2)//2 + 1 positions of a window."""
-    made = expanded(e) if len(e.terms) == 2 and not e.terms[1][0] else ZERO
+    """The sum of a compound symbol and a number becomes a symbol too, e.g. (H - 2)//2 + 1 positions of a window.
+
+    So does a sum of such symbols that comes to one: 2*q - 3, for q - 1 and q - 2 of one quotient q.
+    """
+    made = expanded(e) if len(e.terms) > 1 and all(len(mono) < 2 for mono, _ in e.terms) else ZERO
     (mono, c), *rest = made.terms or (((), 0),)
     if len(mono) != 1 or not isinstance(mono[0], _COMPOUND) or not _closed(mono[0]) or any(m for m, _ in rest):
         return e

@@ -115,10 +115,11 @@ def _places(view: View, room: Index, stride: int, pooled: bool) -> Index:
 
     Where the window is larger than the image, a convolution fails; pooling truncates to one position.
     """
+    moves = floor_div(room, Index.of(stride))
     if room.constant is None:
         view.demand(room, "is at least", Index.of(1 - stride if pooled else 0))
-        room = greatest(room, ZERO) if pooled and stride > 1 else room
-    return floor_div(room, Index.of(stride)) + 1
+        moves = greatest(moves, ZERO) if pooled and stride > 1 else moves
+    return moves + 1
 
 
 def _auto_pads(auto: str, have: Index, reach: int, stride: int) -> tuple[Index, Index]:

@@ -128,8 +128,13 @@ def _entered(e: Index, extent: Index, guards: tuple[Guard, ...]) -> tuple[Index,
     if not none:
         return e, extent, guards
 
+    def entered(atom: Atom) -> Index | None:
+        if isinstance(atom, Axis):  # runs as far as the extent says, which is the same symbol
+            return Index.of(replace(atom, extent=known(atom.extent)))
+        return none.get(atom) if isinstance(atom, Symbol) else None
+
     def known(i: Index) -> Index:
-        return transform(i, lambda a: none.get(a) if isinstance(a, Symbol) else None)
+        return transform(i, entered)
 
     return known(e), known(extent), tuple(Guard(known(g.index), known(g.extent)) for g in guards)
 

@@ -75,10 +75,11 @@ def _substituted(goals: Goals, values: Mapping[Axis, Index]) -> Goals:
 def _goals(name: str, s: Scatter, places: Mapping[str, Place]) -> Goals:
     """What an element of the result is before, and what it is with one more that lands on it."""
     there = dict(s.places)
-    units = {a: ZERO for a in s.axes if a.extent == ONE and a not in there}
+    first = {a: ZERO for a in s.axes if a.extent == ONE}
+    units = {a: zero for a, zero in first.items() if a not in there}
     place = places[name]
-    here = place.offset(tuple(units.get(a, Index.of(a)) for a in s.axes))
-    before = Goal(place.buffer, here, flat(substitute_axes(s.start, units), places))
+    here = place.offset(tuple(first.get(a, Index.of(a)) for a in s.axes))
+    before = Goal(place.buffer, here, flat(substitute_axes(s.start, first), places))
     at = place.offset(tuple(units.get(a, substitute(there.get(a, Index.of(a)), units)) for a in s.axes))
     offset = flat(FromIndex(at, I64), places)
     assert isinstance(offset, FromIndex)
