@@ -33,6 +33,7 @@ from onnxfuse.ir.index import (
 )
 from onnxfuse.ir.indexing import coefficient, product, transform
 from onnxfuse.ir.scalar import FromIndex, Guard, Load, Scalar, number
+from onnxfuse.lower.scatters import scatter_of
 from onnxfuse.ops.spec import Definition
 
 Shape = tuple[Index, ...]
@@ -113,12 +114,17 @@ def _from_one(e: Index) -> Index:
 
 
 def _filled_tables(d: Definition) -> Iterator[Index]:
-    """For each index that is looked up: negative where what it leads to has no elements, and something is looked up."""
+    """For each index that is looked up: negative where what it leads to has no elements, and something is looked up.
+
+    A scatter looks up the places of all that lands, also where the result has none.
+    """
+    scatter = scatter_of(d)
+    landed = {a for a, _ in scatter.places} if scatter is not None else set()
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, Loaded)):
             least = lower(atom.extent - 1)
             if least is None or not nonnegative(least):
-                axes = dict.fromkeys((*d.axes, *(a for e in atom.at for a in axes_of(e))))
+                axes = dict.fromkeys((*(a for a in d.axes if a not in landed), *(a for e in atom.at for a in axes_of(e))))
                 yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.extent - 1])
 
 

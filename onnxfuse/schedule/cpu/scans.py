@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from onnxfuse.ir.compose import cost
-from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div
+from onnxfuse.ir.index import ONE, ZERO, Axis, Index, floor_div, never_below_zero
 from onnxfuse.ir.indexing import coefficient, product, unflatten
-from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt
+from onnxfuse.ir.kernel import Bind, Loop, Phase, Split, Stmt, When
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load
+from onnxfuse.ir.scalar import Guard, Load
 from onnxfuse.lower.scans import Scan
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.nests.align import Together
@@ -43,6 +43,11 @@ class _Lines:
         here = self.at(ZERO)
         idle = MONOIDS[self.scan.combine].init(self.goal.value.dtype)[0]
         return Goal(here.buffer, here.offset, idle) if self.scan.own else here
+
+    def begun(self, over: Sequence[Level]) -> tuple[Stmt, ...]:
+        """The first line, unless the axis has no place at all."""
+        made, extent = written([self.first], over, "s"), self.scan.axis.extent
+        return made if never_below_zero(extent - 1) else (When((Guard(ZERO, extent),), made),)
 
     def next(self, n: Index, *, made: bool) -> Goal:
         """What a line behind it holds; with `made`, its elements are stored there already."""
@@ -89,7 +94,7 @@ def scan_phase(t: Together, places: dict[str, Place], target: Cpu) -> Phase:
     lines = _Lines(goal, scan, Level(m), [Level(vector, "vector", Index.of(begin), Index.of(end))])
     n = Axis("n", scan.axis.extent)
     later = Loop(n, ONE, n.extent, "serial", written([lines.next(Index.of(n), made=False)], lines.vectors))
-    body = (*written([lines.first], lines.vectors, "s"), later)
+    body = (*lines.begun(lines.vectors), later)
     splits = (Split(first, last, m.extent), Split(begin, end, vector.extent, target.lanes))
     return Phase(splits, work_of(t), (), (Loop(m, Index.of(first), Index.of(last), "serial", body),))
 
@@ -111,7 +116,7 @@ def _side_by_side(lines: _Lines, work: Index, *, apart: bool) -> Phase:
     if apart:
         body += lines.elements([rows])
     if lines.scan.own or not apart:
-        body += written([lines.first], [rows, *lines.vectors], "s")
+        body += lines.begun([rows, *lines.vectors])
     following = written([lines.next(Index.of(n), made=apart)], [rows, *lines.vectors])
     body.append(Loop(n, ONE, n.extent, "serial", following))
     first, last = Axis("r0", block.extent), Axis("r1", block.extent + 1)
