@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 
 from onnxfuse.verify.compare import FLOORS
+from tests.models.cases.derived import DERIVED, WHOLE_DERIVED
 from tests.models.size_cases import CASES, FAILS, UNFUSED, WHOLE, Case
 from tests.models.sizes import built, left, wrong
 from tests.models.test_networks import needs_compiler
 
 pytestmark = needs_compiler
+ALL = (*CASES, *DERIVED)
+NONE_LEFT = WHOLE | WHOLE_DERIVED
 
 
 def _marked(case: Case) -> object:
@@ -19,17 +22,17 @@ def _marked(case: Case) -> object:
     return pytest.param(case, id=case.name, marks=pytest.mark.xfail(strict=True, reason=why) if why else ())
 
 
-@pytest.mark.parametrize("case", [_marked(case) for case in CASES])
+@pytest.mark.parametrize("case", [_marked(case) for case in ALL])
 def test_a_class_of_sizes(case: Case, tmp_path: Path) -> None:
     """One build computes what the original does at every size, and refuses what that refuses."""
     result = built(case.model(), tmp_path, strict=True)
     assert (result.kernels == 0) == (case.name in UNFUSED)
-    if case.name in WHOLE:
+    if case.name in NONE_LEFT:
         assert left(tmp_path)[0] == 0
     assert wrong(tmp_path, result, case.feeds(), FLOORS["float32"]) == {}
 
 
 def test_tables_are_of_cases_that_are_there() -> None:
-    names = [case.name for case in CASES]
+    names = [case.name for case in ALL]
     assert len(set(names)) == len(names)
-    assert set(FAILS) | UNFUSED | WHOLE <= set(names)
+    assert set(FAILS) | UNFUSED | NONE_LEFT <= set(names)

@@ -75,7 +75,9 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
     """x with guards around the elements whose places nothing bounds."""
 
     def go(node: Scalar) -> Scalar | None:
-        if not isinstance(node, Load) or not node.index or (open_ := _open(node, shapes[node.source])) == ():
+        if isinstance(node, FromIndex) and (open_ := _open(node, shapes)):
+            return replace(node, guards=(*node.guards, *open_))
+        if not isinstance(node, Load) or not node.index or (open_ := _open(node, shapes)) == ():
             return None
         otherwise = number(0, node.dtype) if node.otherwise is None else rebuild(node.otherwise, go, lambda i: i)
         return replace(node, guards=(*node.guards, *open_), otherwise=otherwise)
@@ -83,18 +85,22 @@ def _guarded(x: Scalar, shapes: Mapping[str, Shape]) -> Scalar:
     return rebuild(x, go, lambda i: i)
 
 
-def _open(load: Load, shape: Shape) -> tuple[Guard, ...]:
-    """Guards for the indices of an element of which no polynomial says that they lie inside.
+def _open(node: Load | FromIndex, shapes: Mapping[str, Shape]) -> tuple[Guard, ...]:
+    """Guards for the indices of an element, and of what they are looked up in, that no polynomial says to lie inside.
 
-    Nor do other guards, whose extents may be symbols of their own.
+    Nor do other guards, whose extents may be symbols of their own. What is looked up comes first.
     """
-    found: list[Guard] = []
-    for index, extent in zip(load.index, shape, strict=True):
-        e, n, guards = _entered(index, extent, load.guards)
+    index = node.index if isinstance(node, Load) else (node.index,)
+    reads = [(at, shapes[of] if isinstance(of, str) else of) for of, at, _ in _lookups(index, node.guards)][::-1]
+    if isinstance(node, Load):
+        reads.append((node.index, shapes[node.source]))
+    found: dict[Guard, None] = {}
+    for place, extent in (pair for at, shape in reads for pair in zip(at, shape, strict=True)):
+        e, n, guards = _entered(place, extent, node.guards)
         high = _highest(e)
         leaves = high is None or (guards and ((n - 1 - high).constant or 0) < 0)
         if leaves and not _inside(e, n, guards):
-            found.append(Guard(index, extent))
+            found[Guard(place, extent)] = None
     return tuple(found)
 
 
