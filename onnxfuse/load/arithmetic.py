@@ -9,8 +9,6 @@ do: rounding matters nowhere else.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import lru_cache
 from math import gcd, prod
 from typing import Any
 
@@ -40,7 +38,7 @@ from onnxfuse.ir.indexing import transform
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Guard, Load, Reduce, Scalar
 from onnxfuse.load.ratio import RATIONAL, Ratio, power, ratio_of
-from onnxfuse.ops.proofs import never_negative
+from onnxfuse.ops.proofs import never_negative_from_zero
 from onnxfuse.ops.spec import Definition
 
 LIMIT = 64  # elements of a tensor worth knowing
@@ -251,7 +249,7 @@ class Prover:
 
     def nonnegative(self, e: Index) -> bool:
         """Whether e >= 0 is proven."""
-        if _nonnegative(e) or _follows(e):
+        if _nonnegative(e) or never_negative_from_zero(e):
             return True
         whole = expanded(e) if self.facts else e
         return any(_nonnegative(whole - f) for f in self.facts)
@@ -301,15 +299,6 @@ def _never_zero(e: Index) -> bool:
 
 def _nonnegative(e: Index) -> bool:
     return all(c >= 0 and all(map(_natural, mono)) for mono, c in e.terms)
-
-
-@lru_cache(1 << 14)
-def _follows(e: Index) -> bool:
-    """Whether e >= 0 follows from what quotients and minima lie between: 2*(n//2) >= n - 1."""
-    whole = expanded(e)
-    if all(isinstance(a, Symbol) for mono, _ in whole.terms for a in mono):
-        return False
-    return never_negative(transform(whole, lambda a: Index.of(replace(a, least=0)) if isinstance(a, Symbol) else None))
 
 
 def _natural(atom: Any) -> bool:

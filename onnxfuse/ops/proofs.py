@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from itertools import product
 from math import gcd
 
@@ -52,6 +54,20 @@ def never_negative(e: Index) -> bool:
         if k is not None:
             return finer != whole and never_negative(finer)
     return False
+
+
+@lru_cache(1 << 14)
+def never_negative_from_zero(e: Index) -> bool:
+    """The same where every symbol may be 0; False without more ado for a sum of products of symbols.
+
+    >>> n = Index.of(Symbol("n"))
+    >>> never_negative_from_zero(2 * (n // 2) - n + 1), never_negative_from_zero((n - 1) // 2)
+    (True, False)
+    """
+    whole = expanded(e)
+    if all(isinstance(a, Symbol) for mono, _ in whole.terms for a in mono):
+        return False
+    return never_negative(transform(whole, lambda a: Index.of(replace(a, least=0)) if isinstance(a, Symbol) else None))
 
 
 def _of_quotient(e: Index, inner: Div) -> Index:

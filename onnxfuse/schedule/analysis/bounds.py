@@ -125,12 +125,13 @@ def _filled_tables(d: Definition) -> Iterator[Index]:
     A scatter looks up the places of all that lands, also where the result has none.
     """
     scatter = scatter_of(d)
-    landed = {a for a, _ in scatter.places} if scatter is not None else set()
+    landed = [a for a, _ in scatter.places] if scatter is not None else []
+    outer = [a for a in d.axes if a not in landed]
     for index, guards in _indices(d):
         for atom in (a for e in index for a in atoms(e) if isinstance(a, Loaded)):
             least = lower(atom.extent - 1)
             if least is None or not nonnegative(least):
-                axes = dict.fromkeys((*(a for a in d.axes if a not in landed), *(a for e in atom.at for a in axes_of(e))))
+                axes = dict.fromkeys((*outer, *(a for e in atom.at for a in axes_of(e))))
                 yield product([*(a.extent for a in axes), *(g.extent for g in guards), atom.extent - 1])
 
 
