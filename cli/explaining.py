@@ -95,7 +95,7 @@ def _explained(
         lines += ["", "kernels", *_indented(table(rows, right=(2, 3, 4, 5, 6)))]
     ways = list(_ways(groups))
     if ways:
-        lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]
+        lines += ["", "schedule candidates, the chosen one first", *_indented(table(ways, right=(1,)))]
     if refusals:
         lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
     if candidates:

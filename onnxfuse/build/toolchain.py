@@ -117,12 +117,12 @@ def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, 
     try:
         said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=_PATIENCE)
     except BudgetError:
-        return None, f"{name} does not tell its version within {_PATIENCE:.0f} s"
+        return None, f"{name} does not report its version within {_PATIENCE:.0f} s"
     title = (said.out.splitlines() or [""])[0]
     # "g++ (Debian 12.2.0-14) 12.2.0", "Debian clang version 16.0.6 (1)", "0.17.0"
     version = re.search(r"\d+\.\d+(\.\d+)?", re.sub(r"\(.*?\)", "", title))
     if said.code != 0 or version is None:
-        return None, f"{name} does not tell its version: {(said.err.strip().splitlines() or [title])[-1]}"
+        return None, f"{name} does not report its version: {(said.err.strip().splitlines() or [title])[-1]}"
     family = "zig" if is_zig else "clang" if "clang" in title else "gcc"
     if int(version[0].split(".")[0]) < _OLDEST[family]:
         return None, f"{name} {version[0]} is older than {_OLDEST[family]}"

@@ -95,7 +95,7 @@ def _in_time(calls: Sequence[Call], until: float) -> int:
         for profiled in (PROFILED, 1, 0) if seconds < LONG * len(calls) else (1, 0):
             if 2 * seconds * (profiled + FEWEST) < left:
                 return profiled
-    raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for what the measurement may take")
+    raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for the time that the measurement has")
 
 
 # node by node ---------------------------------------------------------------------------------------------------------

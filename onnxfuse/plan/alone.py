@@ -59,6 +59,6 @@ def left_alone(group: Group, graph: Graph) -> Decision:
     """Why a product is left alone."""
     names, size = tuple(n.name for n in group.nodes), _weights(group, graph) >> 10
     said = (
-        f"{group.nodes[0].op} alone with {size} KB of weights is as fast in the runtime, {LARGE >> 10} KB would not be"
+        f"{group.nodes[0].op} alone with {size} KB of weights is not faster as a kernel; from {LARGE >> 10} KB on it is"
     )
     return Decision("E-COST", names, said, "--min-group 1 makes a kernel of it")

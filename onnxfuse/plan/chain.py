@@ -73,7 +73,7 @@ def chain_refusal(
     """
     after = (
         "E-TYPE",
-        f"{op} is another product with weights, and needs whole rows of what the kernel makes tile by tile",
+        f"{op} is another product with weights: it needs whole rows of a result that the kernel computes tile by tile",
     )
     if not all(k.name == WEIGHTS or not _reduces(k) for _, k in members):
         return after
@@ -86,24 +86,27 @@ def chain_refusal(
     if rows is None or not single or not all(p.plain for p in (*before, here)):
         return (
             "E-COST",
-            f"{op} is another product with weights: without all sizes nobody knows whether one kernel is faster",
+            f"{op} is another product with weights: one kernel for both is considered for static sizes only",
         )
     held = sum(c.bytes for c in graph.constants.values())
     if held <= target.l3_bytes * ROUND:
-        return ("E-COST", f"the model's {held >> 10} KB of weights stay in the shared cache, nothing waits for them")
+        return (
+            "E-COST",
+            f"the model's {held >> 10} KB of weights stay in the shared cache: one kernel for both saves nothing",
+        )
     if rows < FEWEST:
-        return ("E-COST", f"{rows} rows would leave cores idle, where columns would not")
+        return ("E-COST", f"one kernel for both is parallel over rows, and {rows} rows would leave cores idle")
     between = 4 * rows * (here.depth.constant or 0)
     room = target.cores * target.l2_bytes * BLOCK[0] // BLOCK[1]
     if between > room:
         again = "all weights would be read again for each block of rows"
-        return ("E-COST", f"{again}: {between >> 10} KB before {op}, {room >> 10} KB fit")
+        return ("E-COST", f"{again}: the input of {op} has {between >> 10} KB, {room >> 10} KB fit")
     won = target.barrier_us + target.dispatch_us
     won += OVERLAP * 2 * between / (target.cores * target.l3_gbps * 1e3)
     weights = here.bytes + (last.bytes if len(before) == 1 else 0)
     lost = OVERLAP * weights * (1 - 1 / target.cores) / (target.l3_gbps * 1e3)
     if lost > won:
-        why = f"every core would read {weights >> 10} KB of weights, {lost:.0f} us for the {won:.0f} us that are won"
+        why = f"every core would read {weights >> 10} KB of weights, which costs {lost:.0f} us and saves {won:.0f} us"
         return ("E-COST", why)
     return None
 

@@ -30,8 +30,8 @@ def integer_nodes(graph: Graph, kinds: Kinds, rows: Table) -> dict[int, Decision
     direct = {i for i, k in kinds.items() if _multiplies_codes(k) and not _in_tiles(k)}
     products = direct | _coded_products(graph, kinds, rows) | _scaled_products(graph, kinds, direct)
     beside = _beside_convolutions(graph, kinds, products) - products
-    reasons = dict.fromkeys(products, "is part of a product that the runtime computes with integers")
-    reasons |= dict.fromkeys(beside, "stands between integer convolutions, whose layout the runtime chooses")
+    reasons = dict.fromkeys(products, "is part of a quantized product that ONNX Runtime computes in integers")
+    reasons |= dict.fromkeys(beside, "is between integer convolutions, for which ONNX Runtime uses a layout of its own")
     named = {i: graph.nodes[i] for i in sorted(reasons)}
     return {i: Decision("E-COST", (n.name,), f"{n.op} {reasons[i]}") for i, n in named.items()}
 

@@ -90,10 +90,10 @@ class Legal:
         names = tuple(self.scope.nodes[i].name for i in members(nodes))
         strange = [self.scope.nodes[i] for i in members(nodes & ~self.free)]
         if strange:
-            return Decision("E-NO-KERNEL", names, f"there is no kernel of {strange[0].name}")
+            return Decision("E-NO-KERNEL", names, f"no kernel can be generated for {strange[0].name}")
         most, have = self.scope.legality.most_nodes, nodes.bit_count()
         if have > most:
-            return Decision("E-RESOURCE", names, f"a group holds at most {most} operators, these are {have}")
+            return Decision("E-RESOURCE", names, f"a group holds at most {most} operators, this one would have {have}")
         through = [self.scope.nodes[i].name for i in members(self.between(nodes))]
         if through:
             said = "the group would depend on itself through nodes outside"

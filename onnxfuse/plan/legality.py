@@ -68,7 +68,7 @@ CUDA = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=lambda options: gpus_of(options.arch, graph=options.cuda_graph),
-    chained=lambda *_: ("E-TYPE", "a kernel has one product with weights"),
+    chained=lambda *_: ("E-TYPE", "a kernel can have one product with weights only"),
     stores=lambda dtype, target: False,
     refused=products_refused,
     before=normalized_before,

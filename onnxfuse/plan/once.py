@@ -27,7 +27,7 @@ def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision
         while pending:
             at = pending.pop()
             node = graph.nodes[at]
-            said = f"{node.op} reads constants alone, and is computed once by the runtime when it loads the model"
+            said = f"{node.op} reads constants only: ONNX Runtime computes it once, when it loads the model"
             found[at] = Decision("E-COST", (node.name,), said)
             pending += [makers[v] for v in node.reads if v in makers and makers[v] not in found]
     return found

@@ -25,7 +25,7 @@ from onnxfuse.plan.strategies import STRATEGIES
 
 Left = frozenset[str]  # names of nodes that stay with the runtime
 _GIVEN = "given"  # the name of no strategy: groups that were decided before
-ANEW = "--strategy plans anew"
+ANEW = "--strategy makes a new plan"
 
 
 @dataclass(frozen=True, eq=False)

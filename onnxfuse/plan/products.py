@@ -26,7 +26,7 @@ def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> di
     for i, kind in kinds.items():
         if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
             n = graph.nodes[i]
-            said = f"{n.op} multiplies, which on GPUs is left to the runtime"
+            said = f"{n.op}: such products and convolutions are left to ONNX Runtime on GPUs"
             found[i] = Decision("E-NO-KERNEL", (n.name,), said)
     return found
 

@@ -21,13 +21,13 @@ def cut(between: Sequence[str], skipped: Sequence[re.Pattern[str]]) -> str:
         return ""
     if all(any(r.search(name) for r in skipped) for name in between):
         return f"leave out the --skip-node of {', '.join(between)}"
-    return f"take {', '.join(between)} out from between"
+    return f"remove {', '.join(between)} from between them"
 
 
 def unworthy(nodes: Sequence[Node]) -> Decision:
     """That a group only changes a shape."""
     ops, verb = " and ".join(dict.fromkeys(n.op for n in nodes)), "changes" if len(nodes) == 1 else "change"
-    said = f"{ops} only {verb} a shape, which costs the runtime nothing"
+    said = f"{ops} only {verb} a shape, which costs ONNX Runtime nothing"
     return Decision("E-COST", tuple(n.name for n in nodes), said, "--min-group 1 makes a kernel of it")
 
 
@@ -47,7 +47,7 @@ def known_beforehand(graph: Graph, forbidden: Container[str]) -> Iterator[Decisi
     """Why nodes stay that make integers which kernels and bodies work out for themselves, for readers that do not."""
     for n in graph.nodes:
         if n.name not in forbidden and n.outputs and all(o in graph.known for o in n.outputs if o):
-            yield Decision("E-COST", (n.name,), f"{n.op} computes sizes, which kernels compute for themselves")
+            yield Decision("E-COST", (n.name,), f"{n.op} computes shapes, which kernels compute themselves")
 
 
 def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]:

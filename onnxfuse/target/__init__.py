@@ -101,7 +101,7 @@ def unable(names: Iterable[str], targets: Mapping[str, Target]) -> str:
     others = [name for name in names if not _able(targets, *name.split("+"))]
     gpus = [name for name in others if name in targets and not targets[name].on_host]
     if gpus and gpus == others:
-        return f"kernels for {' and '.join(gpus)} are not run here"
+        return f"kernels for {' and '.join(gpus)} are not run on this machine's CPU"
     return f"this machine cannot run kernels for {' and '.join(others)}" if others else ""
 
 
@@ -128,7 +128,8 @@ def targets_of(archs: Sequence[str]) -> tuple[Cpu, ...]:
     found = [target for name, target in rows.items() if name in named]
     if len({target.machine for target in found}) > 1:
         raise UsageError(
-            f"options: no library is for {' and '.join(t.name for t in found)}", hint="build one library for each"
+            f"options: one library cannot contain kernels for {' and '.join(t.name for t in found)}",
+            hint="build one library for each",
         )
     panel = max(target.panel for target in found)
     return tuple(replace(target, panel=panel) for target in found)

@@ -119,7 +119,7 @@ def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:
     """
     named = tuple(_native() if name == NATIVE else name for name in archs) or USUAL
     if foreign := [name for name in named if name not in GPUS]:
-        raise UsageError(f"options: {foreign[0]} is no GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
+        raise UsageError(f"options: {foreign[0]} is not a GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
     found = [row for name, row in GPUS.items() if name in named]
     found = [replace(row, boundary_us=IN_GRAPH_US) for row in found] if graph else found
     return (*found, portable(found[-1]))
@@ -132,5 +132,5 @@ def _native() -> str:
     fits = (n for n, row in GPUS.items() if row.capability <= here and row.capability // 10 == here // 10)
     name = next(fits, None)
     if name is None:
-        raise UsageError("options: this machine has no GPU that --arch native could be", hint="name one, such as sm_90")
+        raise UsageError("options: --arch native: this machine has no supported GPU", hint="name one, such as sm_90")
     return name

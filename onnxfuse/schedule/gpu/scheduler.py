@@ -90,9 +90,9 @@ def schedule(
 def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
     """The kernel of a group, once for equal groups."""
     if any(scan_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "results that are each made of the one before have no kernel for GPUs yet")
+        return Decision("E-NO-KERNEL", (), "scans (each result is computed from the one before) have no GPU kernel yet")
     if any(scatter_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "elements that land at looked-up places have no kernel for GPUs yet")
+        return Decision("E-NO-KERNEL", (), "scatters (elements stored at computed indices) have no GPU kernel yet")
     c = replace(c, definitions=with_shares(c.definitions, [p.name for p in c.outputs]))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
     bounded = checked(c.definitions, shapes)
