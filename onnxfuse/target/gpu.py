@@ -41,7 +41,7 @@ class Gpu(Target):
 
 
 MOST_DEPTH = 256  # largest depth of queries and keys, and number of columns of values, of an attention kernel
-MOST_ROWS = 8  # largest number of rows of a skinny product, which is limited by reading the matrix
+MOST_ROWS = 8  # largest number of rows of a skinny product, limited by reading the matrix
 IN_GRAPH_US = 1.4  # between two kernels of a CUDA graph, if all multiprocessors are busy
 CORES_SINCE = 80  # the first capability with 16x8x16 tensor core instructions
 COPIES_SINCE = 80  # the first capability with asynchronous copies to shared memory
@@ -53,8 +53,8 @@ def _gpu(name: str, capability: int, **numbers: float) -> Gpu:
     return Gpu(name, "", (f"--gpu-architecture={name}",), (), capability=capability, **numbers)  # type: ignore[arg-type]  # the fields' own types
 
 
-# In the order of preference; from last to first: T4, A100, A10, L40, H100, B200 and RTX 5090. Bandwidths and boundary of
-# the H100 are measured (benchmarks/gpu), those of the others are from data sheets.
+# In the order of preference; from last to first: T4, A100, A10, L40, H100, B200 and RTX 5090. Bandwidths and boundary
+# of the H100 are measured (benchmarks/gpu), those of the others are from data sheets.
 GPUS: dict[str, Gpu] = {
     row.name: row
     for row in (
