@@ -1,9 +1,9 @@
 """Quantized contractions that the runtime computes in integers, with the Q and DQ nodes around them.
 
 ONNX Runtime fuses DQ -> Conv, MatMul or Gemm -> Q into one integer kernel, and dynamically quantized products with
-their scaling into another; it dequantizes weights once, at load. It keeps images between integer products in a layout of its
-own, and has integer kernels for most operators between them. Generated kernels inside such a pattern would cost more
-than they save.
+their scaling into another; it dequantizes weights once, at load. It keeps images between integer products in a layout
+of its own, and has integer kernels for most operators between them. Generated kernels inside such a pattern would cost
+more than they save.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
 
     These are the inputs and outputs of such operators, and values of their groups computed from those by elementwise
     operators or movement; a Transpose after a convolution may put channels last, and its result keeps its layout.
-    Images that are connected to no convolution, over any number of groups, keep the runtime's layout: pools are as fast on it.
+    Images that are not connected to a convolution through groups keep the runtime's layout, on which pools are as fast.
     """
     inside = {n.name for g in groups for n in g.nodes}
     readers = graph.consumers()
