@@ -90,7 +90,7 @@ def _explained(
         lines += ["", "kernels", *_indented(_kernels(groups))]
     ways = list(_ways(groups))
     if ways:
-        lines += ["", "ways, the one taken first", *_indented(table(ways, right=(1,)))]
+        lines += ["", "schedule candidates, the chosen one first", *_indented(table(ways, right=(1,)))]
     if refusals:
         lines += ["", "refused", *_indented(table(list(_by_layer(refusals)), right=(1,)))]
     if candidates:

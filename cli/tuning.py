@@ -46,7 +46,7 @@ def _lines(found: Tuned) -> Iterator[str]:
     if not found.rivals and found.changed:
         yield "          no time was left to race it: --budget gives more"
     elif not any(r.taken for r in found.rivals):
-        yield "          nothing is surely faster than the usual plan"
+        yield "          no plan is significantly faster than the default one"
     for way in found.ways:
         yield from _way(way)
     yield from (f"note      not measured: {problem[:100]}" for problem in found.problems[:_WORST])
@@ -55,8 +55,8 @@ def _lines(found: Tuned) -> Iterator[str]:
 
 def _way(w: Faster) -> Iterator[str]:
     """A way through a contraction that took less time than the usual one."""
-    verdict = "taken" if w.taken else "left, since the whole model is not surely faster"
-    yield f"way       {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
+    verdict = "taken" if w.taken else "not taken, since the whole model is not significantly faster"
+    yield f"schedule  {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
     yield f"          {w.way}"
     yield f"          instead of {w.instead_of}"
 

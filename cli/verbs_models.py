@@ -133,7 +133,7 @@ def _debug() -> bool:
 )
 @flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
-@flag("strict", is_flag=True, default=False, help="exit 1 too when that cannot be told, as on a busy machine")
+@flag("strict", is_flag=True, default=False, help="exit 1 too when the result is inconclusive (busy machine)")
 @of_options(("target", "cuda_graph", "dim", "inputs", "seed", "custom_ops_library", "time_budget", "cache_dir"))
 @common()
 @progressing

@@ -92,7 +92,7 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]
         lines.append(f"not compared, because A itself does not reproduce them: {', '.join(verdict.unsteady)}")
     if verdict.told:
         lines.append(
-            "A is quantized: each kernel is held to one quantization step; output differences are only reported"
+            "A is quantized: each kernel may differ by one quantization step; output differences are only reported"
         )
     if groups:
         rows = [("fused node", "error", "limit", "")]

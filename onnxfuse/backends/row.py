@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar
 
-from onnxfuse.build import Library, Told, untold
+from onnxfuse.build import Library, Progress, no_progress
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
 from onnxfuse.cost import Cost
@@ -76,9 +76,9 @@ class BuildLibrary(Protocol):
         out: Path,
         time_limit: float | None = None,
         *,
-        told: Told = untold,
+        progress: Progress = no_progress,
     ) -> Library:
-        """The library at `out`; `told` hears how many sources have been compiled, and of how many."""
+        """The library at `out`; `progress` is called with the number of compiled sources and their total."""
 
 
 @dataclass(frozen=True, slots=True)

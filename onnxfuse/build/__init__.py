@@ -1,9 +1,9 @@
-"""Kernel sources to one shared library: the same input, options and compiler give the same bytes, whatever the folder.
+"""Compiles kernel sources into one shared library; builds are reproducible, independent of the folder.
 
-Each source becomes an object of its own, compiled in parallel and kept in the cache under everything that went into
-it; the objects are linked into a library that exports `RegisterCustomOps` alone and needs libc and libm alone. No C++
-run-time library is linked (kernels are C++17 without exceptions, run-time types, new or locks in statics), so none has
-to be shipped or matched, and the compiler wheel need not build one first.
+Each source is compiled to an object, in parallel, and cached under a hash of its inputs. The objects are linked into a
+library that exports only `RegisterCustomOps` and depends only on libc and libm. No C++ run-time library is linked
+(kernels are C++17 without exceptions, RTTI, new or thread-safe statics), so none has to be shipped, and the compiler
+wheel does not have to build one first.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ TILES = Path(__file__).resolve().parents[1] / "render" / "tiles"
 SUPPORT = TILES.with_name("support")
 EXPORTED = "RegisterCustomOps"
 
-_PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; to read what it includes takes as long as the rest
+_PRELUDE = '#include "loops.h"\n'  # the first line of every kernel; parsing it takes as long as the rest
 _EXPORTS = "exports.map"
-_ENOUGH = 4  # kernels to compile for which a precompiled header is worth the time that it takes, where none is kept
+_WORTH_PRECOMPILING = 4  # kernels to compile from which on precompiling the header pays, if none is cached
 
 _FIRST_ERROR = re.compile(r"(?:fatal )?error: .*|.*undefined (?:reference|symbol).*|.*cannot find .*", re.IGNORECASE)
 
 
-Told = Callable[[int, int], None]  # hears how much is done, and of how much
+Progress = Callable[[int, int], None]  # called with the number of compiled sources and their total
 
 
-def untold(done: int, of: int) -> None:
-    """Nobody hears it."""
+def no_progress(done: int, of: int) -> None:
+    """Ignore progress."""
 
 
 class CompileError(ToolchainError):
-    """The compiler or linker failed; `log` holds the command and all that it said.
+    """The compiler or linker failed; `log` has the command and its output.
 
-    `units` are the symbols of the sources that are at fault, each with what the compiler said: all others compile.
+    `units` has the symbols of the sources at fault, each with the compiler's message: all others compile.
     """
 
     def __init__(self, message: str, *, hint: str, log: str) -> None:
@@ -62,7 +62,7 @@ class CompileError(ToolchainError):
 
 @dataclass(frozen=True, slots=True)
 class Library:
-    """A built library: objects `compiled` now and `cached` from before, wall time in seconds, the compiler's name."""
+    """A built library: how many objects were `compiled` or `cached`, wall time in seconds, the compiler's name."""
 
     path: Path
     sha256: str
@@ -70,12 +70,12 @@ class Library:
     cached: int
     seconds: float
     compiler: str
-    functions: tuple[Resources, ...] = ()  # of GPUs, for each architecture
+    functions: tuple[Resources, ...] = ()  # of GPU kernels, for each architecture
 
 
 @dataclass(frozen=True, slots=True)
 class _Recipe:
-    """Everything but the sources: recipes with equal `identity` turn equal sources into equal objects."""
+    """All inputs of a build but the sources: with equal `identity`, equal sources give equal objects."""
 
     toolchain: Toolchain
     sanitize: bool
@@ -86,7 +86,7 @@ class _Recipe:
 
 @dataclass(frozen=True, slots=True)
 class _Site:
-    """One build under way: its folder, and what ends it early (`time_limit` seconds from `start`, or `stop`)."""
+    """A build in progress: its folder, and what ends it early (`time_limit` seconds after `start`, or `stop`)."""
 
     folder: Path
     recipe: _Recipe
@@ -107,13 +107,13 @@ def build_library(
     *,
     sanitize: bool = False,
     links: tuple[str, ...] = (),
-    told: Told = untold,
+    progress: Progress = no_progress,
 ) -> Library:
     """Compile `sources` and `glue` (which defines `RegisterCustomOps`) into `out`, `jobs` at once (0: one per core).
 
-    Each source brings the flags of its target; the glue has none, since it runs on any machine to find out what that
-    can do. `out` is replaced in one step. `links` are flags behind the objects. `sanitize` builds for AddressSanitizer
-    and UBSan, to be loaded with `sanitizer_env`. `told` hears how many are compiled, and of how many.
+    Each source has the flags of its target; the glue has none, since it runs on any machine to detect its features.
+    `out` is replaced atomically. `links` are linker flags after the objects. `sanitize` builds for AddressSanitizer and
+    UBSan, to be loaded with `sanitizer_env`. `progress` is called with the number of compiled sources and their total.
 
     Raises CompileError, BudgetError after `time_limit` seconds, OutputError when `out` cannot be written.
     """
@@ -125,7 +125,7 @@ def build_library(
     recipe = _recipe(toolchain, cache, links, sanitize=sanitize)
     with work_folder() as folder:
         site = _Site(Path(folder), recipe, cache, start, time_limit, threading.Event())
-        compiled = _compile_all(site, sources, glue, jobs or len(os.sched_getaffinity(0)), told)
+        compiled = _compile_all(site, sources, glue, jobs or len(os.sched_getaffinity(0)), progress)
         library = _link(site, names)
         digest = file_digest(library)
         _install(library, out)
@@ -144,17 +144,20 @@ def _recipe(toolchain: Toolchain, cache: Cache | None, links: tuple[str, ...], *
     return _Recipe(toolchain, sanitize, (before, (*links, *after)), env, key_of("1", toolchain.identity, headers))
 
 
-def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source], jobs: int, told: Told) -> int:
-    """Make `SYMBOL.o` of every unit; the number that had to be compiled.
+def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source], jobs: int, progress: Progress) -> int:
+    """Make `SYMBOL.o` of every unit; returns how many were compiled.
 
-    Kernels that fail are told together, once all are compiled; where the glue fails too, the first ends the others.
+    Kernels that fail are reported together, once all are compiled; if the glue fails too, the first failure ends the
+    other jobs.
     """
     units = (*sources, *glue)
     missing = [u for u in units if not _from_cache(site.cache, _key(site, u), site.folder / f"{u.symbol}.o")]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
         try:
             ready = _preludes(site, missing, pool)
-            waiting = {pool.submit(_object, site, u, ready.get(_prelude_of(u))): u for u in _alone_first(missing)}
+            waiting = {
+                pool.submit(_object, site, u, ready.get(_prelude_of(u))): u for u in _without_prelude_first(missing)
+            }
             failed: dict[str, CompileError] = {}
             for done, future in enumerate(as_completed(waiting), 1):
                 problem = future.exception()
@@ -162,7 +165,7 @@ def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source],
                     failed[waiting[future].symbol] = problem
                 else:
                     future.result()
-                told(done, len(missing))
+                progress(done, len(missing))
         except BaseException:
             site.stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
@@ -175,38 +178,38 @@ def _compile_all(site: _Site, sources: Sequence[Source], glue: Sequence[Source],
 
 
 def _prelude_of(unit: Source) -> tuple[str, ...] | None:
-    """The flags that a unit shares a precompiled header with; None where it includes another first."""
+    """The flags that select a unit's precompiled header; None if its first include is another one."""
     return unit.flags if unit.text.startswith(_PRELUDE) else None
 
 
-def _alone_first(units: Sequence[Source]) -> list[Source]:
-    """Those first that need not wait for a precompiled header, in their order."""
+def _without_prelude_first(units: Sequence[Source]) -> list[Source]:
+    """The units, those first that do not wait for a precompiled header; otherwise in their order."""
     return sorted(units, key=lambda u: _prelude_of(u) is not None)
 
 
 def _preludes(
     site: _Site, units: Sequence[Source], pool: ThreadPoolExecutor
 ) -> dict[tuple[str, ...] | None, Future[str]]:
-    """By flags, the precompiled header for the units with them, where one is kept or they are enough to make it."""
+    """The precompiled headers by flags, if cached or worth making for the number of units with these flags."""
     if site.recipe.toolchain.family not in PRECOMPILING:
         return {}
     ready: dict[tuple[str, ...] | None, Future[str]] = {}
     for flags, count in Counter(flags for u in units if (flags := _prelude_of(u)) is not None).items():
         name = f"prelude{len(ready)}.h"
         kept = _from_cache(site.cache, _prelude_key(site, flags), site.folder / f"{name}.gch")
-        if kept or count >= _ENOUGH:
+        if kept or count >= _WORTH_PRECOMPILING:
             ready[flags] = pool.submit(_prelude, site, name, flags)
     return ready
 
 
 def _prelude_key(site: _Site, flags: Sequence[str]) -> str:
-    """What the cache keeps the precompiled header for these flags under."""
+    """The cache key of the precompiled header for these flags."""
     all_flags = compile_flags(site.recipe.toolchain, flags, sanitize=site.recipe.sanitize)
     return key_of("header", site.recipe.identity, *all_flags, _PRELUDE)
 
 
 def _prelude(site: _Site, name: str, flags: Sequence[str]) -> str:
-    """Precompile the header `name`; it is there as text too, for a compiler that cannot use what was made of it."""
+    """Precompile the header `name`, which is also written as text in case the compiler cannot use the result."""
     (site.folder / name).write_text(_PRELUDE, encoding="utf-8")
     made = site.folder / f"{name}.gch"
     if not made.exists():
@@ -218,7 +221,7 @@ def _prelude(site: _Site, name: str, flags: Sequence[str]) -> str:
 
 
 def _compiles(site: _Site, glue: Sequence[Source]) -> bool:
-    """Whether the glue compiles: else it is the compiler that is at fault, and no kernel."""
+    """Whether the glue compiles: if not, the compiler is at fault, and no kernel."""
     try:
         for unit in glue:
             _object(replace(site, stop=threading.Event()), unit)
@@ -228,7 +231,7 @@ def _compiles(site: _Site, glue: Sequence[Source]) -> bool:
 
 
 def _key(site: _Site, unit: Source) -> str:
-    """What the cache keeps the object of a unit under."""
+    """The cache key of the object of a unit."""
     flags = compile_flags(site.recipe.toolchain, unit.flags, sanitize=site.recipe.sanitize)
     return key_of("object", site.recipe.identity, *flags, unit.symbol, unit.text)
 
@@ -236,8 +239,8 @@ def _key(site: _Site, unit: Source) -> str:
 def _flags(site: _Site, flags: Sequence[str], seed: str) -> tuple[str, ...]:
     """All flags of one call of the compiler.
 
-    Names are relative and the headers' folder is hidden, so no path of this machine gets into the object. -iquote: our
-    math.h is not found by <math.h>.
+    Paths are relative and the headers' folder is mapped, so the object contains no path of this machine. -iquote: the
+    header math.h of onnxfuse must not be found by `#include <math.h>`.
     """
     own = compile_flags(site.recipe.toolchain, flags, sanitize=site.recipe.sanitize)
     folders = [flag for f in (TILES, SUPPORT) for flag in (f"-iquote{f}", f"-ffile-prefix-map={f}={f.name}")]
@@ -245,7 +248,7 @@ def _flags(site: _Site, flags: Sequence[str], seed: str) -> tuple[str, ...]:
 
 
 def _object(site: _Site, unit: Source, prelude: Future[str] | None = None) -> None:
-    """Compile one unit, with the header that is ready once `prelude` is."""
+    """Compile one unit, with the precompiled header that `prelude` gives."""
     key, made, source = _key(site, unit), site.folder / f"{unit.symbol}.o", f"{unit.symbol}.cpp"
     (site.folder / source).write_text(unit.file, encoding="utf-8")
     first = ("-include", prelude.result()) if prelude is not None else ()
@@ -256,7 +259,7 @@ def _object(site: _Site, unit: Source, prelude: Future[str] | None = None) -> No
 
 
 def _link(site: _Site, names: Sequence[str]) -> Path:
-    """Link the objects, in the order of `names`, into one library below the site's folder."""
+    """Link the objects, in the order of `names`, into one library in the build's folder."""
     objects = [f"{name}.o" for name in names]
     before, after = site.recipe.link
     digests = [file_digest(site.folder / name) for name in objects]
@@ -271,9 +274,9 @@ def _link(site: _Site, names: Sequence[str]) -> Path:
 
 
 def _call(site: _Site, arguments: Sequence[str], made: Path, what: str) -> None:
-    """Run the compiler in the site's folder; raises CompileError with `what` went wrong and its first complaint.
+    """Run the compiler in the build's folder; raises CompileError with `what` failed and the first error message.
 
-    A compiler that reports success has to have `made` its file.
+    It is also an error if the compiler reports success without the file `made`.
     """
     command = (*site.recipe.toolchain.command, *arguments)
     left = None if site.time_limit is None else max(0.0, site.start + site.time_limit - time.monotonic())
@@ -298,7 +301,7 @@ def _call(site: _Site, arguments: Sequence[str], made: Path, what: str) -> None:
 
 
 def _from_cache(cache: Cache | None, key: str, to: Path) -> bool:
-    """Copy what the cache has under `key`; False when there is none, or another process deletes it meanwhile."""
+    """Copy the cache entry of `key`; False if there is none, or if another process deletes it meanwhile."""
     kept = cache.get(key) if cache is not None else None
     if kept is None:
         return False
@@ -309,7 +312,7 @@ def _from_cache(cache: Cache | None, key: str, to: Path) -> bool:
 
 
 def _install(library: Path, out: Path) -> None:
-    """Copy to a neighbour of `out`, then rename: whoever has the old file loaded keeps it, nobody sees half of one."""
+    """Copy to a file beside `out`, then rename: who loaded the old file keeps it, nobody sees a partial one."""
     partial = out.with_name(f".{out.name}.{os.getpid()}.new")
     try:
         shutil.copyfile(library, partial)

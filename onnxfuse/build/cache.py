@@ -1,7 +1,7 @@
-"""A folder of files found by content key: `get` gives exactly what `put` was given, whoever else uses the folder.
+"""A content-addressed cache in a folder: `get` gives exactly what `put` stored, however many processes use the folder.
 
-An entry is one file, `<2 digits>/<key>.<digest>`: the key names what it was made from, the digest what it holds. It
-appears by one rename, so readers never see half a file, and a file that does not match its own name counts as absent.
+An entry is one file, `<2 digits>/<key>.<digest>`: the key is a hash of its inputs, the digest one of its content. It
+appears by one rename, so readers never see a partial file; a file that does not match its digest counts as absent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from onnxfuse.errors import OutputError
 
 _KEY = re.compile(r"[0-9a-f]{64}")
 _ENTRY = re.compile(r"[0-9a-f]{64}\.[0-9a-f]{64}")
-_STALE_SECONDS = 3600.0  # a temporary file older than this was left by a process that died
+_STALE_SECONDS = 3600.0  # a temporary file older than this was left by a dead process
 
 
 @dataclass(frozen=True, slots=True)
 class Info:
-    """What a cache holds, in bytes; `removed` counts the entries that `gc` has just deleted."""
+    """Number and bytes of the entries of a cache; `removed` counts the entries that `gc` has just deleted."""
 
     root: Path
     entries: int
@@ -38,17 +38,17 @@ class Info:
 
 @dataclass(frozen=True, slots=True)
 class Cache:
-    """A cache below `root`, which is made when the first entry is put. Any number of processes may share it."""
+    """A cache in the folder `root`, which the first `put` creates. Any number of processes may share it."""
 
     root: Path
 
     def get(self, key: str) -> Path | None:
-        """The file put under `key`, or None; only to be read. A damaged entry is removed and counts as absent."""
+        """The file stored under `key`, read-only, or None. A damaged entry is removed and counts as absent."""
         folder = self._folder(key)
         for path in sorted(folder.glob(f"{key}.*")):
             with contextlib.suppress(OSError):
                 if path.name == f"{key}.{file_digest(path)}":
-                    with contextlib.suppress(OSError):  # a cache that cannot be written still serves
+                    with contextlib.suppress(OSError):  # a read-only cache can still be used
                         os.utime(path)
                     return path
                 if _ENTRY.fullmatch(path.name):
@@ -56,7 +56,7 @@ class Cache:
         return None
 
     def put(self, key: str, content: bytes | Path) -> Path:
-        """Keep `content` (bytes, or a file to copy) under `key` and return the kept file. Raises OutputError."""
+        """Store `content` (bytes, or a file to copy) under `key`; returns the stored file. Raises OutputError."""
         folder = self._folder(key)
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -83,12 +83,12 @@ class Cache:
         return kept
 
     def info(self) -> Info:
-        """How much the cache holds now."""
+        """Number and bytes of the entries."""
         sizes = [status.st_size for _, status in self._entries()]
         return Info(self.root, len(sizes), sum(sizes))
 
     def gc(self, max_bytes: int) -> Info:
-        """Delete what was used longest ago until at most `max_bytes` are left, and what dead processes left behind."""
+        """Delete the least recently used entries until at most `max_bytes` are left, and stale temporary files."""
         self._drop_stale()
         entries = sorted(self._entries(), key=lambda entry: (entry[1].st_mtime_ns, entry[0]))
         total, removed = sum(status.st_size for _, status in entries), 0
@@ -101,7 +101,7 @@ class Cache:
         return Info(self.root, len(entries) - removed, total, removed)
 
     def pack(self, stream: BinaryIO) -> Info:
-        """Write every entry into a tar archive; the same entries, the same bytes. Raises OSError."""
+        """Write every entry into a tar archive; equal entries give equal bytes. Raises OSError."""
         paths = sorted(path for path, _ in self._entries())
         with tarfile.open(fileobj=stream, mode="w", format=tarfile.PAX_FORMAT) as archive:
             for path in paths:
@@ -112,9 +112,9 @@ class Cache:
         return self.info()
 
     def unpack(self, stream: BinaryIO) -> Info:
-        """Take in the entries of an archive that `pack` made; what is no entry or damaged is left out.
+        """Add the entries of an archive made by `pack`; files that are no entries, or are damaged, are skipped.
 
-        Raises tarfile.TarError for what is no archive, and OutputError.
+        Raises tarfile.TarError if it is not an archive, and OutputError.
         """
         with tarfile.open(fileobj=stream, mode="r|") as archive:
             for member in archive:
@@ -147,7 +147,7 @@ class Cache:
 
 
 def key_of(*parts: str | bytes) -> str:
-    """The sha256 key of some texts. Each part is hashed with its length, so ("ab", "c") and ("a", "bc") differ.
+    """The SHA-256 key of some parts, in hex. Each is hashed with its length, so ("ab", "c") and ("a", "bc") differ.
 
     >>> key_of("ab", "c") == key_of("a", "bc")
     False
@@ -161,13 +161,13 @@ def key_of(*parts: str | bytes) -> str:
 
 
 def file_digest(path: Path) -> str:
-    """The sha256 of a file, in hex, read in pieces. Raises OSError."""
+    """The SHA-256 of a file, in hex, read in blocks. Raises OSError."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def default_cache_dir() -> Path:
-    """Where compiled kernels are kept when no folder is named: $ONNXFUSE_CACHE_DIR, else the user's cache."""
+    """The folder for compiled kernels unless one is named: $ONNXFUSE_CACHE_DIR, else in the user's cache folder."""
     named = os.environ.get("ONNXFUSE_CACHE_DIR")
     if named:
         return Path(named)

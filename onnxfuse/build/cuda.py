@@ -1,7 +1,7 @@
-"""CUDA kernels to one shared library: code for every architecture in it, and the host's part that launches it.
+"""CUDA kernels to one shared library: device code for every architecture, and the host code that launches it.
 
-Each source is compiled for the device by NVRTC, in threads, and kept in the cache under everything that went into it.
-What the host sees of all sources is one translation unit, and the code of all is another.
+Each source is compiled by NVRTC, in threads, and cached under a hash of all its inputs. The host code of all sources is
+one translation unit; their device code, as arrays, is another.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from onnxfuse.build import CompileError, Library, Told, untold
+from onnxfuse.build import CompileError, Library, Progress, no_progress
 from onnxfuse.build import build_library as build_host
 from onnxfuse.build.cache import Cache, key_of
 from onnxfuse.build.nvrtc import OPTIONS, CompileFailed, Image, compiled, headers, identity, version
@@ -24,12 +24,12 @@ from onnxfuse.errors import BudgetError
 from onnxfuse.render.source import Source
 
 ARCHITECTURE = "--gpu-architecture="
-_LINE = 2048  # bytes of code in one line of text
-_SPELLED = [f"\\{n:03o}" for n in range(256)]
+_LINE = 2048  # bytes of device code per line of source text
+_ESCAPED = [f"\\{n:03o}" for n in range(256)]
 
 
 def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
-    """The function that builds libraries, where the renderer says how the arrays are called that hold code."""
+    """The function that builds libraries; `code_symbol` names the array with the device code of a source."""
 
     def build_library(
         sources: Sequence[Source],
@@ -40,9 +40,9 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         out: Path,
         time_limit: float | None = None,
         *,
-        told: Told = untold,
+        progress: Progress = no_progress,
     ) -> Library:
-        """Sources and registration code to a library at `out`. Raises CompileError and BudgetError."""
+        """Build sources and registration code into a library at `out`. Raises CompileError and BudgetError."""
         start = time.monotonic()
         until = None if time_limit is None else start + time_limit
         images, fresh = _images(sources, cache, jobs or len(os.sched_getaffinity(0)), until)
@@ -50,7 +50,7 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(sources, images, strict=True)]
         left = None if until is None else max(until - time.monotonic(), 0.0)
         units = (host, Source("code", "".join(arrays)))
-        made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",), told=told)
+        made = build_host(units, glue, toolchain, cache, jobs, out, left, links=("-ldl",), progress=progress)
         functions = tuple(each for image in images for each in image.functions)
         return replace(
             made, compiled=fresh, cached=len(sources) - fresh, seconds=time.monotonic() - start,
@@ -61,15 +61,15 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
 
 
 def architecture(source: Source) -> str:
-    """What a source is compiled for."""
+    """The GPU architecture that a source is compiled for."""
     return next(f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE))
 
 
 def _images(sources: Sequence[Source], cache: Cache | None, jobs: int, until: float | None) -> tuple[list[Image], int]:
-    """The code of all sources in their order, and how many had to be compiled."""
+    """The device code of all sources in their order, and how many were compiled."""
     common = key_of("cuda", identity(), *OPTIONS, *(t for pair in headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]
-    known = [_recalled(cache, key) for key in keys]
+    known = [_from_cache(cache, key) for key in keys]
 
     def make(at: int) -> Image:
         if until is not None and time.monotonic() > until:
@@ -99,24 +99,24 @@ def _compiled(source: Source) -> Image:
     return replace(image, functions=tuple(replace(each, target=target) for each in image.functions))
 
 
-def _recalled(cache: Cache | None, key: str) -> Image | None:
-    """An image that was made before: what its functions use is told in the first line of the file."""
+def _from_cache(cache: Cache | None, key: str) -> Image | None:
+    """A cached image: the first line of the file has the resources of its functions, as JSON."""
     path = cache.get(key) if cache is not None else None
     if path is None:
         return None
-    told, _, code = path.read_bytes().partition(b"\n")
-    return Image(code, tuple(Resources(**each) for each in json.loads(told)))
+    resources, _, code = path.read_bytes().partition(b"\n")
+    return Image(code, tuple(Resources(**each) for each in json.loads(resources)))
 
 
 def _keep(cache: Cache | None, key: str, image: Image) -> None:
     if cache is not None:
-        told = json.dumps([asdict(each) for each in image.functions])
-        cache.put(key, told.encode() + b"\n" + image.code)
+        resources = json.dumps([asdict(each) for each in image.functions])
+        cache.put(key, resources.encode() + b"\n" + image.code)
 
 
 def _array(name: str, code: bytes) -> str:
-    """Bytes as a constant array; as a string, which compilers read much faster than numbers."""
+    """Bytes as a constant array, written as a string literal, which compilers parse much faster than numbers."""
     lines = [code[at : at + _LINE] for at in range(0, len(code), _LINE)]
-    text = "\n".join('"' + "".join(map(_SPELLED.__getitem__, line)) + '"' for line in lines)
+    text = "\n".join('"' + "".join(map(_ESCAPED.__getitem__, line)) + '"' for line in lines)
     declared = f"const unsigned char {name}[]"
     return f'extern "C" {{ extern {declared}; alignas(64) {declared} =\n{text}; }}\n'

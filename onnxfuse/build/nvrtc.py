@@ -1,4 +1,4 @@
-"""NVIDIA's compiler as a library (the package nvidia-cuda-nvrtc), which needs neither a GPU nor a driver."""
+"""NVIDIA's run-time compiler NVRTC (the package nvidia-cuda-nvrtc), which needs neither a GPU nor a driver."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _SHARED = re.compile(r"(\d+) bytes smem")
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """Code for one architecture: a cubin, or PTX, and what each of its functions uses (of PTX nobody knows yet)."""
+    """Code for one architecture: a cubin or PTX, and the resources of each function (none for PTX)."""
 
     code: bytes
     functions: tuple[Resources, ...]
 
 
 def libraries() -> list[Path]:
-    """The compiler and what it needs, that one last; none where the package is not installed."""
+    """The shared libraries of NVRTC in load order, itself last; empty if the package is not installed."""
     for folder in map(Path, sys.path):
         for found in sorted(folder.glob("nvidia/*/lib/libnvrtc.so.*")):
             if "alt" not in found.name:
@@ -50,14 +50,14 @@ def _loaded() -> ctypes.CDLL:
 
 
 def version() -> str:
-    """The version of the compiler. Raises ToolchainError where there is none."""
+    """The version of the compiler. Raises ToolchainError if it is not installed."""
     major, minor = ctypes.c_int(), ctypes.c_int()
     assert _loaded().nvrtcVersion(ctypes.byref(major), ctypes.byref(minor)) == 0
     return f"nvrtc {major.value}.{minor.value}"
 
 
 def identity() -> str:
-    """What differs where the compiler does: its files by name and size."""
+    """Identifies the compiler for the cache: its files by name and size."""
     return " ".join(f"{path.name} {path.stat().st_size}" for path in libraries())
 
 
@@ -67,7 +67,7 @@ def headers() -> dict[str, str]:
 
 
 class CompileFailed(Exception):
-    """The compiler's own words."""
+    """NVRTC failed; the message is its log."""
 
 
 def compiled(text: str, flags: Sequence[str]) -> Image:
@@ -82,16 +82,16 @@ def compiled(text: str, flags: Sequence[str]) -> Image:
         options = (*flags, *OPTIONS)
         spelled = (ctypes.c_char_p * len(options))(*(o.encode() for o in options))
         failed = lib.nvrtcCompileProgram(program, len(options), spelled)
-        log = _got(lib, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
+        log = _output(lib, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if failed:
             raise CompileFailed(log)
         portable = any("=compute_" in f for f in flags)
-        return Image(_got(lib, program, "PTX" if portable else "CUBIN"), () if portable else tuple(resources(log)))
+        return Image(_output(lib, program, "PTX" if portable else "CUBIN"), () if portable else tuple(resources(log)))
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
 
 
-def _got(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
+def _output(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     size = ctypes.c_size_t()
     assert getattr(lib, f"nvrtcGet{what}Size")(program, ctypes.byref(size)) == 0
     made = ctypes.create_string_buffer(size.value)
@@ -100,7 +100,7 @@ def _got(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
 
 
 def resources(log: str) -> list[Resources]:
-    """What ptxas says of each function."""
+    """The resources of each function, parsed from the log of ptxas."""
     found: list[Resources] = []
     name, stack, spills = "", 0, 0
     for line in log.splitlines():

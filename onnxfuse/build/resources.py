@@ -1,4 +1,4 @@
-"""What a compiled function of a GPU uses."""
+"""Resources that a compiled GPU function uses."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """A function's registers, spills and stack in each thread, and the static shared memory of a block; in bytes."""
+    """Registers (a number), spills and stack (bytes) of each thread, and static shared memory of a block (bytes)."""
 
     function: str
     registers: int

@@ -1,4 +1,4 @@
-"""C++ compilers: which one answers on this machine, and the flags that decide what code its objects hold."""
+"""C++ compilers: which one is usable on this machine, and the flags that determine the generated code."""
 
 from __future__ import annotations
 
@@ -18,39 +18,40 @@ from onnxfuse.target import machine
 
 _FAMILIES = {"gcc": ("g++", "c++"), "clang": ("clang++", "c++"), "zig": ()}
 _AUTO = ("c++", "g++", "clang++")
-_OLDEST = {"gcc": 11, "clang": 12, "zig": 0}  # the first that know -march=x86-64-v4
-_PATIENCE = 20.0  # seconds for which a compiler may think about its version; zig unpacks itself first
+_OLDEST = {"gcc": 11, "clang": 12, "zig": 0}  # the first versions with -march=x86-64-v4
+_TIMEOUT = 20.0  # seconds for a compiler to print its version; zig unpacks itself first
 _ZIG = (sys.executable, "-P", "-m", "ziglang", "c++")
 
 # Not -ffast-math: NaN, infinities and signed zeros keep their meaning, and sums keep their order.
-_MEANING = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math")
+_SEMANTICS = ("-std=c++17", "-fno-math-errno", "-fno-trapping-math")
 _SHAPE = ("-fPIC", "-fno-exceptions", "-fno-rtti", "-fno-threadsafe-statics", "-fvisibility=hidden")
 _FAST = ("-O3", "-g0")
 _SANITIZED = ("-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined")
 
-# Multiply-adds: clang's "on" joins what stands in one expression, wherever that is inlined; its "fast" joins more in
-# one copy of a loop than in another, and a row would depend on its company. gcc knows "fast" alone.
-# What a family wants besides: (compile, before the objects, after the objects).
-_PLACES = {
+# Contraction to fused multiply-adds: clang's "on" contracts within one expression, wherever that is inlined; its "fast"
+# contracts more in one copy of a loop than in another, so a row's result would depend on the copy that computes it. gcc
+# has only "fast".
+# Further flags of a family: (for compiling, for linking before the objects, and after the objects).
+_FAMILY_FLAGS = {
     "gcc": (("-ffp-contract=fast",), ("-nodefaultlibs",), ("-lm", "-lc", "-lgcc")),
     "clang": (("-ffp-contract=on",), ("-nostdlib++", "-static-libgcc"), ("-lm",)),
     "zig": (("-ffp-contract=on", "-fno-sanitize=undefined"), ("-nostdlib++",), ("-lm",)),
 }
-# Zig gives its own meaning to -march, and compiles for this very machine unless a target is named.
+# Zig interprets -march differently, and compiles for the native processor unless a target is named.
 _ZIG_SPELLING = {
     "-march=x86-64-v3": "-mcpu=x86_64_v3",
     "-march=x86-64-v4": "-mcpu=x86_64_v4",
     "-march=armv8-a": "-mcpu=generic",
 }
-PRECOMPILING = ("gcc",)  # families that take a header NAME from NAME.gch, where it was made with the same flags
-_ZIG_GLIBC = "2.28"  # as old as what ONNX Runtime's own wheels ask for
+PRECOMPILING = ("gcc",)  # families that use NAME.gch for a header NAME, if made with the same flags
+_ZIG_GLIBC = "2.28"  # the version that ONNX Runtime's own wheels require
 
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """A C++ compiler that answers: `family` is gcc, clang or zig; `identity` differs where builds may differ.
+    """A usable C++ compiler: `family` is gcc, clang or zig; compilers with equal `identity` give equal objects.
 
-    `machine` is the architecture that it compiles for, as `uname -m` spells it.
+    `machine` is the architecture that it compiles for, as `uname -m` prints it.
     """
 
     name: str
@@ -67,8 +68,8 @@ class Toolchain:
 def find_toolchain(name: str = "auto", target: str = "") -> Toolchain:
     """The compiler that `--toolchain` names; auto is $CXX, else the first of c++, g++, clang++ and the ziglang wheel.
 
-    For another `target` architecture than this machine's it is $CXX, a g++ that has it in its name, or the wheel. $CXX
-    counts for a named family too when it is of that family. Raises ToolchainError when nothing usable is found.
+    For a `target` architecture other than this machine's, it is $CXX, the cross compiler TARGET-linux-gnu-g++, or the
+    wheel. A named family takes $CXX too if it is of that family. Raises ToolchainError if none is usable.
     """
     wanted_machine = target or machine()
     foreign = wanted_machine != machine()
@@ -94,7 +95,7 @@ def find_toolchain(name: str = "auto", target: str = "") -> Toolchain:
 
 
 def _candidates(name: str, foreign: str) -> Iterator[tuple[tuple[str, ...], bool]]:
-    """Commands to try in order, for a `foreign` architecture if one is named; True marks the user's own, from $CXX."""
+    """Commands to try in order, for a `foreign` architecture if one is named; True marks the one from $CXX."""
     named = shlex.split(os.environ.get("CXX", ""))
     if named:
         yield tuple(named), True
@@ -106,7 +107,7 @@ def _candidates(name: str, foreign: str) -> Iterator[tuple[tuple[str, ...], bool
 
 
 def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, str]:
-    """The toolchain behind a command, which compiles for `target`, or None and why not."""
+    """The toolchain of a command, for `target`; or None and why it is not usable."""
     if command == _ZIG and find_spec("ziglang") is None:
         return None, "the ziglang wheel is not installed"
     if shutil.which(command[0]) is None:
@@ -115,14 +116,14 @@ def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, 
     name = "zig" if is_zig else Path(command[-1]).name
     ask = (*command[:-1], "version") if is_zig else (*command, "--version")
     try:
-        said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=_PATIENCE)
+        said = process.run(ask, stage="build", env={"LC_ALL": "C"}, time_limit=_TIMEOUT)
     except BudgetError:
-        return None, f"{name} does not tell its version within {_PATIENCE:.0f} s"
+        return None, f"{name} does not report its version within {_TIMEOUT:.0f} s"
     title = (said.out.splitlines() or [""])[0]
     # "g++ (Debian 12.2.0-14) 12.2.0", "Debian clang version 16.0.6 (1)", "0.17.0"
     version = re.search(r"\d+\.\d+(\.\d+)?", re.sub(r"\(.*?\)", "", title))
     if said.code != 0 or version is None:
-        return None, f"{name} does not tell its version: {(said.err.strip().splitlines() or [title])[-1]}"
+        return None, f"{name} does not report its version: {(said.err.strip().splitlines() or [title])[-1]}"
     family = "zig" if is_zig else "clang" if "clang" in title else "gcc"
     if int(version[0].split(".")[0]) < _OLDEST[family]:
         return None, f"{name} {version[0]} is older than {_OLDEST[family]}"
@@ -132,13 +133,13 @@ def _identify(command: tuple[str, ...], target: str) -> tuple[Toolchain | None, 
 
 
 def _compiles_for(command: tuple[str, ...], target: str) -> bool:
-    """Whether a compiler says that its output is of this architecture."""
-    said = process.run((*command, "-dumpmachine"), stage="build", time_limit=_PATIENCE)
+    """Whether a compiler reports this architecture as its target."""
+    said = process.run((*command, "-dumpmachine"), stage="build", time_limit=_TIMEOUT)
     return said.out.split("-")[0].strip() == target
 
 
 def sanitizer_env(toolchain: Toolchain) -> dict[str, str]:
-    """Environment in which a program that is not sanitized itself (Python) can load a library built with `sanitize`."""
+    """The environment in which an unsanitized program (Python) can load a library built with `sanitize`."""
     if toolchain.family != "gcc":
         raise ToolchainError(f"build: sanitized kernels need gcc, not {toolchain}", hint="use --toolchain gcc")
     found = [
@@ -149,18 +150,18 @@ def sanitizer_env(toolchain: Toolchain) -> dict[str, str]:
 
 
 def compile_flags(toolchain: Toolchain, flags: Sequence[str], *, sanitize: bool = False) -> tuple[str, ...]:
-    """Everything that decides what code a kernel becomes; `flags` are the target's own part (none: the baseline)."""
-    way = _SANITIZED if sanitize else _FAST
-    return (*meaning(toolchain.family), *_SHAPE, *way, *spelled(flags, toolchain))
+    """All compiler flags that affect the code; `flags` are those of the target (none: the baseline)."""
+    optimization = _SANITIZED if sanitize else _FAST
+    return (*meaning(toolchain.family), *_SHAPE, *optimization, *spelled(flags, toolchain))
 
 
 def meaning(family: str) -> tuple[str, ...]:
-    """The flags of a family of compilers that decide what code says."""
-    return (*_MEANING, *_PLACES[family][0])
+    """The flags of a family of compilers that affect language and floating-point semantics."""
+    return (*_SEMANTICS, *_FAMILY_FLAGS[family][0])
 
 
 def spelled(flags: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
-    """A target's flags, which rows of machine classes spell as gcc does, as another family spells them."""
+    """A target's flags, given in gcc's spelling, in the spelling of the compiler's family."""
     if toolchain.family != "zig":
         return tuple(flags)
     where = ("-target", f"{toolchain.machine}-linux-gnu.{_ZIG_GLIBC}") if sys.platform == "linux" else ()
@@ -170,8 +171,8 @@ def spelled(flags: Sequence[str], toolchain: Toolchain) -> tuple[str, ...]:
 def link_flags(
     toolchain: Toolchain, exports: str, *, sanitize: bool = False
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What stands before and after the objects of a library that shows what the version script `exports` names."""
-    _, before, after = _PLACES[toolchain.family]
+    """Linker flags before and after the objects of a library that exports what the version script `exports` names."""
+    _, before, after = _FAMILY_FLAGS[toolchain.family]
     shape = ("-shared", *spelled((), toolchain), "-Wl,--build-id=none", f"-Wl,--version-script={exports}")
-    # A sanitized library leaves symbols to the preloaded run-time libraries; every other one must be complete.
+    # A sanitized library has undefined symbols of the preloaded run-time libraries; all others must have none.
     return ((*shape, *_SANITIZED), ("-lm",)) if sanitize else ((*shape, "-Wl,-z,defs", *before), after)

@@ -13,25 +13,25 @@ from onnxfuse.ir.dtype import DType
 from onnxfuse.ir.index import Index
 
 CODES: dict[str, str] = {
-    "E-TYPE": "the operators do not combine in one kernel",
+    "E-TYPE": "the operators cannot be combined in one kernel",
     "E-SHAPE-UNKNOWN": "a shape is not known",
     "E-NUMEL": "the iteration spaces differ",
-    "E-BROADCAST": "shapes that are to be combined do not fit",
-    "E-LAYOUT": "the targets of one library want the data in different orders",
+    "E-BROADCAST": "the shapes cannot be broadcast together",
+    "E-LAYOUT": "the instruction sets of one library need different data layouts",
     "E-FANOUT": "the value is also used elsewhere",
     "E-CYCLE": "the group would depend on itself",
     "E-DTYPE": "the element type has no kernel",
-    "E-RESOURCE": "a limit of what is generated is reached",
-    "E-COST": "the runtime's own nodes are expected to be faster",
-    "E-SUBGRAPH": "the node holds or feeds a subgraph",
+    "E-RESOURCE": "a limit of the code generator is exceeded",
+    "E-COST": "ONNX Runtime's own kernels are expected to be faster",
+    "E-SUBGRAPH": "the node contains or feeds a subgraph",
     "E-RANDOM": "the node draws random numbers",
-    "E-OPAQUE": "the operator belongs to somebody else",
-    "E-KEEP": "the user asked to leave it",
-    "E-NO-KERNEL": "such a call is not generated",
-    "E-NUMERICS": "the kernel differed from its body",
-    "E-INVALID": "the operator does not allow such a call",
-    "E-INTERNAL": "a bug of onnxfuse is in the way",
-    "E-OPSET": "the fallback body cannot be spelled in the model's opset",
+    "E-OPAQUE": "the operator belongs to another domain",
+    "E-KEEP": "the user excluded the node",
+    "E-NO-KERNEL": "no kernel can be generated for this operator with these attributes",
+    "E-NUMERICS": "the kernel's results differ from those of its function body",
+    "E-INVALID": "the node is not a valid use of its operator",
+    "E-INTERNAL": "a bug of onnxfuse",
+    "E-OPSET": "the fallback body cannot be expressed in the model's opset",
 }
 
 

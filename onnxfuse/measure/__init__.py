@@ -1,1 +1,1 @@
-"""How long models take: in turns, with confidence intervals, node by node."""
+"""Measurement of latency: interleaved runs of models, confidence intervals, times by node."""

@@ -1,7 +1,7 @@
-"""Samples measured by other machines of this one's kind, through a Dask cluster (the extra `cluster`).
+"""Samples timed on other machines of the same kind through a Dask cluster (the extra `cluster`).
 
-What is sent to a worker are the bytes of models and of the library of kernels, what comes back are times. A machine
-measures one thing at a time, however many workers it has. Dask hands on what a worker had begun when it was lost.
+Models and kernel libraries are sent to workers as bytes; workers return times. A machine runs one measurement at a
+time, however many workers it has. When a worker is lost, Dask reassigns its samples.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from onnxfuse.measure.machine import identity
 from onnxfuse.measure.samples import Task, Timed, time_samples
 from onnxfuse.runtime.folders import work_folder
 
-TOGETHER = 4  # samples that a worker gets at once: they are timed in turns
-RETRIES = 3  # workers that may be lost with the same samples
-_SECONDS = 20.0  # that a scheduler has to answer
+BATCH = 4  # samples in one job of a worker, timed in turns
+RETRIES = 3  # how often a job is reassigned after a lost worker
+_SECONDS = 20.0  # timeout for the connection to the scheduler
 
 
 class Cluster:
-    """The workers of a scheduler that may measure for this machine: equal processors, versions and numbers of cores.
+    """The workers of a scheduler that have the same processor, number of cores and versions as this machine.
 
-    Raises UsageError without dask.distributed, DeviceError where no scheduler answers, or no worker is like this one.
+    Raises UsageError without dask.distributed, DeviceError if no scheduler answers or no worker matches this machine.
     """
 
     def __init__(self, address: str) -> None:
@@ -52,7 +52,7 @@ class Cluster:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(Exception):  # of a scheduler that is gone
+        with suppress(Exception):  # the scheduler may have ended
             self._client.close()
 
     def time_samples(
@@ -64,56 +64,56 @@ class Cluster:
         seconds: float = 0.1,
         time_limit: float | None = None,
     ) -> list[Timed]:
-        """As `samples.time_samples`, by the workers. Raises DeviceError when there are none any more."""
+        """Like `samples.time_samples`, on the workers. Raises DeviceError when no worker is left."""
         workers, until = self._workers(), time.monotonic() + (time_limit if time_limit is not None else 3600.0)
-        held = [each.read_bytes() for each in libraries]
-        parts = [tasks[at : at + TOGETHER] for at in range(0, len(tasks), TOGETHER)]
+        library_bytes = [each.read_bytes() for each in libraries]
+        parts = [tasks[at : at + BATCH] for at in range(0, len(tasks), BATCH)]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a model with weights is said to be a large graph
-            asked = [
+            warnings.simplefilter("ignore")  # Dask warns of large graphs when models have weights
+            futures = [
                 self._client.submit(
-                    timed_here, [(asdict(t), Path(t.model).read_bytes()) for t in part], held,
+                    timed_here, [(asdict(t), Path(t.model).read_bytes()) for t in part], library_bytes,
                     threads=threads, seconds=seconds, workers=workers, retries=RETRIES, pure=False,
                 )
                 for part in parts
             ]  # fmt: skip
             try:
-                return [t for part, each in zip(parts, asked, strict=True) for t in self._answer(each, part, until)]
+                return [t for part, each in zip(parts, futures, strict=True) for t in self._answer(each, part, until)]
             finally:
-                self._client.cancel(asked)
+                self._client.cancel(futures)
 
-    def _answer(self, asked: Any, part: Sequence[Task], until: float) -> Iterator[Timed]:
+    def _answer(self, future: Any, part: Sequence[Task], until: float) -> Iterator[Timed]:
         try:
-            found = asked.result(timeout=max(0.1, until - time.monotonic()))
+            found = future.result(timeout=max(0.1, until - time.monotonic()))
         except TimeoutError:
             self._workers()
             raise DeviceError(f"tune: the cluster at {self._address} did not answer in time") from None
-        except Exception as problem:  # of Dask, or what a worker raised
+        except Exception as problem:  # raised by Dask or by the worker
             return iter([Timed(problem=f"on the cluster: {type(problem).__name__}")] * len(part))
         return iter([Timed(**each) for each in found])
 
     def _workers(self) -> list[str]:
-        """The addresses of those that are like this machine. Raises DeviceError."""
+        """Addresses of the workers that match this machine. Raises DeviceError if there are none."""
         try:
-            found: Mapping[str, Any] = self._client.run(about, on_error="return")
+            found: Mapping[str, Any] = self._client.run(fingerprint, on_error="return")
         except Exception as problem:
             raise DeviceError(f"tune: the cluster at {self._address} is lost: {problem}") from None
-        alike = [address for address, told in found.items() if not isinstance(told, Exception) and told == about()]
+        alike = [name for name, facts in found.items() if not isinstance(facts, Exception) and facts == fingerprint()]
         if not alike:
             said = f"none of its {len(found)} workers has this machine's processor, cores and versions"
             raise DeviceError(f"tune: the cluster at {self._address} cannot measure for this machine: {said}")
         return alike
 
 
-def about() -> tuple[str, ...]:
-    """What machines have in common that measure for each other."""
+def fingerprint() -> tuple[str, ...]:
+    """What must be equal on two machines for one to measure for the other: processor, cores, versions."""
     return (*identity(), import_module("onnxruntime").__version__, version("onnxfuse"))
 
 
 def timed_here(
     given: Sequence[tuple[Mapping[str, Any], bytes]], libraries: Sequence[bytes], *, threads: int, seconds: float
 ) -> list[dict[str, Any]]:
-    """What a worker does: time models that came as bytes. The fields of a `Timed` for each."""
+    """Run by a worker: time models given as bytes. Returns the fields of a `Timed` for each."""
     with work_folder() as folder, _alone():
         paths = [folder / f"lib{number}.so" for number in range(len(libraries))]
         for path, data in zip(paths, libraries, strict=True):
@@ -131,7 +131,7 @@ def timed_here(
 
 @contextmanager
 def _alone() -> Iterator[None]:
-    """One measurement at a time on this machine, whoever's worker it is."""
+    """A lock so that one measurement runs at a time on this machine, across all workers and users."""
     path = Path(tempfile.gettempdir(), f"onnxfuse-timing-{os.getuid()}.lock")
     with path.open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)

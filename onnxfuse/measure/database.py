@@ -1,7 +1,7 @@
-"""What was measured, on disk: seconds of kernels and of the runtime's nodes, and the plans that were found with them.
+"""Measurements on disk: seconds of kernels and of the runtime's nodes, and the plans that tuning found with them.
 
-One SQLite file in write-ahead mode. A row is written in one transaction, so whoever is killed while writing leaves the
-rows of all others, and his own as they were before or after. A file that is not there is never made by reading.
+One SQLite file in write-ahead mode. Each write is one transaction, so a killed writer leaves either its old or its new
+rows and does not touch those of others. Reading never creates the file.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Any
 from onnxfuse.errors import OutputError
 
 FILE = "profiles.sqlite"  # in the folder of the cache
-_WAIT = 60.0  # seconds for other writers
-_LOOK = 0.01  # seconds between two tries
+_TIMEOUT = 60.0  # seconds to wait for other writers
+_RETRY_SECONDS = 0.01
 _TABLES = """
 CREATE TABLE IF NOT EXISTS measured (
     key TEXT PRIMARY KEY, place TEXT NOT NULL, what TEXT NOT NULL, seconds REAL NOT NULL, spread REAL NOT NULL,
@@ -30,9 +30,10 @@ CREATE TABLE IF NOT EXISTS plans (key TEXT PRIMARY KEY, lock TEXT NOT NULL, date
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """Seconds of one run of something, the least of many; `spread` is how far the median lies above, as a part of it.
+    """The least seconds of many runs; `spread` is (median - least) / least.
 
-    `key` names what ran, where and how; `place` is the machine with its runtime, `what` is for people.
+    `key` identifies what ran, where and how; `place` identifies machine and runtime version; `what` is a description
+    for people.
     """
 
     key: str
@@ -51,23 +52,23 @@ class Database:
     path: Path
 
     def known(self, place: str) -> Mapping[str, Measured]:
-        """All that was measured at a place, by key; nothing where there is no file, or one that cannot be read."""
+        """All measurements of a place, by key; empty if the file is missing or unreadable."""
         rows = self._read("SELECT * FROM measured WHERE place = ?", place)
         return {each.key: each for each in (Measured(*row) for row in rows)}
 
     def plan(self, key: str) -> tuple[str, str] | None:
-        """The lock that was kept under a key, and when; None where none was."""
+        """The lock stored under a key, and its date; None if there is none."""
         found = self._read("SELECT lock, date FROM plans WHERE key = ?", key)
         return (str(found[0][0]), str(found[0][1])) if found else None
 
     def keep(self, measured: Iterable[Measured]) -> None:
-        """Keep what was measured; a later measurement takes the place of an earlier one. Raises OutputError."""
+        """Store measurements; a later one replaces an earlier one with the same key. Raises OutputError."""
         rows = [astuple(each) for each in measured]
         with self._writing() as connection:
             connection.executemany("INSERT OR REPLACE INTO measured VALUES (?, ?, ?, ?, ?, ?, ?)", rows)
 
     def keep_plan(self, key: str, lock: str, date: str) -> None:
-        """Keep a lock under a key. Raises OutputError."""
+        """Store a lock under a key. Raises OutputError."""
         with self._writing() as connection:
             connection.execute("INSERT OR REPLACE INTO plans VALUES (?, ?, ?)", (key, lock, date))
 
@@ -75,17 +76,17 @@ class Database:
         if not self.path.is_file():
             return []
         try:
-            with closing(sqlite3.connect(self.path, timeout=_WAIT)) as connection:
+            with closing(sqlite3.connect(self.path, timeout=_TIMEOUT)) as connection:
                 return connection.execute(query, values).fetchall()
         except sqlite3.Error:
             return []
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
-        """A connection in one transaction, which ends with the block."""
+        """A connection with an open transaction, which is committed at the end of the block."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            with closing(sqlite3.connect(self.path, timeout=_WAIT, isolation_level=None)) as connection:
+            with closing(sqlite3.connect(self.path, timeout=_TIMEOUT, isolation_level=None)) as connection:
                 _prepare(connection)
                 connection.execute("BEGIN IMMEDIATE")
                 with connection:
@@ -96,11 +97,11 @@ class Database:
 
 
 def _prepare(connection: sqlite3.Connection) -> None:
-    """Write-ahead mode, and the tables where the file is new.
+    """Switch to write-ahead mode and create the tables in a new file.
 
-    SQLite does not wait for others who change the mode, as two do who both found no file.
+    Retries, because SQLite's timeout does not cover two processes that switch the mode of a new file at once.
     """
-    until = time.monotonic() + _WAIT
+    until = time.monotonic() + _TIMEOUT
     while True:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
@@ -111,4 +112,4 @@ def _prepare(connection: sqlite3.Connection) -> None:
         except sqlite3.OperationalError as problem:
             if "locked" not in str(problem) or time.monotonic() > until:
                 raise
-            time.sleep(_LOOK)
+            time.sleep(_RETRY_SECONDS)

@@ -1,4 +1,4 @@
-"""What a build gains over the original, and which of its kernels lose: one short measurement in one other process."""
+"""The speedup of a build over the original, and the kernels that are slower: a short measurement in a child process."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from onnxfuse.runtime.attempts import persistent_child
 from onnxfuse.runtime.memory import Load
 
 _CHILD = "onnxfuse.measure.gain_child"
-_START = 0.5  # seconds that a process takes to be there
-LOST = 0.05  # the share of their time that kernels must cost too much before they are given up
-FEWEST = 6  # runs of each model in turns, below which nothing is known
-FLOOR = 0.01  # and of the model's: below, two sessions of one model may differ
-CROWDED = 4.0  # times as long as alone a run may take beside other work: 2.7 to 4 were seen on a loaded machine
+_START = 0.5  # seconds to start a process
+LOST = 0.05  # kernels are dropped when they are slower than the nodes they replace by this share of their time
+FEWEST = 6  # interleaved runs of each model that a result needs
+FLOOR = 0.01  # smallest slowdown of the model that counts: two sessions of one model may differ by less
+CROWDED = 4.0  # how much longer a run may take on a loaded machine: factors of 2.7 to 4 were measured
 
 
 @dataclass(frozen=True, slots=True)
 class AtSize:
-    """Least times of a run at one set of sizes, in milliseconds."""
+    """Least times of a run at one set of input shapes, in milliseconds."""
 
     shapes: Mapping[str, tuple[int, ...]]
     before_ms: float
@@ -32,9 +32,9 @@ class AtSize:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """Kernels that were run as function bodies beside the build as it is.
+    """A trial: the build with some kernels replaced by their function bodies, measured against the build itself.
 
-    `ratio` is of the build as it is to the one without them, `share` the part of its time that the kernels take.
+    `ratio` is the time with these kernels over the time without them; `share` is their part of the build's time.
     """
 
     kernels: tuple[str, ...]
@@ -45,35 +45,35 @@ class Tried:
 
     @property
     def loses(self) -> bool:
-        """Whether the kernels surely take longer than what they stand for."""
+        """Whether the kernels are significantly slower than the nodes they replace."""
         return ratios.verdict(self.ratio, limit_of(self.share, LOST)) == ratios.SLOWER
 
     @property
     def wins(self) -> bool:
-        """Whether the build is surely slower without them."""
+        """Whether the build is significantly slower without them."""
         return ratios.verdict(self.ratio.inverse, 0.0) == ratios.SLOWER
 
 
 @dataclass(frozen=True, slots=True)
 class Gained:
-    """The time of the original to that of the build, over all sizes that were measured (geometric mean)."""
+    """The time of the original over that of the build; the geometric mean over all measured sizes."""
 
     ratio: Ratio
-    spread: float  # how far the original is from itself, in other turns
+    spread: float  # difference between two halves of the original's own turns, as a share
     threads: int
     sizes: tuple[AtSize, ...]
     tried: tuple[Tried, ...] = ()
-    slow: tuple[str, ...] = ()  # kernels that take longer than the nodes they stand for, node by node, the worst first
+    slow: tuple[str, ...] = ()  # kernels slower than the nodes they replace by the node profile, the worst first
 
     @property
     def loses(self) -> bool:
-        """Whether the build surely is slower than the original."""
+        """Whether the build is significantly slower than the original."""
         return ratios.verdict(self.ratio.inverse, 1.0 / (1.0 - LOST) - 1.0) == ratios.SLOWER
 
 
 def limit_of(share: float, part: float) -> float:
-    """How much slower a model must be with kernels than without, where they take a `share` of its time, so that they
-    themselves take longer than what they stand for by a `part` of their time; never less than `FLOOR`.
+    """The slowdown of a whole model at which kernels that take a `share` of its time are slower, by a `part` of their
+    own time, than the nodes they replace; at least `FLOOR`.
 
     >>> round(limit_of(1.0, 0.05), 4), round(limit_of(0.5, 0.05), 4), limit_of(0.1, 0.05)
     (0.0526, 0.0256, 0.01)
@@ -82,9 +82,9 @@ def limit_of(share: float, part: float) -> float:
 
 
 def seconds_needed(original: Load, made: Load, sizes: int = 1, *, crowded: float = 1.0) -> float:
-    """The least that `measure_gain` takes, by what loading and a run of both took when they were compared.
+    """The minimal seconds of `measure_gain`, from the seconds for loading and running both models during verification.
 
-    `crowded` is how many times as long as alone those runs were.
+    `crowded` is the factor by which other work slowed those runs.
 
     >>> original, made = Load("original", 0.8, 0, 0.1), Load("with library", 0.1, 0, 0.05)
     >>> round(seconds_needed(original, made), 2), round(seconds_needed(original, made, crowded=2.0), 2)
@@ -109,12 +109,12 @@ def measure_gain(
     time_limit: float | None = None,
     memory_limit: int | None = None,
 ) -> Gained:
-    """Run both models in turns, at each of these sizes, for so many seconds in all, the start of a process included.
+    """Run both models in turns, at each of these sizes, for `seconds` in all, including the start of the process.
 
-    `kernels` are the nodes of the build that run in the library, and of each the names of original nodes and values
-    that it stands for. Kernels that seem to take longer than those are run as function bodies in turns with the build.
+    `kernels` maps each node of the build that runs in the library to the names of the original nodes and values that it
+    replaces. Kernels that seem slower than those are also measured as function bodies, in turns with the build.
 
-    Raises DeviceError when a model does not run, or takes so long that nothing would be known, and BudgetError.
+    Raises DeviceError when a model does not run or is too slow to be measured in time, and BudgetError.
     """
     request = {
         "original": str(original.absolute()),
@@ -133,7 +133,7 @@ def measure_gain(
 
 
 def gained_of(d: Mapping[str, Any]) -> Gained:
-    """The value of which `d` holds the fields, as JSON has them."""
+    """The value from its JSON form."""
     sizes = tuple(
         AtSize({k: tuple(v) for k, v in s["shapes"].items()}, s["before_ms"], s["after_ms"]) for s in d["sizes"]
     )

@@ -1,7 +1,7 @@
-"""The half of the measurement of a gain that runs models: original and build in one process, run by run in turns.
+"""The child process of a gain measurement: runs original and build in one process, in turns.
 
-One process is there sooner than three. So that sessions do not disturb each other, their threads do not spin between
-runs.
+One process starts faster than three. Threads of the sessions do not spin between runs, so that sessions do not disturb
+each other.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.graphs import graphs
 
 LONG = turns.LONG_MS * 1e-3
-PROFILED = 3  # runs of each model at each size, node by node
-SURE = 0.005  # half the width of an interval that is narrow enough
-MOST = 400  # rounds of a race
-ROUNDS_OF_A_TRIAL = 8  # without which kernels are not run as bodies
+PROFILED = 3  # runs of each model at each size with the profiler
+PRECISE = 0.005  # half-width of a confidence interval at which measuring stops
+MOST = 400  # rounds of turns
+ROUNDS_OF_A_TRIAL = 8  # a trial begins only if there is time for so many
 MOST_TRIED = 6
-NOTABLE = 0.005  # the share of a model's time that kernels seem to lose, below which nobody looks
+NOTABLE = 0.005  # apparent losses below this share of a model's time are ignored
 
 Call = Callable[[], Any]
 Nodes = list[tuple[str, float]]  # of one run, in the order in which they ran: names and microseconds
@@ -41,14 +41,14 @@ Nodes = list[tuple[str, float]]  # of one run, in the order in which they ran: n
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """A session, the threads that work for it, and the seconds that opening it took."""
+    """A session, the ids of its worker threads, and the seconds it took to open."""
 
     session: ort.InferenceSession
     workers: tuple[int, ...]
     seconds: float
 
     def calls(self, feeds: Sequence[engine.Feeds]) -> list[Call]:
-        """What is to be timed, by sizes."""
+        """The call to be timed, for each size."""
         return [engine.prepared(self.session, each) for each in feeds]
 
 
@@ -65,13 +65,13 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
     suspects, shares = seem_slow(own, others, request["kernels"], _kernel_ops(request["made"]))
     until = begin + request["seconds"]
     half = (time.monotonic() + until) / 2 if suspects else until
-    times = _raced([before, after], feeds, half)
-    tried = _tried(request, after, feeds, suspects, shares, until)
+    times = _timed_in_turns([before, after], feeds, half)
+    tried = _timed_without(request, after, feeds, suspects, shares, until)
     return asdict(_gained(times, feeds, tried, suspects, request["threads"]))
 
 
 def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", disabled: Sequence[str] = ()) -> Opened:
-    """A session of one of the two models, with the runtime's profiler where there is a folder for what it finds."""
+    """A session of one of the two models; with a `folder`, the runtime's profiler writes there."""
     libraries = [*(request["libraries"] if which == "made" else ()), *request["custom"]]
     options = engine.options(libraries=libraries, threads=request["threads"], disabled=disabled)
     options.add_session_config_entry("session.force_spinning_stop", "1")
@@ -84,9 +84,9 @@ def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", dis
 
 
 def _in_time(calls: Sequence[Call], until: float) -> int:
-    """How often each model may be run node by node. Raises DeviceError where so few runs fit that nothing is known.
+    """How many profiled runs of each model fit. Raises DeviceError where not even the fewest interleaved runs fit.
 
-    Two runs tell how long one takes: the first has memory to ask for.
+    The shorter of two runs is the estimate: the first one also allocates memory.
     """
     seconds = math.inf
     for _ in range(2):
@@ -95,14 +95,14 @@ def _in_time(calls: Sequence[Call], until: float) -> int:
         for profiled in (PROFILED, 1, 0) if seconds < LONG * len(calls) else (1, 0):
             if 2 * seconds * (profiled + FEWEST) < left:
                 return profiled
-    raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for what the measurement may take")
+    raise DeviceError(f"gain: a run takes {seconds:.2g} s, too long for the time that the measurement has")
 
 
 # node by node ---------------------------------------------------------------------------------------------------------
 
 
 def _profiled(opened: Opened, feeds: Sequence[engine.Feeds], runs: int) -> list[Nodes]:
-    """The nodes of some runs, of none if need be, at each size; the profiler ends with it, the session goes on."""
+    """The nodes of `runs` runs (0 allowed) at each size; this ends the profiler, not the session."""
     for call in opened.calls(feeds):
         for _ in range(runs):
             call()
@@ -119,10 +119,10 @@ def _profiled(opened: Opened, feeds: Sequence[engine.Feeds], runs: int) -> list[
 def seem_slow(
     made: Sequence[Nodes], original: Sequence[Nodes], kernels: Mapping[str, Sequence[str]], ops: Mapping[str, str]
 ) -> tuple[list[str], dict[str, float]]:
-    """Kernels that take longer than what they stand for, those first that lose most, and the share of each kernel.
+    """Kernels slower than the nodes they replace, the largest loss first, and the share of the time of each kernel.
 
-    `kernels` has, by node of the build, the names of nodes and values of the original that it stands for, `ops` has the
-    kernel of each node. Only what stands out is named: which kernels lose is found by running the model without them.
+    `kernels` maps nodes of the build to the names of original nodes and values that they replace, `ops` maps them to
+    their kernels. Only clear losses are listed; trials without these kernels decide.
     """
     stands = {name: ops[node] for node, names in kernels.items() if node in ops for name in names}
     mine = _by_owner(made, ops)
@@ -134,10 +134,10 @@ def seem_slow(
 
 
 def _by_owner(runs: Sequence[Nodes], owners: Mapping[str, str]) -> dict[str, float]:
-    """Microseconds of each owner's nodes: of the least of all runs, summed. "" owns what nobody else does.
+    """Microseconds of each owner's nodes: the least time of each node over all runs, summed. Others belong to "".
 
-    The runtime names what it makes itself for the node or value that it made it of, with more behind; what it puts
-    between two nodes to turn a layout has no such name, and is counted to the one that it prepares or follows.
+    The runtime names the nodes it creates after a node or value, with a suffix. The layout conversions that it inserts
+    have no such name; they count for the node that they prepare or follow.
     """
     least: dict[tuple[str, int], float] = {}
     owned: dict[tuple[str, int], str] = {}
@@ -148,7 +148,7 @@ def _by_owner(runs: Sequence[Nodes], owners: Mapping[str, str]) -> dict[str, flo
             key = (name, count[name])
             count[name] += 1
             least[key] = min(us, least.get(key, math.inf))
-            owned[key] = _filled(names, at, ahead="nput" in name)
+            owned[key] = _owner_nearby(names, at, ahead="nput" in name)
     found: defaultdict[str, float] = defaultdict(float)
     for key, us in least.items():
         found[owned[key]] += us
@@ -156,7 +156,7 @@ def _by_owner(runs: Sequence[Nodes], owners: Mapping[str, str]) -> dict[str, flo
 
 
 def _owner(name: str, owners: Mapping[str, str]) -> str | None:
-    """Who owns a node: by its name, or by what the runtime made that of. None: it has no name of anything."""
+    """The owner of a node by its name, or by the name it was derived from; None for inserted layout conversions."""
     if name in owners:
         return owners[name]
     for cut in ("_nchwc", "/"):
@@ -171,14 +171,14 @@ def _owner(name: str, owners: Mapping[str, str]) -> str | None:
 _HELPERS = ("Reorder", "Transpose", "gemm_input_reshape", "gemm_output_reshape")
 
 
-def _filled(names: Sequence[str | None], at: int, *, ahead: bool) -> str:
-    """The owner of a node or, where it has none, of the nearest that has one: ahead of it, or before it."""
-    places = range(at, len(names)) if ahead else range(at, -1, -1)
-    return next((found for i in places if (found := names[i]) is not None), "")
+def _owner_nearby(names: Sequence[str | None], at: int, *, ahead: bool) -> str:
+    """The owner of a node or, if it has none, of the nearest later (`ahead`) or earlier node that has one."""
+    nearby = range(at, len(names)) if ahead else range(at, -1, -1)
+    return next((found for i in nearby if (found := names[i]) is not None), "")
 
 
 def _kernel_ops(model: str) -> dict[str, str]:
-    """By name of each node that calls a kernel of ours, its operator type."""
+    """The operator type of each node that calls a kernel of the library, by node name."""
     proto = feed_limits.skeleton(Path(model))
     nodes = (node for graph in graphs(proto.graph) for node in graph.node)
     return {node.name: node.op_type for node in nodes if node.domain.startswith(entries.DOMAIN)}
@@ -187,20 +187,20 @@ def _kernel_ops(model: str) -> dict[str, str]:
 # in turns -------------------------------------------------------------------------------------------------------------
 
 
-def _raced(
+def _timed_in_turns(
     sides: Sequence[Opened], feeds: Sequence[engine.Feeds], until: float, rounds: int = MOST
 ) -> list[list[list[float]]]:
-    """Least times of turns by side and size: until there is no more time, or the last side is known well enough."""
+    """Least milliseconds of turns, by model and size, until time runs out or all ratios are precise enough."""
     calls = [each.calls(feeds) for each in sides]
     counts = [turns.runs_of_a_turn(max(map(_once, of_size))) for of_size in zip(*calls, strict=True)]
     times: list[list[list[float]]] = [[[] for _ in feeds] for _ in sides]
-    with turns.Places() as places:
+    with turns.CorePlacement() as placement:
         for number in range(rounds):
-            if number >= FEWEST and (time.monotonic() > until or (number % 8 == 0 and _sure(times))):
+            if number >= FEWEST and (time.monotonic() > until or (number % 8 == 0 and _precise(times))):
                 break
             for size, count in enumerate(counts):
-                for side in turns.shuffled(len(sides), number):
-                    places.take(sides[side].workers, number)
+                for side in turns.order_of_round(len(sides), number):
+                    placement.take(sides[side].workers, number)
                     times[side][size].append(min(turns.times(calls[side][size], count)))
     return times
 
@@ -211,19 +211,19 @@ def _once(call: Call) -> float:
     return (time.perf_counter() - begin) * 1e3
 
 
-def _sure(times: Sequence[Sequence[Sequence[float]]]) -> bool:
-    """Whether each side is known, against the first, better than anybody asks."""
+def _precise(times: Sequence[Sequence[Sequence[float]]]) -> bool:
+    """Whether the confidence intervals of all ratios to the first model are narrow enough."""
     first, *others = (_mean(side) for side in times)
     found = [ratios.ratio(first, other) for other in others]
-    return all(math.log(each.high / max(each.low, 1e-9)) < 2 * SURE for each in found)
+    return all(math.log(each.high / max(each.low, 1e-9)) < 2 * PRECISE for each in found)
 
 
 def _mean(side: Sequence[Sequence[float]]) -> list[float]:
-    """The geometric mean over the sizes, turn by turn."""
+    """The geometric mean over the sizes, for each turn."""
     return [math.exp(sum(map(math.log, turn)) / len(turn)) for turn in zip(*side, strict=True)]
 
 
-def _tried(
+def _timed_without(
     request: Mapping[str, Any],
     after: Opened,
     feeds: Sequence[engine.Feeds],
@@ -231,7 +231,7 @@ def _tried(
     shares: Mapping[str, float],
     until: float,
 ) -> list[Tried]:
-    """The build beside itself without the suspects, all of them and, as far as there is time, each of them alone."""
+    """Trials of the build without the suspects: without all of them and, while time remains, without each one."""
     sets = [tuple(suspects), *((op,) for op in suspects[: MOST_TRIED - 1] if len(suspects) > 1)]
     opened: list[Opened] = []
     for each in sets if suspects else []:
@@ -241,7 +241,7 @@ def _tried(
         opened.append(_opened(request, "made", disabled=each))
     if not opened:
         return []
-    times = [_mean(side) for side in _raced([after, *opened], feeds, until)]
+    times = [_mean(side) for side in _timed_in_turns([after, *opened], feeds, until)]
     return [
         Tried(names, ratios.ratio(times[0], other), sum(shares.get(op, 0.0) for op in names), min(times[0]), min(other))
         for names, other in zip(sets, times[1:], strict=False)

@@ -1,4 +1,4 @@
-"""Layers of a model, as its names tell them: of nodes where those have paths, else of the weights that they read."""
+"""Layers of a model, derived from names: of nodes if these are paths, else of the weights that nodes read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PARTS = re.compile(r"[/.]")
 
 
 def layer_of(name: str) -> str:
-    """The layer that a path of names tells: up to its first number, else its first part; "" for a name without path.
+    """The layer in a path of names: up to its first number, else its first parts; "" for a name that is no path.
 
     >>> layer_of("encoder.layer.3.attention.self.key.weight"), layer_of("/model/conv1/Conv"), layer_of("node_add_3")
     ('encoder.layer.3', 'model.conv1', '')
@@ -26,9 +26,9 @@ def layer_of(name: str) -> str:
 
 
 def layers_of(path: str | Path) -> dict[str, str]:
-    """By name of each node of a model's main graph its layer; a node that nothing tells it of is of the one before.
+    """The layer of each node of a model's main graph, by node name; a node without one gets that of the node before.
 
-    Empty where names tell nothing.
+    Empty if names do not distinguish layers.
     """
     graph = feed_limits.skeleton(Path(path)).graph
     weights = {tensor.name for tensor in graph.initializer}
@@ -38,7 +38,7 @@ def layers_of(path: str | Path) -> dict[str, str]:
 
 
 def named_layers(nodes: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str]:
-    """By name of each node, given with the weights that it reads, its layer.
+    """The layer of each node, by name; nodes are given with the weights that they read.
 
     >>> named_layers([("a", ["block.0.w"]), ("b", []), ("/block.1/c", [])])
     {'a': 'block.0', 'b': 'block.0', '/block.1/c': 'block.1'}
@@ -47,13 +47,13 @@ def named_layers(nodes: Iterable[tuple[str, Sequence[str]]]) -> dict[str, str]:
     layer = ""
     for name, weights in nodes:
         own = layer_of(name) if name.startswith("/") else ""
-        layer = own or next((told for value in weights if (told := layer_of(value))), "") or layer
+        layer = own or next((from_weight for value in weights if (from_weight := layer_of(value))), "") or layer
         found[name] = layer
     return found
 
 
 class Timed(Protocol):
-    """A node with its time, and the original nodes behind it."""
+    """A node with its time and the original nodes that it replaces."""
 
     @property
     def name(self) -> str:
@@ -69,7 +69,7 @@ class Timed(Protocol):
 
 
 def times_by_layer(ops: Iterable[Timed], layers: Mapping[str, str]) -> dict[str, float]:
-    """Milliseconds of each layer, "" where none is known. What stands for nodes of several is shared."""
+    """Milliseconds of each layer, "" for unknown. A node that replaces nodes of several layers is divided evenly."""
     found: dict[str, float] = {}
     for op in ops:
         of: Sequence[str] = [layers[name] for name in (*op.origin, op.name) if name in layers] or [""]

@@ -1,4 +1,4 @@
-"""Which nodes of a model are behind each node that the runtime made of it: found by the values that are still there."""
+"""Maps nodes of the runtime's optimized graph to the original nodes they replace, by the values both graphs have."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A node with the values that it reads and makes, those without a name left out."""
+    """A node with its named inputs and outputs."""
 
     name: str
     op: str
@@ -17,10 +17,10 @@ class Wire:
 
 
 def lineage(original: Iterable[Wire], made: Iterable[Wire]) -> dict[str, tuple[str, ...]]:
-    """By name of each node that was made, the names of the original nodes that it stands for.
+    """The names of the original nodes that each node of the optimized graph replaces, by name.
 
-    Values keep their names where the runtime leaves them alone. A node whose results are such values stands for what
-    lies between them and the values that are still read; one whose results are new belongs to those that read them.
+    Values that the runtime does not change keep their names. A node that produces such values replaces all original
+    nodes between them and the values that still exist; a node whose results are new belongs to its readers.
 
     >>> before = [Wire("m", "MatMul", ("x", "w"), ("a",)), Wire("b", "Add", ("a", "c"), ("y",))]
     >>> lineage(before, [Wire("fused", "Gemm", ("x", "w", "c"), ("y",))])
@@ -42,7 +42,7 @@ def lineage(original: Iterable[Wire], made: Iterable[Wire]) -> dict[str, tuple[s
 
 
 def _unions(after: list[Wire], maker: Mapping[str, Wire]) -> Iterator[list[Wire]]:
-    """Nodes that belong together: each whose results are all new with one that reads them."""
+    """Sets of nodes: each node whose results are all new is put into the set of a reader."""
     readers = {value: at for at, node in enumerate(after) for value in node.reads}
     owner = list(range(len(after)))
     for at in reversed(range(len(after))):
@@ -57,7 +57,7 @@ def _unions(after: list[Wire], maker: Mapping[str, Wire]) -> Iterator[list[Wire]
 
 
 def _behind(ends: Iterable[str], maker: Mapping[str, Wire], stop: set[str]) -> Iterator[Wire]:
-    """The nodes that make these values out of those at which to stop."""
+    """The nodes that compute the values `ends` from those in `stop`."""
     pending, seen = list(ends), set[str]()
     while pending:
         value = pending.pop()

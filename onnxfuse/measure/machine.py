@@ -1,4 +1,4 @@
-"""What this machine can do, measured on the runtime's own threads by a kernel: the numbers of a `Cpu` row."""
+"""Calibration: measures the numbers of a `Cpu` row on this machine, with a kernel on the runtime's own threads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _CPUS = Path("/sys/devices/system/cpu")
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """Measured values of the fields of `Cpu` that predictions are made of; see there for their meaning."""
+    """Measured values of those fields of `Cpu` that the cost model uses; see there for units."""
 
     cores: int
     l1_bytes: int
@@ -54,7 +54,7 @@ class Machine:
     barrier_us: float
 
     def target(self, row: Cpu) -> Cpu:
-        """The machine class with these numbers: for predictions. Kernels are still made for the class."""
+        """The machine class with these numbers, for predictions; kernels are still scheduled for the class."""
         return replace(row, **asdict(self))
 
 
@@ -66,11 +66,11 @@ def calibrate(
     seconds: float = 0.7,
     time_limit: float | None = None,
 ) -> Machine:
-    """Measure each number for so many seconds, and keep all in the cache for this machine and machine class.
+    """Measure each number for `seconds`, and store all in the cache for this machine and machine class.
 
-    What is kept is the best of all times that it was measured: a machine that does something else is never faster.
+    The stored value is the best of all calibrations, since other work on the machine only makes it slower.
 
-    Raises DeviceError without a runtime that loads the library, and what building raises.
+    Raises DeviceError if the runtime cannot load the library, and the errors of `build_library`.
     """
     cores, sizes = len(os.sched_getaffinity(0)), cache_sizes(target)
     with work_folder() as folder:
@@ -90,7 +90,7 @@ def calibrate(
 
 
 def best(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of several measurements of one machine the highest rates and the least times.
+    """The highest rates and least times of several measurements of one machine.
 
     >>> best([{"gflops": 90.0, "barrier_us": 2.0}, {"gflops": 60.0, "barrier_us": 1.0}])
     {'gflops': 90.0, 'barrier_us': 1.0}
@@ -99,7 +99,7 @@ def best(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def calibrated(target: Cpu, cache: Cache | None) -> Machine | None:
-    """What was measured last on this machine for a machine class; None where nothing was."""
+    """The stored calibration of this machine for a machine class; None if there is none."""
     try:
         text = _place(target, cache).read_text(encoding="utf-8") if cache is not None else "{}"
         values: dict[str, Any] = json.loads(text)
@@ -120,13 +120,13 @@ def _keep(machine: Machine, path: Path) -> None:
 
 
 def _place(target: Cpu, cache: Cache) -> Path:
-    """The file for this machine and a machine class."""
+    """The file that stores the calibration of this machine for a machine class."""
     key = key_of("machine", "1", target.name, *target.flags, *identity())
     return cache.root / "machines" / f"{key[:32]}.json"
 
 
 def identity() -> tuple[str, ...]:
-    """This machine, as far as it can be told from others: what it is, its number of cores, its processors."""
+    """What identifies this machine: architecture, number of cores, and the processor according to Linux."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace") if _CPUS.exists() else ""
     same = ("vendor_id", "cpu family", "model", "model name", "stepping", "cache size", "flags", "Features")
     about = sorted({line for line in lines.splitlines() if line.partition(":")[0].strip() in same})
@@ -134,7 +134,7 @@ def identity() -> tuple[str, ...]:
 
 
 def cache_sizes(target: Cpu) -> dict[str, int]:
-    """Bytes of the first core's data caches as Linux tells them, else those of the machine class."""
+    """Bytes of the first core's data caches according to Linux, else those of the machine class."""
     found = {name: int(getattr(target, name)) for name in _LEVELS.values()}
     for place in sorted(_CPUS.glob("cpu0/cache/index*")):
         try:

@@ -1,4 +1,4 @@
-"""The half of calibration that runs the measuring kernel: the program that `machine.py` starts."""
+"""The child process of calibration, started by `machine.py`: runs the measuring kernel."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from onnxfuse.measure.machine import DOMAIN, KERNEL, best
 from onnxfuse.render.agreed import MULTIPLY_ADD, NOTHING, READ, WAIT
 from onnxfuse.runtime import engine, process
 
-CHAIN = 64  # calls in a row
-LARGE = 256 << 20  # bytes that no cache holds
+CHAIN = 64  # kernel calls in the model that measures the time of one call
+LARGE = 256 << 20  # bytes, more than any cache
 
 
-ROUNDS = 3  # that the time is divided into: what else a machine does comes and goes
+ROUNDS = 3  # of measurements, since other work on the machine comes and goes
 
 
 def measured(request: dict[str, Any]) -> dict[str, float]:
-    """The measured fields of `Machine`, each the best of some rounds."""
+    """The measured fields of `Machine`, each the best of all rounds."""
     cores, library = int(request["cores"]), str(request["library"])
     one, chain = (Clock(_session(library, cores, calls), float(request["seconds"]) / ROUNDS) for calls in (1, CHAIN))
     rounds = [_round(one, chain, cores, int(request["l2_bytes"]), int(request["l3_bytes"])) for _ in range(ROUNDS)]
@@ -46,7 +46,7 @@ def _round(one: Clock, chain: Clock, cores: int, l2: int, l3: int) -> dict[str, 
 
 
 def _session(library: str, cores: int, calls: int) -> Callable[[Any], Any]:
-    """A model that calls the kernel so many times, each with the same input."""
+    """A call of a model with `calls` calls of the kernel, all with the same input."""
     nodes = [helper.make_node(KERNEL, ["asked"], [f"out{i}"], domain=DOMAIN) for i in range(calls)]
     asked = helper.make_tensor_value_info("asked", TensorProto.INT64, [4])
     outputs = [helper.make_tensor_value_info(f"out{i}", TensorProto.DOUBLE, [2]) for i in range(calls)]
@@ -61,13 +61,13 @@ def _session(library: str, cores: int, calls: int) -> Callable[[Any], Any]:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """A session's call, timed again and again for so many seconds; the least time is the one without other work."""
+    """Times the call of a session repeatedly for `seconds`; the least time is the one without other work."""
 
     call: Callable[[Any], Any]
     seconds: float
 
     def least(self, what: int, tasks: int, size: int, repeats: int) -> tuple[float, float]:
-        """Nanoseconds of one repetition, and its operations or bytes."""
+        """Least nanoseconds of one repetition, and its operations or bytes."""
         least, start = 0.0, time.perf_counter()
         while least == 0.0 or time.perf_counter() - start < self.seconds:
             ns, amount = self.call([what, tasks, size, repeats])[0]
@@ -75,12 +75,12 @@ class Clock:
         return max(least, 1.0) / repeats, float(amount) / repeats
 
     def rate(self, tasks: int, size: int, repeats: int) -> float:
-        """GB/s of reading so many bytes again and again."""
+        """GB/s of reading `size` bytes repeatedly."""
         ns, read = self.least(READ, tasks, size, repeats)
         return read / ns
 
     def call_us(self) -> float:
-        """Microseconds of a run in which no kernel does anything."""
+        """Least microseconds of a run in which kernels do nothing."""
         least, start = 0.0, time.perf_counter()
         while least == 0.0 or time.perf_counter() - start < self.seconds:
             begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Latency of models side by side: one process per engine, run in turns, with the spread of an engine against itself."""
+"""Latency of models: one process per engine, measured in turns, and the spread of the first engine against itself."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from onnxfuse.runtime.folders import work_folder
 from onnxfuse.runtime.provider import CPU, Provider
 
 _CHILD = "onnxfuse.measure.profile_child"
-LOOKS = 3  # at a question that is not decided, each after twice as many turns as the one before
+LOOKS = 3  # interim analyses of an undecided comparison, each after twice as many turns as the one before
 
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Milliseconds of one run."""
+    """Quantiles of the milliseconds of a run."""
 
     min: float
     median: float
@@ -34,21 +34,21 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class OpTime:
-    """Median time of one node as the runtime's profiler saw it; `origin` are the original nodes that it stands for."""
+    """Median time of a node according to the runtime's profiler; `origin` are the original nodes that it replaces."""
 
     name: str
     op_type: str
     origin: tuple[str, ...]
     time_ms: float
     share: float  # of the sum over all nodes
-    kernel: bool = False  # whether it ran in a library of ours
-    bytes: int | None = None  # of what it reads and writes; None where the runtime does not say
-    flops: int | None = None  # of the original nodes that it stands for; None where they are not known
+    kernel: bool = False  # whether it is a kernel of an onnxfuse library
+    bytes: int | None = None  # read and written; None where the runtime does not report it
+    flops: int | None = None  # of the original nodes that it replaces; None if unknown
 
 
 @dataclass(frozen=True, slots=True)
 class KernelTime:
-    """All nodes that share one kernel of a library."""
+    """All nodes that call one kernel of a library."""
 
     kernel: str
     nodes: int
@@ -61,19 +61,19 @@ class KernelTime:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a model takes while it runs. `value_peak_bytes` is computed: the most that its values take at once, each
-    from the node that makes it to the last that reads it; `steps` are the nodes of a run with what they take then.
+    """Memory of a running model. `value_peak_bytes` is computed: the most bytes of values alive at once, each from
+    its producer to its last reader; `steps` are the nodes of a run with the bytes alive then.
     """
 
     weight_bytes: int
     value_peak_bytes: int
-    arena_bytes: int | None  # that the runtime's arena held; None where the runtime does not say
+    arena_bytes: int | None  # of the runtime's arena; None where the runtime does not report it
     steps: tuple[Step, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One node of one run, as it went by: microseconds from the start of that run."""
+    """One node of one run: microseconds from the start of that run."""
 
     name: str
     op_type: str
@@ -84,7 +84,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """What was measured of one model."""
+    """The measurements of one model."""
 
     path: str
     library: str | None
@@ -94,10 +94,10 @@ class ModelProfile:
     turns: tuple[float, ...] = ()  # the least milliseconds of each turn
     ops: tuple[OpTime, ...] = ()
     events: tuple[Event, ...] = ()  # of one run, for a trace
-    note: str = ""  # why its kernels did not run, where they did not
-    level: Ratio | None = None  # milliseconds of a run that nothing disturbed
-    peak_bytes: int = 0  # memory that its process took to load it and run it once, clean pages of files not counted
-    memory: Memory | None = None  # None where nodes were not looked at, or the model is too large for that
+    note: str = ""  # why its kernels did not run; empty if they did
+    level: Ratio | None = None  # milliseconds of an undisturbed run
+    peak_bytes: int = 0  # of its process after loading and one run, without clean pages of mapped files
+    memory: Memory | None = None  # None without `per_op`, or if the model is too large
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -118,30 +118,30 @@ class ModelProfile:
 
 
 def _total(counts: Iterable[int | None]) -> int | None:
-    """The sum; None where one of them is not known."""
+    """The sum; None if any of them is unknown."""
     found = list(counts)
     return None if None in found else sum(each or 0 for each in found)
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All that was measured; for what ratios are of see `ratios`."""
+    """The result of `profile_models`; see `ratios` for the statistics."""
 
     models: tuple[ModelProfile, ...]
-    ratio: Ratio | None  # of the first model's time to the last one's; None for one model
-    spread: float | None  # how far the first model against itself is from a ratio of 1; None when not asked for
+    ratio: Ratio | None  # time of the first model over that of the last one; None for one model
+    spread: float | None  # how far the ratio of the first model to itself is from 1; None without `a_a`
     threads: int
     inputs: dict[str, tuple[int, ...]]  # shapes
     host: dict[str, Any]
-    slower: Ratio | None = None  # how many times as long as the first model, or as a baseline, the last one takes
+    slower: Ratio | None = None  # time of the last model over that of the first one, or over the baseline
 
     @property
     def speedup(self) -> float | None:
-        """How many times as long as the last model the first one takes; None for one model."""
+        """Time of the first model over that of the last one; None for one model."""
         return None if self.ratio is None else self.ratio.value
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values for a JSON document; single turns and the events of a trace are not in it."""
+        """Plain values for a JSON document, without single turns and trace events."""
         fields = asdict(self)
         for each, model in zip(fields["models"], self.models, strict=True):
             del each["events"], each["turns"], each["level"]
@@ -158,7 +158,7 @@ class Profile:
 
     @property
     def busy(self) -> bool:
-        """Whether the machine did other work while it was measured."""
+        """Whether the machine did other work during the measurement."""
         return any(model.level is not None and model.level.busy for model in self.models)
 
 
@@ -189,22 +189,22 @@ def profile_models(
 ) -> Profile:
     """Measure the models in turns (B A, A B, ...), each for `duration` seconds or, if given, for `repeats` runs.
 
-    With a `limit` they go on, up to four times as long, until it is clear whether the last model is slower by more than
-    that share than the first, or than the level of a `baseline`.
+    With a `limit` the measurement continues, up to four times as long, until it is decided whether the last model is
+    slower than the first (or than the level of a `baseline`) by more than that share.
 
-    `libraries` are those of the models, in their order, and `disabled` the kernels of each that are run as function
-    bodies; `custom_libraries` are for all. `threads` 0 is one per core.
-    `own`: on one thread, what else runs on the machine does not count, only the time of that thread.
-    They run in the `provider`, all on the same inputs, which the first model must be able to take; symbols that `dims`
-    leaves open are 1 (the first), 128, and 224 for images. `a_a` measures the first model twice, for the spread.
+    `libraries` has the library of each model and `disabled` the kernels of each that run as function bodies;
+    `custom_libraries` are for all models. `threads` 0 is one per core.
+    `own`: with one thread, count the processor time of that thread instead of wall time.
+    All models run in `provider` on the same inputs, generated for the first one; symbols that `dims` leaves open are 1
+    (the first), 128, or 224 for images. `a_a` measures the first model twice, which gives the spread.
 
     Raises DeviceError when a model does not run, UsageError and ModelError for files that cannot be read.
     """
     used = threads or len(os.sched_getaffinity(0))
-    whole = [_whole(path) for path in paths]
-    owned = [None if own is None else _whole(own) for own in (*libraries, *[None] * (len(paths) - len(libraries)))]
+    whole = [_absolute(path) for path in paths]
+    owned = [None if own is None else _absolute(own) for own in (*libraries, *[None] * (len(paths) - len(libraries)))]
     without = [list(names) for names in (*disabled, *[()] * (len(paths) - len(disabled)))]
-    custom = [_whole(each) for each in custom_libraries]
+    custom = [_absolute(each) for each in custom_libraries]
     loads: list[dict[str, Any]] = [
         {"model": path, "libraries": [*([own] if own else []), *custom], "disabled": names}
         for path, own, names in zip(whole, owned, without, strict=True)
@@ -212,7 +212,7 @@ def profile_models(
     question = _Question(len(paths), a_a, limit, baseline)
     with work_folder() as folder:
         values = str(Path(folder, "inputs.npz"))
-        wish = {"inputs": None if inputs is None else _whole(inputs), "seed": seed, "dims": dict(dims or {})}
+        wish = {"inputs": None if inputs is None else _absolute(inputs), "seed": seed, "dims": dict(dims or {})}
         first = {"model": whole[0], "libraries": custom if provider.bound else loads[0]["libraries"]}
         shapes = _ask({"do": "inputs", **first, **wish, "models": whole, "out": values}, time_limit)
         run = {"do": "engine", "threads": used, "inputs": values, "own": own and used == 1}
@@ -222,7 +222,7 @@ def profile_models(
             engines, Path(folder), warmup=warmup, duration=duration, repeats=repeats, time_limit=time_limit,
             enough=question.answered, looks=question.looks,
         )  # fmt: skip
-        seen = [_seen(each, used, values, warmup, time_limit) if per_op else _UNSEEN for each in loads]
+        seen = [_node_times(each, used, values, warmup, time_limit) if per_op else _NO_NODE_TIMES for each in loads]
     models = tuple(
         ModelProfile(
             path, own, latency(each.times), each.facts["load_ms"], len(each.times), each.least,
@@ -244,7 +244,7 @@ def profile_models(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """What is asked of a race: of so many models, and of the first one again where `a_a` says so."""
+    """The comparison that a measurement is to decide: between `models` models, and the first one again with `a_a`."""
 
     models: int
     a_a: bool
@@ -253,34 +253,34 @@ class _Question:
 
     @property
     def looks(self) -> int:
-        """How often it is asked, with twice as many turns each time."""
+        """The number of interim analyses, each with twice as many turns."""
         return LOOKS if self.limit is not None else 1
 
     def answered(self, raced: Sequence[turns.Raced]) -> bool:
-        """Whether there is no more to be asked."""
+        """Whether the comparison is decided."""
         found = self.slower(raced)
         return self.limit is None or found is None or ratios.verdict(found, self.limit) != ratios.INCONCLUSIVE
 
     def ratio(self, raced: Sequence[turns.Raced]) -> Ratio | None:
-        """Of the first model to the last one, as sure as the first one is of itself."""
+        """Time of the first model over that of the last one, widened by the spread of the first one."""
         if self.models < 2:
             return None
         found = ratios.ratio(raced[0].least, raced[self.models - 1].least, looks=self.looks)
         return found.widened(1.0 + (self.spread(raced) or 0.0))
 
     def spread(self, raced: Sequence[turns.Raced]) -> float | None:
-        """How far the first model is from itself."""
+        """How far the ratio of the first model to itself is from 1."""
         if not self.a_a:
             return None
         value = ratios.ratio(raced[0].least, raced[-1].least).value
         return max(value, 1.0 / value) - 1.0
 
     def level(self, raced: turns.Raced) -> Ratio:
-        """Milliseconds of one model."""
+        """Milliseconds of a run of one model."""
         return ratios.level(raced.least, looks=self.looks)
 
     def slower(self, raced: Sequence[turns.Raced]) -> Ratio | None:
-        """Of the last model to what it is compared with: the baseline, else the first model."""
+        """Time of the last model over that of the baseline, else of the first model."""
         if self.baseline is not None:
             level = self.level(raced[self.models - 1])
             return ratios.quotient(level, self.baseline).widened(1.0 + (self.spread(raced) or 0.0))
@@ -288,7 +288,7 @@ class _Question:
         return None if found is None else found.inverse
 
 
-def _whole(path: str | Path) -> str:
+def _absolute(path: str | Path) -> str:
     return str(Path(path).absolute())
 
 
@@ -296,19 +296,19 @@ def _ask(request: dict[str, Any], time_limit: float | None) -> Any:
     return persistent_child(_CHILD, request, stage="profile", time_limit=time_limit)
 
 
-_UNSEEN: Mapping[str, Any] = {"ops": (), "events": (), "memory": {}}  # where nobody looks at nodes
+_NO_NODE_TIMES: Mapping[str, Any] = {"ops": (), "events": (), "memory": {}}  # without `per_op`
 
 
-def _seen(load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None) -> Any:
-    """What the child says of the nodes of a model."""
+def _node_times(load: Mapping[str, Any], threads: int, values: str, warmup: int, time_limit: float | None) -> Any:
+    """Times, trace and memory of the nodes of a model, measured by the child."""
     request = {"do": "ops", **load, "threads": threads, "inputs": values, "warmup": warmup, "repeats": 10}
     return _ask(request, time_limit)
 
 
 def _ops(path: str, found: Sequence[Mapping[str, Any]], shapes: Mapping[str, Sequence[int]]) -> tuple[OpTime, ...]:
-    """The nodes with their operations: of a kernel those of its body, of others those of the nodes behind them.
+    """The nodes with their flops: for a kernel those of its function body, for others those of their original nodes.
 
-    Where several nodes stand for the same ones, the slowest has done the work.
+    Where several nodes have the same origin, the flops count for the slowest one.
     """
     if not found:
         return ()
@@ -335,14 +335,14 @@ def _events(found: Sequence[Mapping[str, Any]]) -> tuple[Event, ...]:
 
 
 def latency(times: Sequence[float]) -> Latency:
-    """The figures of these runs."""
+    """Quantiles of the milliseconds of these runs."""
     ordered = sorted(times)
     p90, p99 = (ordered[min(len(ordered) - 1, int(len(ordered) * share))] for share in (0.9, 0.99))
     return Latency(ordered[0], statistics.median(ordered), p90, p99)
 
 
 def _host() -> dict[str, Any]:
-    """What a reader needs to know of the machine."""
+    """A description of the machine for reports."""
     lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if Path("/proc/cpuinfo").exists() else []
     names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     return {

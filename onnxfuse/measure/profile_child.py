@@ -1,4 +1,4 @@
-"""The half of profiling that runs models: the program that `profile.py` starts once for each engine."""
+"""The child process of profiling, started by `profile.py` once for each engine: runs models."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from onnxfuse.runtime.provider import Provider
 from onnxfuse.verify import trial
 
 ORIGIN = "onnxfuse.origin"  # metadata of a fused node or its function: a JSON list of the original nodes' names
-KERNEL_TIME = "_kernel_time"  # what the names of the profiler's events of nodes end with
+KERNEL_TIME = "_kernel_time"  # suffix of the names of the profiler's node events
 WARM_S = 0.5
-KEPT = 1 << 30  # bytes of a model up to which the runtime's own graph is looked at: it is written to a file
+KEPT = 1 << 30  # largest model, in bytes, whose optimized graph is read: the runtime writes it to a file
 # Bytes of an element, by the profiler's names of types.
 WIDTHS = {
     "uint8": 1, "int8": 1, "bool": 1, "uint16": 2, "int16": 2, "float16": 2, "bfloat16": 2, "float": 4, "int32": 4,
@@ -54,15 +54,15 @@ def write_inputs(
     out: str,
     models: Sequence[str],
 ) -> dict[str, list[int]]:
-    """Write one set of inputs that the model can take to the .npz file `out`; returns their shapes.
+    """Write one set of valid inputs of the model to the .npz file `out`; returns their shapes.
 
-    Raises ModelError where one of `models`, which are to be measured, is no model.
+    Raises ModelError if a file of `models`, which are to be measured, is not a model.
     """
     for each in models:
         feed_limits.skeleton(Path(each))
     session = engine.open_session(model, engine.options(libraries=libraries))
     found = typical_inputs(session, model, inputs=inputs, seed=seed, dims=dims)
-    # Types that NumPy has not are written as their bits; the session that reads them knows what they are.
+    # Types that NumPy lacks are written as their bits; the session knows the types of its inputs.
     bits = {name: v.view(f"u{v.dtype.itemsize}") if v.dtype.kind == "V" else v for name, v in found.items()}
     with Path(out).open("wb") as stream:
         np.savez(stream, allow_pickle=False, **bits)
@@ -72,7 +72,7 @@ def write_inputs(
 def typical_inputs(
     session: ort.InferenceSession, model: str, *, inputs: str | None, seed: int, dims: Mapping[str, int]
 ) -> dict[str, engine.Array]:
-    """Inputs that the model can take, of sizes worth measuring; the first of a file's, where one is named."""
+    """Valid inputs of typical sizes, or the first set of the file `inputs`."""
     recipes = (feeds.TYPICAL, *feeds.RECIPES)
     wish = trial.Wish(feed_limits.skeleton(Path(model)), inputs, seed, dims, recipes, larger=False)
     return trial.input_sets(session, wish).values[0]
@@ -94,9 +94,9 @@ def serve_turns(
     own: bool = False,
     provider: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Load once, then run whenever the race at `address` asks for it; `own` as in `turns.times`.
+    """Load the model, then run it whenever the parent at `address` asks; `own` as in `turns.times`.
 
-    `provider` has the fields of the `Provider` to run in: the CPU's where none is given.
+    `provider` has the fields of the `Provider` to run in (default: the CPU's).
     """
     place = Provider(**provider or {})
     begin = time.perf_counter()
@@ -123,9 +123,9 @@ def op_times(
     repeats: int,
     disabled: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """By the runtime's own profiler the median time of each node over all runs, in ms, slowest first, and one run.
+    """Median milliseconds of each node over all runs by the runtime's profiler, slowest first, and a trace of one run.
 
-    The names of original nodes behind each come from the graph that the runtime made of the model.
+    The original nodes of each are found from the runtime's optimized graph.
     """
     values = _read(inputs)
     proto = feed_limits.load_proto(Path(model))
@@ -137,14 +137,14 @@ def op_times(
         if _bytes_of(proto, Path(model)) <= KEPT:
             options.optimized_model_filepath = str(made)
         session = engine.open_session(model, options)
-        warm = _warmed(lambda: engine.run(session, values), warmup)
+        warm = _warm_up(lambda: engine.run(session, values), warmup)
         for _ in range(repeats):
             engine.run(session, values)
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
         graph = feed_limits.skeleton(made).graph if made.exists() else None
     origins = node_origins(proto)
     if graph is not None:
-        origins |= _made_of(proto, graph, origins)
+        origins |= _optimized_origins(proto, graph, origins)
     kernels = {each.name for each in proto.functions if each.domain.startswith(entries.DOMAIN)} if libraries else set()
     run = _last_run(events)
     last = {each["name"]: each for each in run}
@@ -153,17 +153,19 @@ def op_times(
         for each in _by_node(events, warm, repeats, origins)
     ]
     memory = {} if graph is None else memory_of(graph, last)
-    return {"ops": ops, "events": _as_seen(run, origins), "memory": memory}
+    return {"ops": ops, "events": _trace_events(run, origins), "memory": memory}
 
 
 def _bytes_of(proto: ModelProto, path: Path) -> int:
-    """Bytes of a model with the files that hold its weights."""
+    """Bytes of a model including its external data."""
     named = {e.value for t in proto.graph.initializer for e in t.external_data if e.key == "location"}
     return sum(file.stat().st_size for file in (path, *(path.parent / n for n in named)) if file.exists())
 
 
-def _made_of(proto: ModelProto, made: GraphProto, origins: Mapping[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
-    """By name of each node of the runtime's main graph the original nodes behind it."""
+def _optimized_origins(
+    proto: ModelProto, made: GraphProto, origins: Mapping[str, tuple[str, ...]]
+) -> dict[str, tuple[str, ...]]:
+    """The original nodes that each node of the runtime's optimized main graph replaces, by name."""
     found = lineage(_wires(proto.graph), _wires(made))
     flat = {name: (o for each in names for o in origins.get(each, (each,))) for name, names in found.items()}
     return {name: tuple(dict.fromkeys(names)) for name, names in flat.items() if found[name]}
@@ -177,14 +179,14 @@ def _wires(graph: GraphProto) -> list[Wire]:
 
 
 def facts_of(event: Mapping[str, Any] | None) -> dict[str, Any]:
-    """What the profiler says a node read and wrote: bytes, and types with extents; nothing of what did not run last."""
+    """Bytes read and written by a node, and the types and shapes of its inputs; empty if it was not in the last run."""
     args = event["args"] if event is not None else {}
     sizes = [int(args[key]) for key in ("activation_size", "parameter_size", "output_size") if key in args]
     return {"bytes": sum(sizes) if sizes else None, "inputs": args.get("input_type_shape", [])}
 
 
 def memory_of(graph: GraphProto, last: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What weights, values and the arena of a run take, and the run's steps with what values take at each of them."""
+    """Bytes of weights, values and arena of a run, and its steps with the bytes alive at each."""
     wires = {each.name: each for each in _wires(graph)}
     begin = min((float(e["ts"]) for e in last.values()), default=0.0)
     ran = sorted((float(e["ts"]), name) for name, e in last.items() if name in wires)
@@ -210,8 +212,8 @@ def _width(data_type: int) -> int:
     return int(helper.tensor_dtype_to_np_dtype(data_type).itemsize)
 
 
-def _warmed(call: Callable[[], Any], least: int) -> int:
-    """Runs until there were enough and the pages of a new process are all there, WARM_S seconds; their number."""
+def _warm_up(call: Callable[[], Any], least: int) -> int:
+    """Warm up for at least `least` runs and WARM_S seconds, until all pages are mapped; returns the number of runs."""
     begin, count = time.monotonic(), 0
     while count < least or time.monotonic() - begin < WARM_S:
         call()
@@ -220,7 +222,7 @@ def _warmed(call: Callable[[], Any], least: int) -> int:
 
 
 def _last_run(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The nodes of the last run, as they went by, from its start on."""
+    """The node events of the last run, with times from its start."""
     start = max(each["ts"] for each in events if each.get("name") == "model_run")
     return [
         {**each, "name": each["name"].removesuffix(KERNEL_TIME), "ts": each["ts"] - start}
@@ -229,8 +231,8 @@ def _last_run(events: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     ]
 
 
-def _as_seen(last: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
-    """The nodes of a run for a trace."""
+def _trace_events(last: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str, ...]]) -> list[dict[str, Any]]:
+    """The trace events of a run."""
     found = [
         {
             "name": each["name"],
@@ -247,7 +249,7 @@ def _as_seen(last: Sequence[Mapping[str, Any]], origins: Mapping[str, tuple[str,
 def _by_node(
     events: Sequence[Mapping[str, Any]], warmup: int, repeats: int, origins: Mapping[str, tuple[str, ...]]
 ) -> list[dict[str, Any]]:
-    """Node events summed within each run (bodies of loops run often), then the median over the runs after `warmup`."""
+    """Node times summed within each run (loop bodies run often), then the median over the runs after `warmup`."""
     starts = sorted(each["ts"] for each in events if each.get("name") == "model_run")
     times: defaultdict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0] * repeats)
     for each in events:
@@ -263,7 +265,7 @@ def _by_node(
 
 
 def node_origins(model: ModelProto) -> dict[str, tuple[str, ...]]:
-    """By node name the original nodes behind it: as its metadata or its function's tell, else itself."""
+    """The original nodes of each node, by name: from its own metadata or its function's, else the node itself."""
     functions = {(each.domain, each.name): _origin(each) for each in model.functions}
     return {
         node.name: _origin(node) or functions.get((node.domain, node.op_type), ()) or (node.name,)

@@ -1,6 +1,6 @@
-"""How long samples take: models of many copies of one kernel or node, run in turns in one other process.
+"""Times samples: models of many copies of one kernel or node, run in turns in one child process.
 
-A sample that cannot be run says why instead, and costs the others nothing.
+A sample that cannot be run gets a message instead; the others are not affected.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _CHILD = "onnxfuse.measure.samples_child"
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A model of so many `copies` of what is to be timed, for which a session holds about so many bytes of weights."""
+    """A sample: a model of `copies` copies of a kernel or node; `weights` are the approximate bytes of its session."""
 
     model: str
     copies: int
@@ -26,7 +26,7 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class Timed:
-    """Seconds of one copy, the least of so many runs, and how far their median lies above; or why there are none."""
+    """The least seconds of one copy over `runs` runs, and `spread`, (median - least) / least; or the `problem`."""
 
     seconds: float = 0.0
     spread: float = 0.0
@@ -42,7 +42,7 @@ def time_samples(
     seconds: float = 0.1,
     time_limit: float | None = None,
 ) -> list[Timed]:
-    """Time each task, for about so many seconds each, a few at once in turns. Raises DeviceError and BudgetError."""
+    """Time each task for about `seconds`, a few of them in turns. Raises DeviceError and BudgetError."""
     request: dict[str, Any] = {
         "tasks": [asdict(task) for task in tasks],
         "libraries": [str(each.absolute()) for each in libraries],

@@ -1,8 +1,7 @@
-"""The half of timing samples that runs them: the program that `samples.py` starts.
+"""The child process that runs samples, started by `samples.py`.
 
-Every run reads inputs that lie where they lay before, and writes its results to one place: both are in the caches, as
-what neighbours in a model hand to each other. Weights are another copy's each time. Where one thread works, only the
-time in which it ran counts, and not what else runs on the machine.
+All runs read and write the same activations, so these are in the caches, as between neighbouring nodes of a model; each
+copy has weights of its own. With one thread, its processor time is measured, not wall time.
 """
 
 from __future__ import annotations
@@ -23,16 +22,16 @@ from onnxfuse.runtime import engine, process
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.memory import trim
 
-AT_ONCE, BYTES = 12, 1 << 30  # sessions that are open at once, and the bytes of their weights
+AT_ONCE, BYTES = 12, 1 << 30  # sessions open at once, and the bytes of their weights
 FEWEST = 8  # runs of each
-AGAIN, ALIKE = 3, 0.03  # so many more runs are to be so near to the least one
-PATIENCE = 4  # times as long as asked, while they are not
-_KEPT_APART = ["CommonSubexpressionElimination"]  # equal copies are to stay copies
+REPEATED, REPEATED_WITHIN = 3, 0.03  # the least time counts when so many more runs come within this share of it
+PATIENCE = 4  # until then, measure up to so many times as long
+_DISABLED_OPTIMIZERS = ["CommonSubexpressionElimination"]  # it would merge the copies
 
 
 @dataclass(slots=True)
 class _Open:
-    """A session ready to run, with what it reads and writes, and the seconds of its runs."""
+    """A session ready to run, with its bound inputs and outputs and the seconds of its runs."""
 
     task: Task
     session: ort.InferenceSession
@@ -57,7 +56,7 @@ def main(request: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
-    """A few tasks at a time, in order, whose weights fit together."""
+    """The tasks in order, in batches limited by AT_ONCE and BYTES."""
     batch: list[Task] = []
     for task in tasks:
         if batch and (len(batch) == AT_ONCE or sum(t.weights for t in (*batch, task)) > BYTES):
@@ -69,8 +68,8 @@ def _batches(tasks: Sequence[Task]) -> Iterator[list[Task]]:
 
 
 def _timed(batch: Sequence[Task], request: dict[str, Any]) -> list[Timed]:
-    """The tasks of a batch, run by run in turns."""
-    empty = _opened(Task("", 1, 0), _nothing(), [], request["threads"])
+    """The times of the tasks of a batch, measured in turns."""
+    empty = _opened(Task("", 1, 0), _trivial_model(), [], request["threads"])
     opened: list[_Open | DeviceError] = []
     for task in batch:
         try:
@@ -85,39 +84,39 @@ def _timed(batch: Sequence[Task], request: dict[str, Any]) -> list[Timed]:
             opened.append(one)
     ready = [empty, *(each for each in opened if isinstance(each, _Open))]
     begin, seconds = time.perf_counter(), request["seconds"] * len(ready)
-    while len(empty.times) < FEWEST or not _known(ready, time.perf_counter() - begin, seconds):
+    while len(empty.times) < FEWEST or not _converged(ready, time.perf_counter() - begin, seconds):
         for each in ready:
             each.run()  # brings its caches back
             each.times.append(min(each.run(), each.run()))
-    around = min(empty.times)
-    return [_result(each, around) if isinstance(each, _Open) else Timed(problem=each.message) for each in opened]
+    overhead = min(empty.times)
+    return [_result(each, overhead) if isinstance(each, _Open) else Timed(problem=each.message) for each in opened]
 
 
-def _known(ready: Sequence[_Open], spent: float, seconds: float) -> bool:
-    """Whether they were run long enough: on a busy machine, until the least times of each were met again."""
-    met = all(sorted(each.times)[AGAIN] < min(each.times) * (1 + ALIKE) for each in ready)
+def _converged(ready: Sequence[_Open], spent: float, seconds: float) -> bool:
+    """Whether they were run long enough: on a busy machine, until the least time of each was reached repeatedly."""
+    met = all(sorted(each.times)[REPEATED] < min(each.times) * (1 + REPEATED_WITHIN) for each in ready)
     return spent > (seconds if met else seconds * PATIENCE)
 
 
-def _result(each: _Open, around: float) -> Timed:
-    """What one copy takes; `around` are the seconds of a run of nothing."""
+def _result(each: _Open, overhead: float) -> Timed:
+    """The time of one copy; `overhead` is the seconds of a run of a trivial model."""
     least = min(each.times)
-    seconds = max(least - around, 1e-9) / each.task.copies
+    seconds = max(least - overhead, 1e-9) / each.task.copies
     return Timed(seconds, statistics.median(each.times) / least - 1.0, 2 * len(each.times))
 
 
 def _opened(task: Task, model: str | bytes, libraries: Sequence[str], threads: int) -> _Open:
-    """A session that runs a model; its inputs are drawn once. Raises DeviceError."""
+    """A session for a model, with random inputs bound once. Raises DeviceError."""
     options = engine.options(libraries=libraries, threads=threads)
     options.add_session_config_entry("session.force_spinning_stop", "1")
     trim()
     try:
         session = ort.InferenceSession(
-            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_KEPT_APART
+            model, options, providers=["CPUExecutionProvider"], disabled_optimizers=_DISABLED_OPTIMIZERS
         )
         binding = session.io_binding()
         for each in session.get_inputs():
-            binding.bind_ortvalue_input(each.name, _drawn(each.type, each.shape))
+            binding.bind_ortvalue_input(each.name, _random_input(each.type, each.shape))
         places: dict[tuple[Any, ...], Any] = {}
         for each in session.get_outputs():
             kind = (each.name.rpartition(".")[0], each.type, *each.shape)
@@ -136,8 +135,8 @@ def _number(kind: str) -> int:
     return int(TensorProto.DataType.Value(known.get(name, name.upper())))
 
 
-def _drawn(kind: str, shape: Sequence[int]) -> Any:
-    """Numbers between 0 and 1 of an element type; whole ones are 0 and 1."""
+def _random_input(kind: str, shape: Sequence[int]) -> Any:
+    """Random numbers in [0, 1) of an element type; integers are 0 or 1."""
     draw = np.random.default_rng(0)
     number = _number(kind)
     if number == TensorProto.BFLOAT16:
@@ -148,8 +147,8 @@ def _drawn(kind: str, shape: Sequence[int]) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(np.asarray(values).astype(dtype))
 
 
-def _nothing() -> bytes:
-    """A model that does nothing but be called."""
+def _trivial_model() -> bytes:
+    """A model whose run costs nothing but the call."""
     info = helper.make_tensor_value_info
     graph = helper.make_graph(
         [helper.make_node("Neg", ["x"], ["y.0"])], "g", [info("x", 1, [1])], [info("y.0", 1, [1])]

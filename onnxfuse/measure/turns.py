@@ -1,7 +1,7 @@
-"""Engines measured in turns (B A, A B, ...): each in a process of its own that runs only when it is asked for times.
+"""Engines measured in turns (B A, A B, ...), each in a process of its own that runs only during its turns.
 
-The parent's half is `race`. A child ends its set-up with `serve`. Between them goes one line of JSON at a time. An
-engine whose turn it is not stands still as a whole, the threads included that would go on spinning for what comes next.
+The parent calls `race`; a child calls `serve` after its set-up. They exchange lines of JSON. Between its turns the
+whole process of an engine is stopped, including threads that would spin while waiting for work.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from typing import IO, Any, TypeVar
 from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import process
 
-# About how long the slowest engine's turn is. Short: a process that has just slept may run for some milliseconds even
-# where all cores are busy, and what a machine does besides changes little from one turn to the next.
+# Approximate length of the slowest engine's turn. Short, since a process that has just slept may run for some
+# milliseconds even where all cores are busy, and the machine's load changes little from one turn to the next.
 _TURN_MS = 4.0
-LONG_MS = 30.0  # what caches hold of a run before is nothing to such a run
+LONG_MS = 30.0  # runs longer than this do not need a preceding run to warm the caches
 _THREADS = "/proc/self/task"
 
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """What to start: a module that answers `process.python_child` and, given `address`, calls `serve` with it."""
+    """A child process to start: a module for `process.python_child` that calls `serve` with the given `address`."""
 
     module: str
     request: Mapping[str, Any]
@@ -40,9 +40,9 @@ class Engine:
 
 @dataclass(frozen=True, slots=True)
 class Raced:
-    """Milliseconds of every run of an engine by turns, and what it said of itself when it was ready.
+    """Milliseconds of every run of an engine by turns, and the facts that it reported when it was ready.
 
-    Turns with the same number are neighbours, and all have equally many runs.
+    Turns with the same index are neighbours in time; all have the same number of runs.
     """
 
     turns: tuple[tuple[float, ...], ...]
@@ -50,7 +50,7 @@ class Raced:
 
     @property
     def times(self) -> tuple[float, ...]:
-        """Of every run, in order."""
+        """The milliseconds of every run, in order."""
         return tuple(ms for turn in self.turns for ms in turn)
 
     @property
@@ -65,7 +65,7 @@ Enough = Callable[[Sequence[Raced]], bool]
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    """A child that waits: one line with a count is answered by one line with that many times."""
+    """A waiting child: it answers a line with a count by a line with that many times."""
 
     connection: socket.socket
     lines: IO[str]
@@ -74,17 +74,17 @@ class _Running:
     pid: int
 
     def times(self, count: int) -> list[float]:
-        """Milliseconds of `count` runs; before and after, the child stands still."""
+        """Milliseconds of `count` runs; before and after, the child is stopped."""
         _signal(self.pid, signal.SIGCONT)
-        with suppress(OSError):  # it has ended: nothing will be heard
+        with suppress(OSError):  # it has ended: reading the answer reports it
             self.connection.sendall(f"{count}\n".encode())
-        found = list(_heard(self.lines, self.answer))
+        found = list(_received(self.lines, self.answer))
         _signal(self.pid, signal.SIGSTOP)
         return found
 
 
 def _signal(pid: int, number: signal.Signals) -> None:
-    with suppress(ProcessLookupError):  # what it died of is said where it is asked
+    with suppress(ProcessLookupError):  # it has ended: reading its answer reports why
         os.kill(pid, number)
 
 
@@ -101,10 +101,10 @@ def race(
 ) -> list[Raced]:
     """Run each engine for about `duration` seconds or, if given, for `repeats` runs; `folder` is for sockets.
 
-    Seconds are the clock's: they hold what turns wait for a core of a busy machine. Where what was seen by then is not
-    `enough` they go on for twice as long in all, and so on, until that has been asked `looks` times.
+    Seconds are wall time, including waiting for a core on a busy machine. If the result is not `enough`, measuring
+    continues until the total time has doubled, and so on; `enough` is called at most `looks` times.
 
-    Raises DeviceError when an engine ends by itself, and what it says when it fails.
+    Raises DeviceError when an engine ends early, and the error of an engine that fails.
     """
     with _started(engines, folder, time_limit) as running:
         count = _count(running, warmup, repeats)
@@ -119,31 +119,31 @@ def race(
 def serve(
     address: str, call: Callable[[], Any], facts: Mapping[str, Any], workers: Sequence[int] = (), *, own: bool = False
 ) -> None:
-    """The child's half: say `facts`, then answer each line `n` with the times of n calls, in ms, until none comes.
+    """Called by the child: send `facts`, then answer each line `n` with the milliseconds of n calls, until end of file.
 
-    `workers` are the threads that work for the calling one.
+    `workers` are the ids of the threads that work for the calling one.
     """
-    with socket.socket(socket.AF_UNIX) as connection, Places() as places:
+    with socket.socket(socket.AF_UNIX) as connection, CorePlacement() as placement:
         connection.connect(address)
         with connection.makefile("rw", encoding="ascii") as lines:
-            _say(lines, {"pid": os.getpid(), "facts": dict(facts)})
+            _send(lines, {"pid": os.getpid(), "facts": dict(facts)})
             for turn, line in enumerate(lines):
-                places.take(workers, turn)
-                _say(lines, times(call, int(line), own=own))
+                placement.take(workers, turn)
+                _send(lines, times(call, int(line), own=own))
 
 
-class Places:
-    """Gives the calling thread and its workers a core each, as far as cores go round; all of them back at the end.
+class CorePlacement:
+    """Pins the calling thread and its workers to a core each, as far as there are cores; all are released at the end.
 
-    Where no core is idle the system wakes a worker on the core of the thread that wakes it, and leaves it there: two
-    threads then share that core for seconds, and of two equal engines one took 1.8 times as long as the other.
+    Where no core is idle, Linux wakes a worker on the core of the waking thread and leaves it there: two threads then
+    share a core for seconds, and one of two equal engines took 1.8 times as long as the other.
     """
 
     def __init__(self) -> None:
         self._cores = sorted(os.sched_getaffinity(0))
         self._moved: set[int] = set()
 
-    def __enter__(self) -> Places:
+    def __enter__(self) -> CorePlacement:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -151,7 +151,7 @@ class Places:
             _place(thread, self._cores)
 
     def take(self, workers: Sequence[int], turn: int) -> None:
-        """Move the caller and these threads to their cores of a turn, other ones in the next; who is alone stays."""
+        """Pin the caller and these threads for a turn, to other cores in the next; a single thread is not moved."""
         threads = (threading.get_native_id(), *workers) if workers else ()
         shares = min(len(threads), len(self._cores))
         for number, thread in enumerate(threads):
@@ -165,16 +165,16 @@ def _place(thread: int, cores: Sequence[int]) -> None:
 
 
 def workers_of(start: Callable[[], T]) -> tuple[T, tuple[int, ...]]:
-    """What `start` gives, and the threads of this process that it has left running, in the order of their making."""
+    """The result of `start`, and the ids of the threads that it left running, in the order of creation."""
     before = set(os.listdir(_THREADS))
     made = start()
     return made, tuple(sorted(int(each) for each in set(os.listdir(_THREADS)) - before))
 
 
 def times(call: Callable[[], Any], count: int, *, own: bool = False) -> list[float]:
-    """Milliseconds of `count` calls, after one that brings the caches back to this process; of one alone where it is 0.
+    """Milliseconds of `count` calls, after one that warms the caches; for a count of 0, of one call without warming.
 
-    `own`: only while the thread that calls was running, which is all that counts where it works alone.
+    `own`: processor time of the calling thread instead of wall time, for calls that use one thread only.
     """
     clock = time.thread_time_ns if own else time.perf_counter_ns
     if count:
@@ -187,12 +187,12 @@ def times(call: Callable[[], Any], count: int, *, own: bool = False) -> list[flo
     return found
 
 
-def shuffled(sides: int, number: int) -> list[int]:
-    """The order of the sides in round `number`, drawn at random and the same each time.
+def order_of_round(sides: int, number: int) -> list[int]:
+    """The order of the engines in round `number`: pseudo-random, and the same each time.
 
-    Who ran last, or has waited longer, is treated otherwise by caches and by the system's scheduler: in a fixed order
-    that is always the same side (of A B C C B A always B runs after another one, and it was 7 to 16 % faster beside
-    other work). An order that is drawn treats all sides alike, and has no period that others could fall in step with.
+    Caches and the system's scheduler treat an engine by what ran before it and how long it waited; a fixed order favors
+    one engine (in A B C C B A, B always runs after another one, and was 7 to 16 % faster beside other work). A random
+    order treats all engines alike and has no period with which other load could be in phase.
     """
     order = list(range(sides))
     random.Random(number).shuffle(order)
@@ -200,20 +200,20 @@ def shuffled(sides: int, number: int) -> list[int]:
 
 
 def runs_of_a_turn(ms: float) -> int:
-    """How many runs of so many milliseconds make a turn; 0 is one that needs none before it."""
+    """How many runs of `ms` milliseconds make a turn; 0: a single long run, without one to warm the caches."""
     if ms > LONG_MS:
         return 0
     return max(1, min(int(_TURN_MS / max(ms, 1e-3)), 1000))
 
 
-def _say(lines: IO[str], value: Any) -> None:
+def _send(lines: IO[str], value: Any) -> None:
     lines.write(json.dumps(value) + "\n")
     lines.flush()
 
 
 @contextmanager
 def _started(engines: Sequence[Engine], folder: Path, time_limit: float | None) -> Iterator[list[_Running]]:
-    """One child per engine, loaded and waiting, in order; they end with the block."""
+    """One child per engine, loaded and waiting, in order; they end at the end of the block."""
     with ExitStack() as stack:
         pool = stack.enter_context(ThreadPoolExecutor(len(engines)))
         running = []
@@ -226,8 +226,8 @@ def _started(engines: Sequence[Engine], folder: Path, time_limit: float | None) 
             answer = pool.submit(process.python_child, each.module, request, stage="profile", time_limit=time_limit)
             connection = stack.enter_context(_accepted(listener, answer))
             lines = stack.enter_context(connection.makefile("r", encoding="ascii"))
-            said = _heard(lines, answer)
-            stack.callback(_signal, said["pid"], signal.SIGCONT)  # it hears that nobody asks any more, and ends
+            said = _received(lines, answer)
+            stack.callback(_signal, said["pid"], signal.SIGCONT)  # it reads end of file, and ends
             running.append(_Running(connection, lines, answer, said["facts"], said["pid"]))
         yield running
 
@@ -247,8 +247,8 @@ def _accepted(listener: socket.socket, answer: Future[Any]) -> socket.socket:
         return connection
 
 
-def _heard(lines: IO[str], answer: Future[Any]) -> Any:
-    """The next thing that a child says. Raises the child's own error when it has ended instead."""
+def _received(lines: IO[str], answer: Future[Any]) -> Any:
+    """The next line of a child, as a value. Raises the child's own error when it has ended instead."""
     try:
         line = lines.readline()
     except OSError:
@@ -260,7 +260,7 @@ def _heard(lines: IO[str], answer: Future[Any]) -> Any:
 
 
 def _count(engines: Sequence[_Running], warmup: int, repeats: int | None) -> int:
-    """Runs of a turn, of which each engine has as many: the slowest one's fill it."""
+    """Runs of a turn, the same number for all engines, by the time of the slowest one."""
     slowest = max(min(each.times(max(1, warmup))) for each in engines)
     return min(runs_of_a_turn(slowest), repeats or 1000)
 
@@ -268,16 +268,16 @@ def _count(engines: Sequence[_Running], warmup: int, repeats: int | None) -> int
 def _continued(
     engines: Sequence[_Running], raced: Sequence[Raced], count: int, duration: float, repeats: int | None
 ) -> list[Raced]:
-    """The race with more turns, each round in an order of its own."""
+    """The measurement continued by more turns, each round in an order of its own."""
     turns = [list(each.turns) for each in raced]
     until = time.monotonic() + duration * len(engines)
-    while _wants(turns[0], until, repeats):
+    while _more_turns(turns[0], until, repeats):
         number = len(turns[0])
         left = count if repeats is None else min(count, repeats - sum(map(len, turns[0])))
-        for at in shuffled(len(engines), number):
+        for at in order_of_round(len(engines), number):
             turns[at].append(tuple(engines[at].times(left)))
     return [Raced(tuple(found), each.facts) for found, each in zip(turns, raced, strict=True)]
 
 
-def _wants(turns: Sequence[Sequence[float]], until: float, repeats: int | None) -> bool:
+def _more_turns(turns: Sequence[Sequence[float]], until: float, repeats: int | None) -> bool:
     return sum(map(len, turns)) < repeats if repeats else not turns or time.monotonic() < until

@@ -1,4 +1,4 @@
-"""Operations of the nodes that a profile saw, at the sizes that were run: of originals, and of function bodies."""
+"""Operations (flops) of profiled nodes at the measured sizes: of original nodes, and of function bodies."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import define, view_of
 from onnxfuse.runtime import feed_limits
 
-# ONNX's numbers of the element types that the runtime's profiler names; strings and the like do no arithmetic.
+# ONNX element types by the runtime profiler's names; types without arithmetic are left out.
 _TYPES = {
     "float": 1, "uint8": 2, "int8": 3, "uint16": 4, "int16": 5, "int32": 6, "int64": 7, "bool": 9, "float16": 10,
     "double": 11, "uint32": 12, "uint64": 13, "bfloat16": 16,
 }  # fmt: skip
-Typed = Sequence[Mapping[str, Sequence[int]]]  # as the profiler tells it: for each input its type and its extents
+Typed = Sequence[Mapping[str, Sequence[int]]]  # in the profiler's form: for each input a map from type to shape
 
 
 def node_work(path: str | Path, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Operations of each node of a model's main graph at these shapes of its inputs, as far as they are known."""
+    """Operations of each node of a model's main graph at these input shapes; nodes with unknown counts are left out."""
     given = tuple(f"{name}:{','.join(map(str, shape))}" for name, shape in shapes.items() if len(shape))
     with suppress(OnnxFuseError):
         graph = load(path, Options(input_shape=given))
@@ -46,7 +46,7 @@ def _counts(graph: Graph) -> Iterable[tuple[str, int]]:
 
 
 class Bodies:
-    """The function bodies of a model; `work` counts what one does for inputs of these types and shapes."""
+    """The function bodies of a model; `work` counts the operations of a call."""
 
     def __init__(self, path: str | Path) -> None:
         functions = feed_limits.skeleton(Path(path)).functions
@@ -54,7 +54,7 @@ class Bodies:
         self._known: dict[tuple[str, str], int | None] = {}
 
     def work(self, op_type: str, inputs: Typed) -> int | None:
-        """Operations of one call; None where they are not known."""
+        """Operations of one call with inputs of these types and shapes; None if unknown."""
         key = (op_type, str(inputs))
         if key not in self._known:
             self._known[key] = self._counted(op_type, inputs)
@@ -78,7 +78,7 @@ class Bodies:
 
 
 def rates(flops: int | None, size: int | None, time_ms: float, peaks: Mapping[str, Any]) -> dict[str, float | None]:
-    """GFLOP/s and GB/s of what took so long, and the share of what the machine could do at best with such a mix.
+    """Achieved GFLOP/s and GB/s, and the share of the roofline: the larger of both bounds over the measured time.
 
     >>> rates(4_000_000, 1_000_000, 1.0, {"gflops": 10.0, "memory_gbps": 2.0})
     {'gflops': 4.0, 'gbps': 1.0, 'roof_share': 0.5}

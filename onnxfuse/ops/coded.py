@@ -98,7 +98,7 @@ def _place(view: View, i: int, axis: int | None, at: At) -> At:
     if all(e == ONE for e in have):
         return (ZERO,) * len(have)
     if axis is None or len(have) != 1:
-        raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r}")
+        raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r} is not supported")
     return (at[axis],)
 
 

@@ -43,7 +43,7 @@ def multiplied(
     """
     a, b = left.shape, right.shape
     if not a or not b:
-        raise view.refuse("E-INVALID", "a scalar operand")
+        raise view.refuse("E-INVALID", "an operand is a scalar")
     length = b[-2] if len(b) > 1 else b[0]
     view.demand(a[-1], "equals", length)
     batch = broadcast(view, [a[:-2], b[:-2]])

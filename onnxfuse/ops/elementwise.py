@@ -169,7 +169,7 @@ def dropout(view: View) -> tuple[Definition, ...]:
     if view.has(2) and (training is None or bool(training.reshape(-1)[0])):
         raise view.refuse("E-RANDOM", "training mode", f"make {view.node.inputs[2]} a constant, false")
     if any(view.node.outputs[1:]):
-        raise view.refuse("E-RANDOM", "the mask output is used", f"leave out its output {view.node.outputs[1]}")
+        raise view.refuse("E-RANDOM", "the mask output is used", f"remove its output {view.node.outputs[1]}")
     axes = view.axes(view.shape(0))
     return (Definition(view.out(), axes, view.load(0, tuple(map(Index.of, axes)))),)
 
@@ -179,7 +179,7 @@ def batch_normalization(view: View) -> tuple[Definition, ...]:
     if view.attr("training_mode", 0) or any(view.node.outputs[1:]):
         raise view.refuse("E-NO-KERNEL", "training mode", "export the model for inference: one output, training_mode 0")
     if not view.attr("spatial", 1):
-        raise view.refuse("E-NO-KERNEL", "statistics per element")
+        raise view.refuse("E-NO-KERNEL", "statistics per element (spatial=0) are not supported")
     axes = view.axes(view.shape(0))
     x = view.load(0, tuple(map(Index.of, axes)))
     channels = axes[1].extent if len(axes) > 1 else ONE
@@ -273,7 +273,7 @@ def shift(view: View) -> tuple[Definition, ...]:
     names = {"LEFT": "shift_left", "RIGHT": "shift_right"}
     direction = view.attr("direction", "")
     if direction not in names:
-        raise view.refuse("E-NO-KERNEL", f"direction {direction!r}")
+        raise view.refuse("E-NO-KERNEL", f"direction {direction!r} is not supported")
     return pointwise("BitShift", fn(names[direction])).define(view)
 
 

@@ -101,7 +101,7 @@ def transpose(view: View) -> tuple[Definition, ...]:
     have = view.shape(0)
     perm = view.attr("perm", tuple(reversed(range(len(have)))))
     if sorted(perm) != list(range(len(have))):
-        raise view.refuse("E-INVALID", f"{tuple(perm)} does not order {len(have)} dimensions")
+        raise view.refuse("E-INVALID", f"perm {tuple(perm)} is no permutation of {len(have)} dimensions")
     axes = view.axes(tuple(have[p] for p in perm))
     index = [ZERO] * len(have)
     for a, p in zip(axes, perm, strict=True):
@@ -133,7 +133,7 @@ def slices(view: View) -> tuple[Piece, ...]:
     out: list[Piece] = []
     for at, start, end, step in zip(where, starts, ends, steps or (1,) * len(where), strict=True):
         if not step:
-            raise view.refuse("E-INVALID", "a step of 0")
+            raise view.refuse("E-INVALID", "a step is 0")
         lowest = ZERO if step > 0 else Index.of(-1)
         out.append((at, _from_front(start, have[at], ZERO, step), _from_front(end, have[at], lowest, step), step))
     return tuple(out)

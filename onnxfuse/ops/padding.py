@@ -77,7 +77,7 @@ def pad(view: View) -> tuple[Definition, ...]:
     """Pad in every mode."""
     mode = view.attr("mode", "constant")
     if mode not in ("constant", "edge", "reflect", "wrap"):
-        raise view.refuse("E-NO-KERNEL", f"mode {mode}")
+        raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported")
     made = margins(view)
     for m in made:
         _demand(view, mode, m)

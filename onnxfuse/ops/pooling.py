@@ -23,7 +23,7 @@ def pool_row(
 
     def define(view: View) -> tuple[Definition, ...]:
         if any(view.node.outputs[1:]):
-            raise view.refuse("E-NO-KERNEL", "indices are wanted", f"leave out its output {view.node.outputs[1]}")
+            raise view.refuse("E-NO-KERNEL", "the indices are used", f"remove its output {view.node.outputs[1]}")
         have, dtype = view.shape(0), view.dtype(0)
         kernel = tuple(view.attr("kernel_shape", ()))
         spots = windows(view, kernel, pooled=True)

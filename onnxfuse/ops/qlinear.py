@@ -34,7 +34,7 @@ def between_codes(op: str, first: int, result: int, *, plain: int = 0) -> Define
 
     def define(view: View) -> tuple[Definition, ...]:
         if view.attr("channels_last", 0):
-            raise view.refuse("E-NO-KERNEL", "channels are last already")
+            raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported")
         end = result or len(view.node.inputs)
         numbers = [_decoded(view, i, f"{view.out()}%{i}") for i in range(first, end, 3)]
         node = replace(
@@ -101,7 +101,7 @@ def averaged(view: View) -> tuple[Definition, ...]:
     """QLinearGlobalAveragePool: the sum of an image, as integers, times one factor."""
     have, dtype = view.shape(0), view.dtype(0)
     if view.attr("channels_last", 0):
-        raise view.refuse("E-NO-KERNEL", "channels are last already")
+        raise view.refuse("E-NO-KERNEL", "the layout channels_last=1 is not supported")
     axes = view.axes((*have[:2], *(ONE for _ in have[2:])))
     places = tuple(Axis(f"{view.out()}:k{i}", e) for i, e in enumerate(have[2:]))
     code = view.load(0, (*map(Index.of, axes[:2]), *map(Index.of, places)))
@@ -121,7 +121,7 @@ def _decoded(view: View, i: int, name: str) -> Definition:
 def _spelled_concat(view: View, put: Speller, inputs: tuple[str, ...]) -> tuple[str, ...]:
     """QLinearConcat by a Concat of floats: in function bodies the runtime infers the scale's type for the result."""
     if put.opset < _CODES:
-        raise view.refuse("E-OPSET", f"codes are not in opset {put.opset}", f"an opset of {_CODES} or newer")
+        raise view.refuse("E-OPSET", f"QuantizeLinear is not in opset {put.opset}", f"an opset of {_CODES} or newer")
     scale, zero, *operands = inputs
     numbers = [put.add("DequantizeLinear", *operands[i : i + 3]) for i in range(0, len(operands), 3)]
     return (put.add("QuantizeLinear", put.add("Concat", *numbers, axis=view.attr("axis", 0)), scale, zero),)

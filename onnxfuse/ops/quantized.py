@@ -23,9 +23,9 @@ def quantize(view: View) -> tuple[Definition, ...]:
     at = here(axes)
     dtype = view.dtype(2) if view.has(2) else _named(view, "output_dtype", U8)
     if dtype.kind not in "iu" or dtype.bits > _SHORT:
-        raise view.refuse("E-DTYPE", f"codes of type {dtype}")
+        raise view.refuse("E-DTYPE", f"quantized values of type {dtype} are not supported")
     if _named(view, "precision", F32) != F32:
-        raise view.refuse("E-DTYPE", "a division of another precision than float32")
+        raise view.refuse("E-DTYPE", "a precision other than float32 is not supported")
     place = _place(view, at)
     code = coded(cast(view.load(0, at), F32), parameter(view, 1, place), _zero(view, place), dtype)
     return (Definition(view.out(), axes, code),)
@@ -52,7 +52,7 @@ def dequantize(view: View) -> tuple[Definition, ...]:
     at = here(axes)
     dtype = _named(view, "output_dtype", view.dtype(1))
     if view.dtype(0).kind not in "iu" or not dtype.floating:
-        raise view.refuse("E-DTYPE", f"codes of type {view.dtype(0)} as {dtype}")
+        raise view.refuse("E-DTYPE", f"quantized values of type {view.dtype(0)} as {dtype} are not supported")
     place = _place(view, at)
     exact = F32 if view.dtype(0).bits <= _SHORT else I32
     code = cast(view.load(0, at), exact)
@@ -95,7 +95,7 @@ def single(view: View, i: int) -> Scalar:
     """The per-tensor scale or zero point i."""
     have = view.shape(i)
     if not _is_single(view, i):
-        raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r}")
+        raise view.refuse("E-BROADCAST", f"a scale or zero point of shape {have!r} is not supported")
     return parameter(view, i, (ZERO,) * len(have))
 
 
@@ -128,7 +128,7 @@ def _place(view: View, at: At) -> At:
     have = view.shape(1)
     alone = _is_single(view, 1)
     if view.has(2) and len(view.shape(2)) != len(have) and not (alone and _is_single(view, 2)):
-        raise view.refuse("E-INVALID", "a scale and a zero point of different shapes")
+        raise view.refuse("E-INVALID", "the shapes of scale and zero point differ")
     if not have or have == (Index.of(1),):
         return (ZERO,) * len(have)
     axis = view.axis(view.attr("axis", 1), len(at))
@@ -136,7 +136,7 @@ def _place(view: View, at: At) -> At:
     if block:
         return (*at[:axis], at[axis] // block, *at[axis + 1 :])
     if have != (view.shape(0)[axis],):
-        raise view.refuse("E-BROADCAST", f"scales {have!r} along an axis of {view.shape(0)[axis]!r}")
+        raise view.refuse("E-BROADCAST", f"scales of shape {have!r} do not fit an axis of {view.shape(0)[axis]!r}")
     return (at[axis],)
 
 

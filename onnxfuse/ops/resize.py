@@ -31,7 +31,7 @@ def manner(view: View) -> Manner:
     """The attributes of a node; before opset 11 coordinates are asymmetric, and rounded up when downscaling."""
     mode = view.attr("mode", "nearest")
     if mode not in ("nearest", "linear", "cubic"):
-        raise view.refuse("E-NO-KERNEL", f"mode {mode}")
+        raise view.refuse("E-NO-KERNEL", f"mode {mode} is not supported")
     if view.opset < 11:
         return Manner(mode, "asymmetric", "simple", 0.0, False, False, 0.0)
     return Manner(
@@ -153,7 +153,7 @@ def coordinates(view: View, how: Manner, s: Stretch) -> Array:
         if m > 1:
             return np.asarray(first * (whole - F(1)) + x * (last - first) * (whole - F(1)) / (made - F(1)))
         return np.full(m, F(0.5) * (first + last) * (whole - F(1)), F)
-    raise view.refuse("E-NO-KERNEL", f"coordinates {how.coordinates}")
+    raise view.refuse("E-NO-KERNEL", f"coordinate transformation mode {how.coordinates} is not supported")
 
 
 def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
@@ -167,7 +167,7 @@ def _nearest(view: View, how: Manner, x: Array, scale: float) -> Array:
         "ceil": np.ceil,
     }
     if how.nearest not in rounding:
-        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
+        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported")
     return rounding[how.nearest](x)
 
 
@@ -239,9 +239,9 @@ def resize(view: View) -> tuple[Definition, ...]:
     how, made, dtype = manner(view), stretches(view), view.dtype(0)
     busy = [i for i, s in enumerate(made) if not s.idle]
     if how.mode != "nearest" and not dtype.floating and busy:
-        raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: how it rounds is the runtime's own")
+        raise view.refuse("E-DTYPE", f"{how.mode} of {dtype}: its rounding is specific to ONNX Runtime")
     if ZERO in view.shape(0):
-        raise view.refuse("E-NO-KERNEL", "an empty tensor")
+        raise view.refuse("E-NO-KERNEL", "the tensor is empty")
     stages, shape = Stages(view), list(view.shape(0))
     value: Element = wide(view) if how.mode != "nearest" else lambda at: view.load(0, at)
     for i in reversed(busy):

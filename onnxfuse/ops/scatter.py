@@ -45,7 +45,7 @@ def _wrapped(view: View, places: Array, extents: Any) -> Array:
     """Destinations, with negative ones counted from the end."""
     made = np.where(places < 0, places + extents, places)
     if (made < 0).any() or (made >= extents).any():
-        raise view.refuse("E-INVALID", "a place lies outside of the tensor")
+        raise view.refuse("E-INVALID", "an index is outside the tensor")
     return made
 
 
@@ -147,7 +147,7 @@ def _combined(view: View, axes: tuple[Axis, ...], updates: _Updates) -> tuple[De
         return _replaced(view, axes, updates)
     combine, dtype = COMBINES[view.attr("reduction", "none")], view.dtype(0)
     if dtype == BOOL or (combine in ("sum", "prod") and dtype != dtype.accumulator):
-        raise view.refuse("E-DTYPE", f"elements of type {dtype} are not combined")
+        raise view.refuse("E-DTYPE", f"reduction of {dtype} elements is not supported")
     landed = updates.all(combine, view.load(2, updates.index))
     return (Definition(view.out(), axes, MONOIDS[combine].merge((view.load(0, here(axes)),), (landed,))[0]),)
 

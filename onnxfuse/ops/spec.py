@@ -295,7 +295,7 @@ def define(rows: Table, view: View) -> tuple[Definition, ...] | Decision:
     if row is None:
         what = f"{node.op} of opset {view.opset}" if node.op in rows.rows else node.op
         near = ", ".join(op for op in rows.near(node.op) if op != node.op)
-        return Decision("E-NO-KERNEL", (node.name,), f"{what} has no row" + f" (near: {near})" * bool(near))
+        return Decision("E-NO-KERNEL", (node.name,), f"{what} is not supported" + f" (similar: {near})" * bool(near))
     try:
         view.demands.clear()
         return _settled(row.define(view), tuple(view.demands))

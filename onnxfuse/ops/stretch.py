@@ -99,7 +99,7 @@ def _symbolic(view: View, how: Manner, s: Stretch, at: Index, read: Read) -> Sca
         shifts = {"floor": 0, "ceil": den - 1, "round_prefer_floor": den // 2 - 1, "round_prefer_ceil": den // 2}
         shift = (shifts | {"simple": den - 1 if scale < 1 else 0}).get(how.nearest)
         if shift is None:
-            raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
+            raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported")
         return read(greatest(ZERO, least(floor_div(x + shift, Index.of(den)), last)))
     _only_linear(view, how, s)
     low = floor_div(x, Index.of(den))
@@ -247,5 +247,5 @@ def _rounded(view: View, how: Manner, x: Scalar) -> Scalar:
     elif how.nearest == "round_prefer_ceil":
         below = apply("less_equal", beyond, const(-TIE, F32))
     else:
-        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest}")
+        raise view.refuse("E-NO-KERNEL", f"nearest mode {how.nearest} is not supported")
     return apply("select", below, low, apply("add", low, const(1, F32)))

@@ -11,7 +11,7 @@ from onnxfuse.ir.index import symbols_of
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline.state import Build
 
-_HOLDS = "it holds graphs, which are fused on their own"
+_HOLDS = "it contains subgraphs, which are fused separately"
 
 
 def decisions(b: Build) -> tuple[Decision, ...]:

@@ -47,7 +47,14 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     out = context.folder / have(context.places).library.name
     try:
         library = context.backend.build_library(
-            tuple(b.sources.values()), glue, toolchain, cache, options.jobs, out, context.meter.left, told=context.part
+            tuple(b.sources.values()),
+            glue,
+            toolchain,
+            cache,
+            options.jobs,
+            out,
+            context.meter.left,
+            progress=context.part,
         )
     except CompileError as problem:
         if context.strict or not problem.units:

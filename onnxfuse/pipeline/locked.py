@@ -53,7 +53,7 @@ def _as_tuned(context: Context, b: Build) -> Build:
         lock = lock_in(text, f"what tune kept in {database.path}")
     except UsageError:
         return b
-    said = f"groups as `tune` measured them on {date[:10]}: --strategy plans anew"
+    said = f"groups as `tune` measured them on {date[:10]}: --strategy makes a new plan"
     return _grouped(replace(b, notes=tuple(dict.fromkeys((*b.notes, said)))), lock)
 
 

@@ -134,7 +134,7 @@ def _planned(context: Context, calls: Calls, b: Build) -> Build:
     if b.plan is not None and not b.again:
         made = b.plan
     elif b.rounds >= MOST_ROUNDS:
-        reason = f"after {b.rounds} plans there still was a group without a kernel"
+        reason = f"after {b.rounds} attempts at planning, some group still had no kernel"
         given_up = Decision("E-NO-KERNEL", tuple(n.name for n in graph.nodes), reason, "report it")
         made = Plan(graph, (), {}, (given_up,))
     else:
@@ -214,8 +214,8 @@ def _explained(context: Context, b: Build, around: tuple[Decision, ...] = ()) ->
     staying = set(nodes_left(b))
     nodes = [n for n in have(b.plan).graph.nodes if n.name in staying]
     missed = unnamed(nodes, (*have(b.plan).decisions, *b.refused, *around))
-    assert not (missed and context.strict), f"plan: nobody says why {missed[0].name} stays"
-    told = (Decision("E-INTERNAL", (n.name,), f"{n.op}: nobody says why it stays", REPORT) for n in missed)
+    assert not (missed and context.strict), f"plan: no reason is known why {missed[0].name} stays"
+    told = (Decision("E-INTERNAL", (n.name,), f"{n.op}: no reason is known why it stays", REPORT) for n in missed)
     return replace(b, refused=(*b.refused, *told))
 
 
@@ -266,7 +266,7 @@ def _alike(found: Sequence[Kernel | Decision]) -> tuple[Kernel, ...] | Decision:
         return refused
     kernels = tuple(each for each in found if not isinstance(each, Decision))
     if any((k.inputs, k.outputs) != (kernels[0].inputs, kernels[0].outputs) for k in kernels):
-        return Decision("E-LAYOUT", (), "its instruction sets want the data in different orders", "name one --arch")
+        return Decision("E-LAYOUT", (), "its instruction sets need different data layouts", "build for one --arch")
     return kernels
 
 

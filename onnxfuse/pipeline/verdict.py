@@ -98,9 +98,11 @@ def _given_up(b: Build, verdict: Verdict, parts: list[Part]) -> Build:
     That happens to models that amplify roundings, and to those that run only because of a fusion of the runtime. If all
     kernels are dropped, the output is a copy.
     """
-    reason = f"the model as a whole differs: {verdict.message}"
+    reason = f"the outputs of the whole model differ: {verdict.message}"
     groups = [p.group for p in parts]
-    decisions = tuple(Decision("E-NUMERICS", g.origin or (g.name,), reason, "--verify fails instead") for g in groups)
+    decisions = tuple(
+        Decision("E-NUMERICS", g.origin or (g.name,), reason, "--verify makes it an error") for g in groups
+    )
     out = frozenset[str]().union(*(names_of(g) for g in groups))
     return forbidden(replace(b, refused=(*b.refused, *decisions)), out)
 
@@ -196,7 +198,7 @@ def _tried(context: Context, calls: Calls, b: Build) -> tuple[Build, list[tuple[
     passed = b.passed.union(_key(parts[r.name]) for r in results if r.ok)
     seen = {*known, *(r.name for r in results if r.ok is not None)}
     inside = {g.name for g in b.groups[len(b.parts) :]}  # those of the main graph come first
-    said = f"{len(inside - seen)} kernels in bodies were compared only where the whole model ran them"
+    said = f"{len(inside - seen)} kernels in subgraphs were compared only as parts of the whole model"
     notes = (said,) if context.here and inside - seen and said not in b.notes else ()
     return replace(b, passed=passed, notes=(*b.notes, *notes)), [(parts[r.name], r) for r in results if r.ok is False]
 

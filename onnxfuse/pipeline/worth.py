@@ -135,7 +135,7 @@ class _Predictor:
 
 def _refusal(part: Part, times: Times) -> Decision:
     ops = ", ".join(dict.fromkeys(n.op for n in part.group.nodes))
-    said = f"{ops}: {_shown(times.kernel)} as a kernel, {_shown(times.runtime)} in the runtime, as predicted"
+    said = f"{ops}: predicted to take {_shown(times.kernel)} as a kernel, {_shown(times.runtime)} in ONNX Runtime"
     return Decision("E-COST", part.group.origin or (part.group.name,), said, "--min-group 1 makes a kernel of it")
 
 

@@ -1,6 +1,6 @@
-"""Graph to plan: which nodes may be fused, the groups that a strategy makes of them, and every refusal with its reason.
+"""Graph to plan: which nodes may be fused, the groups that a strategy forms, and every refusal with its reason.
 
-Legality is freedom from cycles; what a group becomes (phases, stages, tiles) is decided later.
+A legal group is free of cycles; its schedule (phases, stages, tiles) is decided later.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from onnxfuse.plan.planner import Planner
 from onnxfuse.plan.price import Costing
 from onnxfuse.plan.refusals import known_beforehand
 from onnxfuse.plan.search.ties import coded_functions
-from onnxfuse.plan.storage_types import held_in
+from onnxfuse.plan.storage_types import storage_types_of
 
 
 def plan(
@@ -33,19 +33,19 @@ def plan(
     costing: Costing | None = None,
     grouping: Iterable[tuple[str, ...]] | None = None,
 ) -> Plan:
-    """Groups of a graph, as a backend wants them. Nodes named in `forbidden` stay with the runtime.
+    """The plan of a graph under the legality of a backend. Nodes named in `forbidden` stay with the runtime.
 
-    Strategies that ask for prices get those of `costing`. Where a `grouping` was decided before, by names of nodes, it
-    is done again and no strategy is asked.
+    `costing` gives the prices for strategies that use them. With a `grouping`, node names of groups decided earlier,
+    these groups are formed and no strategy runs.
     """
     graph = with_own_decoders(graph, rows)
     kinds, decisions = _kinds(graph, rows, options, forbidden, legality)
-    theirs = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
-    decisions.extend(theirs.values())
-    kinds = {i: k for i, k in kinds.items() if i not in theirs}
+    left = coded_functions(graph, kinds) | integer_nodes(graph, kinds, rows) | computed_once(graph, kinds)
+    decisions.extend(left.values())
+    kinds = {i: k for i, k in kinds.items() if i not in left}
     planner = Planner(graph, kinds, rows, options, legality, costing)
     made = _chosen(planner, options.strategy or USUAL, grouping)
-    held = held_in(made.graph, made.groups, options, legality.targets(options), legality.stores)
+    held = storage_types_of(made.graph, made.groups, options, legality.targets(options), legality.stores)
     decisions += [*made.decisions, *known_beforehand(made.graph, forbidden)]
     return replace(made, decisions=tuple(decisions), held=held)
 
@@ -59,7 +59,7 @@ def _chosen(planner: Planner, strategy: str, grouping: Iterable[tuple[str, ...]]
 def _kinds(
     graph: Graph, rows: Table, options: Options, forbidden: frozenset[str], legality: Legality
 ) -> tuple[dict[int, Kind], list[Decision]]:
-    """The kind of each node that may be fused, and why the others may not."""
+    """The kind of each node that may be fused, by position, and refusals of the others."""
     skip = [re.compile(r) for r in options.skip_node]
     kinds: dict[int, Kind] = {}
     decisions: list[Decision] = []

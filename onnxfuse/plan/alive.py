@@ -1,4 +1,4 @@
-"""Data dependences of fused nodes, and the graph without nodes that only compute shapes."""
+"""Data dependences of fused nodes, and removal of nodes that only compute shapes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from onnxfuse.plan.kinds import Kind
 
 
 def alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dict[int, Kind], list[tuple[str, ...]]]:
-    """The graph without nodes that only serve shapes which kernels and bodies work out for themselves."""
+    """The graph without nodes needed only for shapes that kernels and bodies compute; its kinds and reads."""
     reads = [data(graph, n, rows) if i in kinds else n.reads for i, n in enumerate(graph.nodes)]
     wanted = set(graph.outputs)
     kept: list[int] = []
@@ -23,7 +23,7 @@ def alive(graph: Graph, kinds: dict[int, Kind], rows: Table) -> tuple[Graph, dic
 
 
 def data(graph: Graph, node: Node, rows: Table) -> tuple[str, ...]:
-    """Values that a fused node reads as data: inputs that only give a type, or a shape that is known, left out."""
+    """Values that a fused node reads as data, without inputs that only give a type or a known shape."""
     row = rows.find(node, graph.opset)
     if row is None:
         return node.reads

@@ -1,4 +1,4 @@
-"""Groups of fewer operators than asked for: which of them are kernels all the same."""
+"""Groups with fewer operators than `--min-group` asks for: which of them become kernels nevertheless."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.kinds import WEIGHTS, Kind
 
-USUAL_GROUP = 2  # operators of the smallest group that is asked for by default
-LARGE = 1 << 20  # bytes of weights: by that and more 0.66 to 1.01 times as long as in the runtime, by 256 KB 1.05
+USUAL_GROUP = 2  # the default of `--min-group`
+LARGE = 1 << 20  # bytes of weights: from here on a kernel takes 0.66 to 1.01 times the runtime's time, at 256 KB 1.05
 
 
 def stays(
     group: Group, graph: Graph, kinds: Mapping[str, Kind], layouts: Mapping[str, Layout], least: int, spared: int
 ) -> bool:
-    """Whether a group has as many operators as asked; fewer do in the middle of an area whose layout they share.
+    """Whether a group has at least `least` operators; fewer suffice if it reads or makes values in a changed layout.
 
-    Operators that are `spared`, since kernels work out shapes themselves, count among those of the group. A product
-    with weights that no core's cache holds is worth a kernel alone, where single operators are not forbidden.
+    `spared` operators, which are not needed since kernels compute shapes themselves, count as operators of the group. A
+    product whose weights exceed a core's cache is a kernel alone, unless `least` is above the default.
     """
     if len(group.nodes) + spared >= least or any(v in layouts for v in (*group.inputs, *group.outputs)):
         return True
@@ -27,7 +27,7 @@ def stays(
 
 
 def spared(group: Group, whole: Graph, graph: Graph) -> int:
-    """Nodes of the whole graph that a graph has no more, but would need if a group's nodes stayed with the runtime."""
+    """How many nodes of the whole graph were removed from `graph` but would be needed if the group were not fused."""
     makers, there = whole.producers(), {n.outputs for n in graph.nodes}
     found: set[tuple[str, ...]] = set()
     pending = [v for n in group.nodes for v in n.reads]
@@ -40,12 +40,12 @@ def spared(group: Group, whole: Graph, graph: Graph) -> int:
 
 
 def is_small_product(group: Group, graph: Graph, kinds: Mapping[str, Kind]) -> bool:
-    """Whether a group is a product whose weights are too few for a kernel alone."""
+    """Whether a group is a product whose weights are too small for a kernel alone."""
     return _is_product(group, kinds) and _weights(group, graph) < LARGE
 
 
 def _is_product(group: Group, kinds: Mapping[str, Kind]) -> bool:
-    """Whether a group multiplies rows by weights."""
+    """Whether a group has a matrix product with weights."""
     found = [kinds[n.name] for n in group.nodes]
     return any(k.name == WEIGHTS and not k.spatial for k in found)
 
@@ -56,9 +56,9 @@ def _weights(group: Group, graph: Graph) -> int:
 
 
 def left_alone(group: Group, graph: Graph) -> Decision:
-    """Why a product is left alone."""
+    """The refusal of a product that is not worth a kernel alone."""
     names, size = tuple(n.name for n in group.nodes), _weights(group, graph) >> 10
     said = (
-        f"{group.nodes[0].op} alone with {size} KB of weights is as fast in the runtime, {LARGE >> 10} KB would not be"
+        f"{group.nodes[0].op} alone with {size} KB of weights is not faster as a kernel; from {LARGE >> 10} KB on it is"
     )
     return Decision("E-COST", names, said, "--min-group 1 makes a kernel of it")

@@ -1,9 +1,8 @@
-"""Whether a contraction goes through the same kernel as the one before it, block of rows by block of rows.
+"""Whether a contraction joins the kernel of the contraction before it, computed by blocks of rows.
 
-It saves a barrier, the call of a kernel, the way of what lies between them, which otherwise all cores write and all
-read, and the wait for the first weights of each task, which are fetched meanwhile. Its price is that every core reads
-the weights of both, where each read its share, and that there are as few tasks as cores. Measured, that pays where
-weights come from memory, and not where all of them stay in the shared cache.
+This saves a barrier, a kernel call, the traffic of the intermediate result, and the wait for the first weights of each
+task, which are prefetched. It costs that every core reads all weights of both, instead of its part, and that there are
+only as many tasks as cores. By measurement it pays if weights come from memory, not if all fit into the shared cache.
 """
 
 from __future__ import annotations
@@ -22,19 +21,19 @@ from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.plan.kinds import WEIGHTS, Kind
 from onnxfuse.target import Cpu
 
-FEWEST = 64  # rows that keep several cores at work
-BLOCK = 1, 4  # of a core's second cache, that what lies between two contractions may take of it
+FEWEST = 64  # rows that keep several cores busy
+BLOCK = 1, 4  # the fraction of a core's L2 cache that the intermediate result may use
 
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A contraction with weights: rows, the depth of its sums, columns, and the value that it reads whole rows of."""
+    """A contraction with weights: rows (m), depth (k), columns (n), and the value whose whole rows it reads."""
 
     rows: Index
     depth: Index
     columns: Index
-    left: str | None  # None where it reads something else than rows
-    plain: bool  # float32 constants as they are
+    left: str | None  # None if it does not read whole rows
+    plain: bool  # whether the weights are unmodified float32 constants
 
     @property
     def bytes(self) -> int:
@@ -58,7 +57,7 @@ def product_of(graph: Graph, kind: Kind) -> Product:
 
 
 def _whole(index: Sequence[Index], axes: set[Axis]) -> bool:
-    """Whether an index runs over each of the axes once, and over nothing else that is longer than 1."""
+    """Whether an index consists of each axis longer than 1 exactly once, and of no others."""
     found = [e for e in index if e.constant is None]
     longer = {Index.of(a) for a in axes if a.extent.constant != 1}
     return len(found) == len(set(found)) and longer <= set(found) <= {Index.of(a) for a in axes}
@@ -67,13 +66,13 @@ def _whole(index: Sequence[Index], axes: set[Axis]) -> bool:
 def chain_refusal(
     graph: Graph, members: Sequence[tuple[Sequence[str], Kind]], op: str, kind: Kind, target: Cpu, single: bool
 ) -> tuple[str, str] | None:
-    """Why a contraction does not join a group, whose members are given by what they make and their kinds.
+    """Code and reason why a contraction does not join a group, given by the outputs and kinds of its members, or None.
 
-    `single`: weights are held in 32 bits.
+    `single`: weights are stored as float32.
     """
     after = (
         "E-TYPE",
-        f"{op} is another product with weights, and needs whole rows of what the kernel makes tile by tile",
+        f"{op} is another product with weights: it needs whole rows of a result that the kernel computes tile by tile",
     )
     if not all(k.name == WEIGHTS or not _reduces(k) for _, k in members):
         return after
@@ -86,24 +85,27 @@ def chain_refusal(
     if rows is None or not single or not all(p.plain for p in (*before, here)):
         return (
             "E-COST",
-            f"{op} is another product with weights: without all sizes nobody knows whether one kernel is faster",
+            f"{op} is another product with weights: one kernel for both is considered for static sizes only",
         )
     held = sum(c.bytes for c in graph.constants.values())
     if held <= target.l3_bytes * ROUND:
-        return ("E-COST", f"the model's {held >> 10} KB of weights stay in the shared cache, nothing waits for them")
+        return (
+            "E-COST",
+            f"the model's {held >> 10} KB of weights stay in the shared cache: one kernel for both saves nothing",
+        )
     if rows < FEWEST:
-        return ("E-COST", f"{rows} rows would leave cores idle, where columns would not")
+        return ("E-COST", f"one kernel for both is parallel over rows, and {rows} rows would leave cores idle")
     between = 4 * rows * (here.depth.constant or 0)
     room = target.cores * target.l2_bytes * BLOCK[0] // BLOCK[1]
     if between > room:
         again = "all weights would be read again for each block of rows"
-        return ("E-COST", f"{again}: {between >> 10} KB before {op}, {room >> 10} KB fit")
+        return ("E-COST", f"{again}: the input of {op} has {between >> 10} KB, {room >> 10} KB fit")
     won = target.barrier_us + target.dispatch_us
     won += OVERLAP * 2 * between / (target.cores * target.l3_gbps * 1e3)
     weights = here.bytes + (last.bytes if len(before) == 1 else 0)
     lost = OVERLAP * weights * (1 - 1 / target.cores) / (target.l3_gbps * 1e3)
     if lost > won:
-        why = f"every core would read {weights >> 10} KB of weights, {lost:.0f} us for the {won:.0f} us that are won"
+        why = f"every core would read {weights >> 10} KB of weights, which costs {lost:.0f} us and saves {won:.0f} us"
         return ("E-COST", why)
     return None
 

@@ -1,4 +1,4 @@
-"""Canonical keys of groups for price lookups: equal groups under other names are priced once.
+"""Canonical keys of groups for price lookups: groups that are equal up to names are priced once.
 
 Two groups of one form have the same operators in the same order with the same connections, types and layouts. Large
 constants count by shape only: times do not depend on the values of weights.
@@ -15,7 +15,10 @@ from onnxfuse.ir.group import Group
 from onnxfuse.ir.layout import Layout
 from onnxfuse.plan.search.scope import Members, Scope
 
-TOLD_APART = 4096, 64  # bytes of a constant of integers, of numbers, whose elements may decide how it is read
+HASHED_BYTES = (
+    4096,
+    64,
+)  # integer and float constants up to so many bytes count by value, since indices may depend on it
 
 Form = Hashable
 
@@ -36,7 +39,7 @@ class Forms:
         return (n.key, repr(sorted(n.attrs.items(), key=lambda pair: pair[0])), made, id(n.body) if n.body else 0)
 
     def of(self, members: Members, group: Group, layouts: Mapping[str, Layout]) -> Form:
-        """The form of a group that reads and makes values that lie in memory in these layouts."""
+        """The form of a group whose inputs and outputs have these layouts."""
         slots: dict[str, int] = {}
         around: list[Hashable] = []
         inside: list[Hashable] = []
@@ -60,6 +63,6 @@ class Forms:
 
 
 def _digest(constant: Constant) -> Hashable:
-    if constant.bytes > TOLD_APART[constant.dtype.floating]:
+    if constant.bytes > HASHED_BYTES[constant.dtype.floating]:
         return constant.shape
     return hashlib.sha256(constant.load().tobytes()).hexdigest()

@@ -1,9 +1,9 @@
 """Quantized contractions that the runtime computes in integers, with the Q and DQ nodes around them.
 
-ONNX Runtime turns DQ -> Conv, MatMul or Gemm -> Q into one integer kernel, an integer product of a tensor quantized on
-the way, with what scales it back, into another, and dequantizes weights once, at load. Images between integer products
-are kept in a layout of its own, and for most of what stands there it has integer kernels too. A kernel of ours in the
-middle of such a pattern would cost more than it saves.
+ONNX Runtime fuses DQ -> Conv, MatMul or Gemm -> Q into one integer kernel, and dynamically quantized products with
+their scaling into another; it dequantizes weights once, at load. It keeps images between integer products in a layout
+of its own, and has integer kernels for most operators between them. Generated kernels inside such a pattern would cost
+more than they save.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from onnxfuse.ops.spec import Definition, Table
 from onnxfuse.plan.kinds import BATCHED, ELEMENTWISE, MOVEMENT, WEIGHTS, WINDOW, Kind, decodes
 
 Kinds = Mapping[int, Kind]
-_WINDOW = 128  # elements of a window
-_LONGEST = 3  # nodes behind an integer product that belong to it: Cast, Mul by the scales, Add of the bias
+_WINDOW = 128  # the most elements of a window
+_MOST_FOLLOWERS = 3  # nodes after an integer product that belong to it: Cast, Mul by the scales, Add of the bias
 
 
 def integer_nodes(graph: Graph, kinds: Kinds, rows: Table) -> dict[int, Decision]:
-    """Nodes of such patterns by position, each with the reason why it stays with the runtime."""
+    """Refusals of the nodes of such patterns, by position."""
     direct = {i for i, k in kinds.items() if _multiplies_codes(k) and not _in_tiles(k)}
-    products = direct | _coded_products(graph, kinds, rows) | _scaled_products(graph, kinds, direct)
+    products = direct | _quantized_products(graph, kinds, rows) | _scaled_products(graph, kinds, direct)
     beside = _beside_convolutions(graph, kinds, products) - products
-    reasons = dict.fromkeys(products, "is part of a product that the runtime computes with integers")
-    reasons |= dict.fromkeys(beside, "stands between integer convolutions, whose layout the runtime chooses")
+    reasons = dict.fromkeys(products, "is part of a quantized product that ONNX Runtime computes in integers")
+    reasons |= dict.fromkeys(beside, "is between integer convolutions, for which ONNX Runtime uses a layout of its own")
     named = {i: graph.nodes[i] for i in sorted(reasons)}
     return {i: Decision("E-COST", (n.name,), f"{n.op} {reasons[i]}") for i, n in named.items()}
 
 
 def _beside_convolutions(graph: Graph, kinds: Kinds, products: set[int]) -> set[int]:
-    """Nodes that images reach from integer convolutions, or that make images for them, without another product between.
+    """Nodes connected to integer convolutions by images, without another product in between.
 
-    (Measured: kernels of ours there make the runtime transpose before and behind them, 0.64 times the speed.)
+    Generated kernels there make the runtime transpose before and after them; 0.64 times the speed was measured.
     """
     at = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
     readers = graph.consumers()
@@ -58,8 +58,8 @@ def _beside_convolutions(graph: Graph, kinds: Kinds, products: set[int]) -> set[
     return {i for i in seen if kinds[i].name not in (WEIGHTS, BATCHED)}
 
 
-def _coded_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
-    """Contractions of decoded tensors, or of decoded weights, with what decodes, and what codes their results."""
+def _quantized_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
+    """Contractions of dequantized tensors or weights, with the nodes that dequantize inputs and quantize results."""
     found: set[int] = set()
     decoded = _decoded(graph, kinds, rows)
     readers = graph.consumers()
@@ -73,14 +73,14 @@ def _coded_products(graph: Graph, kinds: Kinds, rows: Table) -> set[int]:
         if not whole and not any(_constant(graph, c[-1]) for side in chains for c in side):
             continue
         members = {i, *(m for v in graph.nodes[i].inputs if v in decoded for m in decoded[v])}
-        found |= members | (_coded(graph, kinds, rows, readers, place, i) if whole else set())
+        found |= members | (_quantizing(graph, kinds, rows, readers, place, i) if whole else set())
     return found
 
 
 def _scaled_products(graph: Graph, kinds: Kinds, direct: set[int]) -> set[int]:
-    """What makes the 8-bit operands of the runtime's own integer products, what scales the results and adds to them.
+    """Nodes that produce the 8-bit operands of the runtime's integer products, scale their results or add to them.
 
-    Such a product is `direct`, or known by its types: it has no row, reads 8-bit integers and gives 32-bit ones.
+    Such a product is in `direct`, or recognized by its types: an unknown operator from 8-bit to 32-bit integers.
     """
     found: set[int] = set()
     at = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
@@ -96,7 +96,7 @@ def _scaled_products(graph: Graph, kinds: Kinds, direct: set[int]) -> set[int]:
             continue
         members = {at[v] for v in n.reads if v in at}
         value = n.outputs[0]
-        for _ in range(_LONGEST):
+        for _ in range(_MOST_FOLLOWERS):
             users = [place[u.name] for u in readers.get(value, ())]
             if len(users) != 1 or users[0] not in kinds or kinds[users[0]].name != ELEMENTWISE:
                 break
@@ -113,7 +113,7 @@ def _bits(graph: Graph, value: str) -> int:
 
 
 def _scales(graph: Graph, at: Mapping[str, int], members: set[int], value: str) -> bool:
-    """Whether a value is made of what a member of the pattern gave."""
+    """Whether a value is computed from the result of a member of the pattern."""
     return value in at and any(at.get(v) in members for v in graph.nodes[at[value]].reads)
 
 
@@ -123,7 +123,7 @@ def _is_codes(graph: Graph, node: Node, rows: Table) -> bool:
 
 
 def _decoded(graph: Graph, kinds: Kinds, rows: Table) -> dict[str, list[int]]:
-    """Values that are dequantized, and perhaps moved afterwards: the nodes that made them, the decoding one last."""
+    """Dequantized values, possibly moved afterwards: the nodes that compute them, the dequantizing one last."""
     found: dict[str, list[int]] = {}
     for i, kind in sorted(kinds.items()):
         n = graph.nodes[i]
@@ -135,18 +135,18 @@ def _decoded(graph: Graph, kinds: Kinds, rows: Table) -> dict[str, list[int]]:
 
 
 def _fits_kernels(graph: Graph, kind: Kind, chains: list[list[list[int]]]) -> bool:
-    """Whether a product of decoded tensors is one of 8-bit codes by constant ones, in tiles or channel by channel."""
+    """Whether a product of dequantized tensors is of 8-bit values by constant ones, in register tiles or depthwise."""
     codes = [_bits(graph, graph.nodes[c[-1]].inputs[0]) for side in chains for c in side]
     return codes == [8, 8] and _in_tiles(kind)
 
 
 def _multiplies_codes(kind: Kind) -> bool:
-    """Whether a node sums products of 8-bit codes that it reads itself."""
+    """Whether a node itself reads quantized values and sums their products."""
     return any(sides_of(n) is not None for n in _reduces(kind))
 
 
 def _in_tiles(kind: Kind) -> bool:
-    """Whether a contraction has constant weights, or a short window in each channel by itself."""
+    """Whether a contraction has constant weights, or is depthwise with a small window."""
     terms = [product([r.extent for r in n.ranges]).constant for n in _reduces(kind)]
     return kind.name == WEIGHTS or (kind.name == WINDOW and all(t is not None and t <= _WINDOW for t in terms))
 
@@ -160,7 +160,7 @@ def _constant(graph: Graph, i: int) -> bool:
 
 
 def _factors(d: Definition) -> Iterator[set[str]]:
-    """What the two factors of a sum of products read, where they read different tensors."""
+    """The tensors read by each factor of a contraction, if the factors read different tensors."""
     for x in walk(d.value):
         found = contraction_of(d.axes, x) if isinstance(x, Reduce) else None
         if found is not None:
@@ -169,7 +169,7 @@ def _factors(d: Definition) -> Iterator[set[str]]:
                 yield from (left, right)
 
 
-def _coded(
+def _quantizing(
     graph: Graph,
     kinds: Kinds,
     rows: Table,
@@ -177,7 +177,7 @@ def _coded(
     place: Mapping[str, int],
     i: int,
 ) -> set[int]:
-    """What quantizes the only result of a node, and a clamp on the way there."""
+    """The node that quantizes the only result of a node, and clamps in between; empty if there is none."""
     found: set[int] = set()
     while True:
         value = graph.nodes[i].outputs[0]
@@ -193,16 +193,16 @@ def _coded(
 
 
 def _clamps(kind: Kind) -> bool:
-    """Whether a node only limits one value by constants."""
+    """Whether a node only clamps one value to constants."""
     terms = [x for d in kind.definitions for x in walk(d.value)]
     plain = all(isinstance(x, (Load, Const)) or (isinstance(x, Apply) and x.fn in ("min", "max")) for x in terms)
     return plain and len(set().union(*(sources(d.value) for d in kind.definitions))) == 1
 
 
 def with_own_decoders(graph: Graph, rows: Table) -> Graph:
-    """The graph with a node that decodes for each of its readers: codes are what passes between kernels.
+    """The graph with a copy of each dequantizing node for each reader, so that quantized values pass between kernels.
 
-    The runtime makes the same copies when it looks for its patterns.
+    The runtime makes the same copies when it matches its patterns.
     """
     readers = graph.consumers()
     types: dict[str, TensorType | None] = dict(graph.types)

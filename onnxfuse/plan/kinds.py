@@ -1,4 +1,4 @@
-"""What a node is to the planner, from its definitions: contraction, window, reduction, elementwise or movement."""
+"""The planner's kind of a node, from its definitions: contraction, window, reduction, elementwise or movement."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BATCHED = "batched"  # a contraction of two activations
 WINDOW = "window"  # a reduction over windows that keeps its channels: pooling, depthwise convolution
 REDUCTION = "reduction"
 ELEMENTWISE = "elementwise"
-DECODING = "decoding"  # elementwise from integer codes to numbers: belongs to whoever reads the numbers
+DECODING = "decoding"  # dequantization, elementwise: is fused into the readers of its result
 MOVEMENT = "movement"
 
 
@@ -29,8 +29,9 @@ MOVEMENT = "movement"
 class Kind:
     """A node's kind and definitions.
 
-    Of movement, whether it keeps row-major order, and whether it puts several tensors together. What it does to
-    `images`, which it wants channels last. `products` are its contractions of two activations: a whole attention has 2.
+    For movement, `keeps_order`: row-major order is kept, and `joins`: several tensors are concatenated. `images` says
+    what an operator on images does; it prefers channels last. `products` counts its contractions of two activations (an
+    attention operator has 2).
     """
 
     name: str
@@ -42,12 +43,12 @@ class Kind:
 
     @property
     def spatial(self) -> bool:
-        """Whether it is an operator of images."""
+        """Whether it is an operator on images."""
         return self.images != ""
 
 
 def kind_of(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> Kind | Decision:
-    """The kind of a node, or why it cannot be generated. `weights` are values that are constant, but are computed."""
+    """The kind of a node, or why it has no kernel. `weights` are values computed from constants only."""
     found = define(rows, view_of(graph, node))
     if isinstance(found, Decision):
         return found
@@ -84,7 +85,7 @@ def _moves(d: Definition) -> bool:
 
 
 def _joins(d: Definition) -> bool:
-    """Whether every element is one of a tensor: pieces that follow each other along an axis to its very end."""
+    """Whether a definition concatenates tensors along an axis, without a gap up to its end."""
     piece: Scalar | None = d.value
     guards = piece.guards if isinstance(piece, Load) else ()
     axis = next((a for a in d.axes if len(guards) == 1 and guards[0].index == Index.of(a)), None)
@@ -97,14 +98,14 @@ def _joins(d: Definition) -> bool:
 
 
 def decodes(graph: Graph, node: Node, rows: Table) -> bool:
-    """Whether a node makes numbers of integer codes."""
+    """Whether a node dequantizes."""
     row = rows.find(node, graph.opset)
     out = graph.types.get(node.outputs[0])
     return row is not None and row.codes and out is not None and out.dtype.floating
 
 
 def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
-    """Values that are constant codes decoded, and perhaps moved afterwards."""
+    """Values that are dequantized constants, possibly moved afterwards."""
     found: set[str] = set()
     for n in graph.nodes:
         if not n.inputs or (n.inputs[0] not in found and n.inputs[0] not in graph.constants):
@@ -119,7 +120,7 @@ def decoded_weights(graph: Graph, rows: Table) -> frozenset[str]:
 
 
 def convolves_variables(graph: Graph, node: Node, rows: Table, weights: Container[str] = ()) -> bool:
-    """Whether a node is a convolution of two values, neither of which is constant; `weights` are, but are computed."""
+    """Whether a node is a convolution of two variable values; `weights` are values computed from constants only."""
     row = rows.find(node, graph.opset)
     found = define(rows, view_of(graph, node)) if row is not None and row.images == "convolution" else ()
     sums = [n for d in found for n in walk(d.value) if isinstance(n, Reduce)] if not isinstance(found, Decision) else []
@@ -128,7 +129,7 @@ def convolves_variables(graph: Graph, node: Node, rows: Table, weights: Containe
 
 
 def _contraction(d: Definition, reduce: Reduce, *weights: Container[str]) -> str | None:
-    """WEIGHTS or BATCHED when the reduction is a product of two factors with columns of its own."""
+    """WEIGHTS or BATCHED if the reduction is a contraction with columns of its own, else None."""
     found = contraction_of(d.axes, reduce)
     if found is None or (reduce.dtype != F32 and sides_of(reduce) is None):
         return None
@@ -151,7 +152,7 @@ def _wide(extents: tuple[Index, ...]) -> bool:
 
 
 def weight(kind: Kind) -> float:
-    """Vector operations per element, summed over the definitions: how much recomputing would cost."""
+    """Vector operations per element, summed over the definitions: the cost of recomputing."""
     return sum(cost(d.value) for d in kind.definitions)
 
 

@@ -1,4 +1,4 @@
-"""Samples from which prices can be measured, and how measurements at some points correct predictions at others."""
+"""Samples by which prices can be measured, and correction of predictions at points without a measurement."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from onnxfuse.ir.kernel import Kernel
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KernelSample:
-    """A kernel with the constants that it reads, at extents of its symbols; all weights of the model are as many bytes.
+    """A kernel with its constants and the values of its symbols; `round_bytes`: all weights of the model.
 
-    `seconds` are predicted, on each machine.
+    `seconds` are the predictions for each machine.
     """
 
     kernel: Kernel
@@ -27,7 +27,7 @@ class KernelSample:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NodeSample:
-    """A node that stays with the runtime, as a call of known sizes; `graph` has the node where it is to be run."""
+    """A node that stays with the runtime, as a call with known sizes; `node` and `graph` are given if it can be run."""
 
     call: Call
     round_bytes: float
@@ -41,7 +41,7 @@ Sample = KernelSample | NodeSample
 
 
 def corrected(predicted: Sequence[float], measured: Sequence[float | None]) -> tuple[float, ...]:
-    """Seconds at each point: measured where they were, else predicted and as far off as the measured ones were.
+    """Seconds at each point: measured, else the prediction times the mean ratio of measurements to predictions.
 
     >>> corrected([1.0, 0.5, 0.25], [2.0, None, None])
     (2.0, 1.0, 0.5)

@@ -1,4 +1,4 @@
-"""How values between groups lie in memory: images channels last, where their channels are not last already."""
+"""Layouts of values between groups: channels last for images."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from onnxfuse.ir.layout import Layout, channels_last
 from onnxfuse.ops.spec import Definition
 from onnxfuse.plan.kinds import WINDOW, Kind
 
-CHANNELS = 1  # the dimension of an image that holds them
+CHANNELS = 1  # the channel dimension of an image in ONNX
 
 
 def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind]) -> dict[str, Layout]:
-    """Channels last for every value between groups that holds an image's channels where an operator of images has them.
+    """Channels last for every value between groups whose dimension 1 is the channels of an operator on images.
 
-    That is what such an operator makes or reads, and what its group rearranges from or to that: a Transpose behind a
-    convolution may bring the channels to the end, and what it makes lies as it is. Images that come from no convolution
-    and go to none, over any number of groups, lie as the runtime has them: pools are as fast on these.
+    These are the inputs and outputs of such operators, and values of their groups computed from those by elementwise
+    operators or movement; a Transpose after a convolution may put channels last, and its result keeps its layout.
+    Images that are not connected to a convolution through groups keep the runtime's layout, on which pools are as fast.
     """
     inside = {n.name for g in groups for n in g.nodes}
     readers = graph.consumers()
@@ -30,7 +30,7 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
     free = {v for v, rank in ranks.items() if rank in (3, 4, 5) and all(n.name in inside for n in readers.get(v, []))}
     wants: set[str] = set()
     known = -1
-    while known < len(wants):  # what a group makes of such a value without reducing it lies so as well
+    while known < len(wants):  # propagates the layout through groups that do not reduce the channels
         known = len(wants)
         for g in groups:
             channels = channels_in(g.nodes, kinds, wants.intersection((*g.inputs, *g.outputs)))
@@ -40,13 +40,13 @@ def layouts_of(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind])
 
 
 def _through_pools(graph: Graph, groups: Sequence[Group], kinds: Mapping[str, Kind], images: set[str]) -> set[str]:
-    """Those of some values that no pool makes or alone reads of whose images others are not among them.
+    """The `images` without those that only a pool makes or reads, if other images of that pool are not in the set.
 
-    A pool does not turn what it reads.
+    A pool does not transpose its input.
     """
     readers = graph.consumers()
     pools = [g for g in groups if any(kinds[n.name].name == WINDOW for n in g.nodes) and not _convolves(g, kinds)]
-    ends: list[tuple[set[str], set[str]]] = []  # the images of a pool, and those of them that are its own
+    ends: list[tuple[set[str], set[str]]] = []  # the images of a pool, and those that only it makes or reads
     for g in pools:
         channels, mine = channels_in(g.nodes, kinds), set(g.nodes)
         found = {v for v in (*g.inputs, *g.outputs) if channels.get(v) == CHANNELS and v not in graph.constants}
@@ -63,7 +63,7 @@ def _convolves(g: Group, kinds: Mapping[str, Kind]) -> bool:
 
 
 def _of_convolutions(groups: Sequence[Group], kinds: Mapping[str, Kind], images: Iterable[str]) -> set[str]:
-    """Those of some values that groups with a convolution read or make, or others that do so with any of these."""
+    """The `images` that are connected to a group with a convolution, directly or through other groups."""
     ends = [(g, set(images).intersection((*g.inputs, *g.outputs))) for g in groups]
     found = {v for g, values in ends if _convolves(g, kinds) for v in values}
     known = -1
@@ -74,9 +74,9 @@ def _of_convolutions(groups: Sequence[Group], kinds: Mapping[str, Kind], images:
 
 
 def channels_in(nodes: Sequence[Node], kinds: Mapping[str, Kind], images: Iterable[str] = ()) -> dict[str, int]:
-    """For values of a group that hold the channels of an image: the dimension that runs through them.
+    """The channel dimension of each value of a group that has the channels of an image.
 
-    It begins with those of the group's operators of images, and with `images` that come from outside.
+    Starts from the inputs and outputs of operators on images, and from `images` outside of the group.
     """
     found = dict.fromkeys(images, CHANNELS)
     for n in nodes:

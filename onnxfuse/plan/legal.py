@@ -1,8 +1,8 @@
 """Which sets of nodes may be one group: a set is an integer, with bit i for the node at position i.
 
-What is said here is law, whatever a group costs: it must not depend on itself through others, all of its nodes must be
-such as can be fused, and a backend's groups hold only so many. Whether a set can be lowered and scheduled, its price
-tells (`price.py`).
+Legality is independent of cost: a group must not depend on itself through other nodes, all of its nodes must be
+fusible, and it must not exceed the backend's largest number of nodes. Whether a set can be lowered and scheduled is
+found when it is priced (`price.py`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _bits(nodes: Set) -> Iterator[int]:
 
 
 class Legal:
-    """The laws for groups of one scope."""
+    """The legality of groups of one scope."""
 
     def __init__(self, scope: Scope) -> None:
         self.scope = scope
@@ -81,7 +81,7 @@ class Legal:
         return self._joined(self.before, nodes) & ~nodes
 
     def allows(self, nodes: Set) -> bool:
-        """Whether nothing forbids that these nodes are one group."""
+        """Whether these nodes may be one group."""
         fits = nodes.bit_count() <= self.scope.legality.most_nodes
         return fits and not nodes & ~self.free and not self.between(nodes)
 
@@ -90,10 +90,10 @@ class Legal:
         names = tuple(self.scope.nodes[i].name for i in members(nodes))
         strange = [self.scope.nodes[i] for i in members(nodes & ~self.free)]
         if strange:
-            return Decision("E-NO-KERNEL", names, f"there is no kernel of {strange[0].name}")
+            return Decision("E-NO-KERNEL", names, f"no kernel can be generated for {strange[0].name}")
         most, have = self.scope.legality.most_nodes, nodes.bit_count()
         if have > most:
-            return Decision("E-RESOURCE", names, f"a group holds at most {most} operators, these are {have}")
+            return Decision("E-RESOURCE", names, f"a group holds at most {most} operators, this one would have {have}")
         through = [self.scope.nodes[i].name for i in members(self.between(nodes))]
         if through:
             said = "the group would depend on itself through nodes outside"
@@ -101,9 +101,9 @@ class Legal:
         return None
 
     def circular(self, whole: Set, own: Mapping[int, Set]) -> bool:
-        """Whether a set would depend on itself through groups that do not depend on each other in a circle.
+        """Whether a set would depend on itself through other groups, which are free of cycles among themselves.
 
-        `own` has the group of each node that is in one.
+        `own` maps each node that is in a group to that group.
         """
         wanted = self.makers(whole)
         seen, pending = whole, self.readers(whole)
@@ -113,13 +113,13 @@ class Legal:
             if group & wanted:
                 return True
             seen |= group
-            if group & -group < wanted:  # else all that it leads to comes later
+            if group & -group < wanted:  # else all of its readers come later
                 pending |= self.readers(group)
             pending &= ~seen
         return False
 
     def acyclic(self, groups: Iterable[Set]) -> bool:
-        """Whether disjoint groups depend on each other in one direction only, also over several of them."""
+        """Whether the graph of these disjoint groups and the other nodes is acyclic."""
         own = {i: g for g in groups for i in _bits(g)}
         units = dict.fromkeys(own.get(i, 1 << i) for i in range(len(self.before)))
         waiting = {u: {own.get(i, 1 << i) for i in _bits(self.makers(u))} for u in units}

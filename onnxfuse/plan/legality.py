@@ -1,4 +1,4 @@
-"""What a backend decides about groups: in which order they are grown, and what may be in one kernel."""
+"""A backend's rules for groups: the order in which they are grown, and what may be in one kernel."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from onnxfuse.plan.products import products_refused
 from onnxfuse.plan.storage_types import stores
 from onnxfuse.target import Gpu, gpus_of, targets_of
 
-Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: what each node makes, and its kind
+Members = Sequence[tuple[Sequence[str], Kind]]  # of a group: the outputs and the kind of each node
 
 
 def nothing_refused(graph: Graph, kinds: Mapping[int, Kind], target: Any) -> Mapping[int, Decision]:
-    """Where every kind of node has a kernel."""
+    """No refusals: every kind of node has a kernel."""
     return {}
 
 
 def nothing_before(graph: Graph, kinds: Mapping[int, Kind], target: Any) -> Mapping[int, int]:
-    """Where a product takes in no normalization."""
+    """No fusion of normalizations into the product after them."""
     return {}
 
 
 def normalized_before(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> Mapping[int, int]:
-    """Normalizations whose rows a product of ours makes itself."""
+    """Normalizations that are fused into the product after them, by position, with that product."""
     return own_products(graph, kinds, target).before
 
 
 @dataclass(frozen=True, slots=True)
 class Legality:
-    """The planner's table of a backend, whose own `Target` the functions take.
+    """The planner's settings of a backend; its functions take the backend's own `Target`.
 
-    `targets` are those of options, best first. `chained` says why a contraction with weights does not join a
-    group that holds one: it is given the graph, the group's members, operator and kind of the node, a target, and
-    whether weights are held in 32 bits. `stores` says whether a target keeps values between kernels in a type.
-    `refused` says why nodes have no kernel, by position, where there is none yet or the runtime's own is better.
-    `before` are nodes that no group may have but that of the product behind them, by position, and that product.
-    `made_again` says whether what several nodes move is made for each of them, as one more kernel costs more than that.
+    `targets` gives the targets of options, best first. `chained` gives code and reason why a contraction with weights
+    does not join a group that has one, from the graph, the group's members, operator and kind of the node, a target,
+    and whether weights are stored as float32. `stores` says whether a target stores values between kernels in a type.
+    `refused` gives refusals of nodes without a kernel, or with a better one in the runtime, by position. `before` maps
+    nodes that may only be in the group of the product after them to that product. `made_again`: movement with several
+    readers is recomputed for each of them, since a kernel for it would cost more.
     """
 
-    anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, the first ones first
+    anchors: tuple[tuple[str, ...], ...]  # kinds of the nodes that groups are grown from, in this order
     most_nodes: int  # of a group
     targets: Callable[[Options], Sequence[Any]]
     chained: Callable[[Graph, Members, str, Kind, Any, bool], tuple[str, str] | None]
@@ -68,7 +68,7 @@ CUDA = Legality(
     anchors=((BATCHED,), (WEIGHTS,), (WINDOW,), (REDUCTION,), (ELEMENTWISE, MOVEMENT), (DECODING,)),
     most_nodes=64,
     targets=lambda options: gpus_of(options.arch, graph=options.cuda_graph),
-    chained=lambda *_: ("E-TYPE", "a kernel has one product with weights"),
+    chained=lambda *_: ("E-TYPE", "a kernel can have one product with weights only"),
     stores=lambda dtype, target: False,
     refused=products_refused,
     before=normalized_before,

@@ -1,4 +1,4 @@
-"""Nodes that compute from constants alone: the runtime folds them at load time, a kernel would run them each time."""
+"""Nodes that read only constants: the runtime folds them at load time, a kernel would run them each time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from onnxfuse.plan.kinds import Kind
 
 
 def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision]:
-    """Why nodes stay whose values depend on constants alone, are expensive, and were too large or too long for a file.
+    """Refusals of expensive nodes that depend only on constants and were too large or too slow to fold into the model.
 
-    All that they are computed of stays with them: the runtime folds what it runs by itself. Constants that are moved,
-    scaled or decoded cost a kernel little, and are often smaller before: those may be fused.
+    Their producers stay too: the runtime folds only subgraphs that it runs entirely. Moving, scaling or dequantizing
+    constants costs a kernel little and often saves bytes, so such nodes may be fused.
     """
     makers = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs}
     known = set(graph.constants)
@@ -27,7 +27,7 @@ def computed_once(graph: Graph, kinds: Mapping[int, Kind]) -> dict[int, Decision
         while pending:
             at = pending.pop()
             node = graph.nodes[at]
-            said = f"{node.op} reads constants alone, and is computed once by the runtime when it loads the model"
+            said = f"{node.op} reads constants only: ONNX Runtime computes it once, when it loads the model"
             found[at] = Decision("E-COST", (node.name,), said)
             pending += [makers[v] for v in node.reads if v in makers and makers[v] not in found]
     return found

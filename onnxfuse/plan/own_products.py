@@ -1,9 +1,9 @@
-"""Which products are made by kernels of ours on a GPU: where that saves more than the runtime's own are faster.
+"""Which matrix products get generated kernels on a GPU: those where fusion saves more than the runtime's are faster.
 
-A product of ours takes in what follows it, and a normalization before it, each of which is a kernel otherwise. What is
-saved is compared with what the product itself takes longer, first for every product alone, then for each pair with a
-normalization between them, which is no kernel if the first takes in what is before it, and the second the
-normalization itself.
+A generated product fuses its epilogue and a normalization before it, each of which is a kernel otherwise. The savings
+are compared with the time that the product itself loses, first for every product alone, then for each pair with a
+normalization between them: its kernel is saved if the first product fuses what precedes the normalization and the
+second one the normalization itself.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from onnxfuse.plan.rows import rows_of
 from onnxfuse.plan.sizes import tensor_of
 from onnxfuse.target import MOST_ROWS, Gpu
 
-DOUBT = 1.25  # times as long as predicted ours may take: no device has run them yet, and the runtime's are measured
-NUMBERS = 3  # of each row, that a normalization is about: mean, variance, and its root
+SAFETY_FACTOR = 1.25  # on predicted times of generated products, which, unlike the runtime's, are not measured
+NUMBERS = 3  # statistics of each row that a normalization computes: mean, variance, and its root
 
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """Positions of the products that kernels make, and of what each takes in before it: nodes by their product."""
+    """Positions of the products with generated kernels, and a map from nodes fused before a product to that product."""
 
     products: frozenset[int]
     before: Mapping[int, int]
@@ -42,14 +42,14 @@ class Own:
 
 @dataclass(frozen=True, slots=True)
 class _Product:
-    """What a product takes longer than the runtime's: as it is, and more with a normalization before it."""
+    """Seconds by which a generated product is slower than the runtime's, and the further seconds of a normalization."""
 
     loss: float
     norm: float
 
 
 def sizes_of_product(graph: Graph, kind: Kind) -> Sizes | None:
-    """The sizes of a product with weights; None where they are not known, or it is no single product of floats."""
+    """The sizes of a product with weights; None if they are unknown, or it is not a single floating-point product."""
     (d, *others) = kind.definitions
     reduce = next((n for n in walk(d.value) if isinstance(n, Reduce)), None)
     found = contraction_of(d.axes, reduce) if reduce is not None else None
@@ -65,19 +65,19 @@ def sizes_of_product(graph: Graph, kind: Kind) -> Sizes | None:
 
 
 def own_products(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> Own:
-    """The products of many rows that are worth a kernel."""
-    return _Choosing(graph, kinds, target).run()
+    """The products with many rows that are worth a generated kernel."""
+    return _Selection(graph, kinds, target).run()
 
 
 def of_few_rows(graph: Graph, kind: Kind) -> bool:
-    """Whether a matrix of weights is multiplied by so few rows that reading it takes all the time."""
+    """Whether a product has so few rows that reading its weights determines the time."""
     s = sizes_of_product(graph, kind)
     return s is not None and s.rows <= MOST_ROWS
 
 
 @dataclass(eq=False)
-class _Choosing:
-    """Weighs what each product would save."""
+class _Selection:
+    """Compares savings and losses of each product."""
 
     graph: Graph
     kinds: Mapping[int, Kind]
@@ -86,7 +86,7 @@ class _Choosing:
     makers: dict[str, int] = field(default_factory=dict)
 
     def run(self) -> Own:
-        """Products alone, and then in pairs."""
+        """The selected products: alone, then in pairs."""
         for i, n in enumerate(self.graph.nodes):
             self.makers |= dict.fromkeys((o for o in n.outputs if o), i)
             for v in dict.fromkeys(n.reads):
@@ -98,8 +98,8 @@ class _Choosing:
         for j in sorted(products):
             chain = self._normalization(j)
             made_by = self._made_by(chain[0], products) if chain else None
-            if chain and made_by is None:  # what turns the rows before is no kernel of its own then
-                chain = self._turned(chain)
+            if chain and made_by is None:  # a transposition before it then saves its own kernel
+                chain = self._with_transposition(chain)
                 made_by = set() if chain else None
             if made_by is None:
                 continue
@@ -115,15 +115,19 @@ class _Choosing:
         s = sizes_of_product(self.graph, kind)
         if s is None or s.rows <= MOST_ROWS:
             return None
-        plain, norm = (self._ours(Sizes(s.batch, s.rows, s.columns, s.depth, s.held, False, n)) for n in (0, NUMBERS))
-        theirs = self._theirs(i)
-        return _Product(plain - theirs, norm - plain) if plain < inf and norm < inf and theirs else None
+        plain, norm = (
+            self._our_seconds(Sizes(s.batch, s.rows, s.columns, s.depth, s.held, False, n)) for n in (0, NUMBERS)
+        )
+        runtime_seconds = self._runtime_seconds(i)
+        return (
+            _Product(plain - runtime_seconds, norm - plain) if plain < inf and norm < inf and runtime_seconds else None
+        )
 
-    def _ours(self, s: Sizes) -> float:
+    def _our_seconds(self, s: Sizes) -> float:
         tile = next(iter(tiles_of(s, self.target)), None)
-        return seconds_of(s, tile, self.target) * DOUBT if tile is not None else inf
+        return seconds_of(s, tile, self.target) * SAFETY_FACTOR if tile is not None else inf
 
-    def _theirs(self, i: int) -> float:
+    def _runtime_seconds(self, i: int) -> float:
         n = self.graph.nodes[i]
         try:
             tensors = {v: tensor_of(self.graph, v, {}) for v in (*n.inputs, *n.outputs) if v}
@@ -132,13 +136,13 @@ class _Choosing:
         return sum(node_seconds(call, self.target) for call in calls_of([n], tensors))
 
     def _seconds(self, i: int) -> float:
-        """What a kernel takes that does what a node does, once."""
+        """Seconds of a kernel that computes a node alone."""
         n = self.graph.nodes[i]
         moved = [tensor_of(self.graph, v, {}).bytes for v in (n.inputs[0], n.outputs[0])]
         return kernel_seconds(sum(moved), self.target)
 
     def _behind(self, i: int) -> float:
-        """What is saved by taking in all that follows a product: a kernel, if that ends before a reduction."""
+        """Seconds saved by fusing the epilogue of a product: those of a kernel, if it ends before any reduction."""
         waiting, seen, works = [i], {i}, False
         while waiting:
             for v in self.graph.nodes[waiting.pop()].outputs:
@@ -147,14 +151,14 @@ class _Choosing:
                     if kind is None or r in seen or kind.name == WEIGHTS:
                         continue
                     if not self._plain(r):
-                        return 0.0  # there is a kernel behind it anyway, which does the rest as well
+                        return 0.0  # there is a kernel after it anyway, which computes the epilogue too
                     seen.add(r)
                     waiting.append(r)
                     works = works or not kind.keeps_order
         return self._seconds(i) if works else 0.0
 
     def _normalization(self, j: int) -> tuple[int, ...]:
-        """The normalization whose rows a product alone multiplies, and what lies between them; the first one first."""
+        """The normalization read only by a product, and the nodes between them, in order; empty if there is none."""
         chain: list[int] = []
         at = self.graph.nodes[j].inputs[0]
         while at in self.makers and at not in self.graph.outputs and len(self.readers[at]) == 1:
@@ -170,8 +174,8 @@ class _Choosing:
             at = self.graph.nodes[i].inputs[0]
         return ()
 
-    def _turned(self, chain: tuple[int, ...]) -> tuple[int, ...]:
-        """A normalization with the transposition before it, of what no kernel makes; empty where that is none."""
+    def _with_transposition(self, chain: tuple[int, ...]) -> tuple[int, ...]:
+        """A normalization with the transposition before it, of a value not made by a kernel; else empty."""
         value = self.graph.nodes[chain[0]].inputs[0]
         turn = self.makers.get(value)
         kind = self.kinds.get(turn) if turn is not None else None
@@ -182,13 +186,13 @@ class _Choosing:
         return (turn, *chain) if alone and len(before) == 1 and not self._plain(before[0]) else ()
 
     def _keeps_rows(self, i: int, kind: Kind) -> bool:
-        """Whether a node makes rows of rows."""
+        """Whether a node reduces within rows and keeps the shape."""
         n = self.graph.nodes[i]
         read, made = self.graph.types.get(n.inputs[0]), self.graph.types.get(n.outputs[0])
         return rows_of(kind) is not None and read is not None and made is not None and read.shape == made.shape
 
     def _made_by(self, norm: int, products: Mapping[int, _Product]) -> set[int] | None:
-        """The product that takes in what is before a normalization, if any; None where that is a kernel anyway."""
+        """The product that can fuse what precedes a normalization, if any; None if that is a kernel anyway."""
         first = self.makers.get(self.graph.nodes[norm].inputs[0])
         if first is None or not self._plain(first):
             return {first} & products.keys() if first is not None else set()
@@ -198,11 +202,11 @@ class _Choosing:
             seen |= new
             waiting += [m for m in new if self._plain(m)]
             found |= {m for m in new if not self._plain(m)}
-        last = max(found, default=-1)  # others were there before it, and so is what was made of them
+        last = max(found, default=-1)  # the results of earlier ones are inputs of its epilogue
         return {last} if last in products else None
 
     def _plain(self, i: int) -> bool:
-        """Whether a node becomes a part of what is before it."""
+        """Whether a node is fused into its producer."""
         kind = self.kinds.get(i)
         if kind is None or kind.name != MOVEMENT or kind.keeps_order:
             return kind is not None and kind.name in (ELEMENTWISE, MOVEMENT)

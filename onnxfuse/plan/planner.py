@@ -1,6 +1,6 @@
-"""From strategies to plans: a strategy is asked again as long as its groups leave nodes to the runtime.
+"""From strategies to plans: a strategy is run again as long as its groups leave further nodes to the runtime.
 
-A node that stays needs its shape inputs after all: then values that kernels would have worked out are read again.
+A node that stays needs its shape inputs after all, so nodes that compute shapes are no longer removable.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from onnxfuse.plan.search.space import Space
 from onnxfuse.plan.strategies import STRATEGIES
 
 Left = frozenset[str]  # names of nodes that stay with the runtime
-_GIVEN = "given"  # the name of no strategy: groups that were decided before
-ANEW = "--strategy plans anew"
+_GIVEN = "given"  # no strategy: groups decided earlier
+NEW_PLAN = "--strategy makes a new plan"
 
 
 @dataclass(frozen=True, eq=False)
 class Planner:
-    """Plans a graph whose nodes, by position, are of these kinds. What was asked once is not asked again."""
+    """Plans a graph whose nodes, by position, are of these kinds. Spaces and covers are memoized."""
 
     graph: Graph
     kinds: Mapping[int, Kind]
@@ -39,7 +39,7 @@ class Planner:
     options: Options
     legality: Legality
     costing: Costing | None
-    _given: list[tuple[str, ...]] = field(default_factory=list)  # groups that were decided before
+    _given: list[tuple[str, ...]] = field(default_factory=list)  # groups decided earlier
     _spaces: dict[Left, Space] = field(default_factory=dict)
     _covers: dict[tuple[str, Left], Cover] = field(default_factory=dict)
 
@@ -48,14 +48,15 @@ class Planner:
         return self._made(name)[0]
 
     def again(self, grouping: Iterable[tuple[str, ...]]) -> Plan:
-        """The plan of groups that were decided before, by the names of their nodes, as far as they are legal here."""
+        """The plan of groups decided earlier, given by names of nodes, as far as they are legal."""
         self._given[:] = grouping
         return self.made(_GIVEN)
 
     def best(self) -> Plan:
-        """The plan that is predicted to take least, of all strategies and of what is put together from them.
+        """The plan with the least predicted time, of all strategies and of their combination.
 
-        That of anchors where there are no prices, and where no other is clearly better; who measures sees ties too.
+        The plan of `anchors` if there are no prices, or if no other is better by more than `TIE`; when prices are
+        measured, smaller differences count too.
         """
         anchors, space = self._made("anchors")
         unit = _seconds(anchors, space)
@@ -63,7 +64,11 @@ class Planner:
             return anchors
         plans = [anchors, self._made(BEST)[0]]
         plans += [self._made(name)[0] for name in STRATEGIES if self._may_win(name, plans, unit)]
-        made = min((p for p in plans if self._stands(p, unit)), key=lambda p: self._ratio(p, unit), default=anchors)
+        made = min(
+            (p for p in plans if self._may_replace_anchors(p, unit)),
+            key=lambda p: self._ratio(p, unit),
+            default=anchors,
+        )
         groups = {tuple(n.name for n in g.nodes) for g in made.groups}
         tie = Decision("E-COST", (), "with it, no plan is predicted to be clearly faster than that of anchors")
         ends = {True: None, False: tie}
@@ -74,12 +79,12 @@ class Planner:
         return replace(made, candidates=tuple(told))
 
     def _ratio(self, made: Plan, unit: Seconds) -> float:
-        """How many times as long as `unit` a plan takes; without end where that is not known."""
+        """Time of a plan over `unit`; infinite if unknown."""
         seconds = self._predicted(made)
         return inf if seconds is None else mean_ratio(seconds, unit)
 
-    def _stands(self, made: Plan, unit: Seconds) -> bool:
-        """Whether a plan may take the place of that of anchors, which takes `unit`."""
+    def _may_replace_anchors(self, made: Plan, unit: Seconds) -> bool:
+        """Whether a plan may replace the plan of `anchors`, which takes `unit`."""
         seconds = self._predicted(made)
         assert self.costing is not None
         measures = self.costing.memo.samples is not None
@@ -90,20 +95,20 @@ class Planner:
         return predicted(made, self.options, self.legality, self.costing)
 
     def _may_win(self, name: str, plans: Sequence[Plan], unit: Seconds) -> bool:
-        """Whether a strategy's groups, before anything more has to be left to the runtime for them, beat some plans."""
+        """Whether a strategy's first cover, before further nodes are left to the runtime, is faster than all plans."""
         made, _ = self._space(frozenset()).scope.finished(self._cover(name, frozenset()))
         return self._ratio(made, unit) < min(self._ratio(p, unit) for p in plans)
 
     def _made(self, name: str) -> tuple[Plan, Space]:
         decisions: list[Decision] = []
-        told: dict[tuple[str, ...], Candidate] = {}  # of all rounds: a node that is left ends what it was proposed in
+        candidates: dict[tuple[str, ...], Candidate] = {}  # of all rounds: a node that is left drops its candidates
         left: Left = frozenset()
         while True:
             made, dropped = self._space(left).scope.finished(self._cover(name, left))
-            told |= {c.nodes: _ended(c, dropped) for c in made.candidates}
+            candidates |= {c.nodes: _with_reason(c, dropped) for c in made.candidates}
             again = {node for d in dropped for node in d.nodes}
             if not again:
-                made = replace(made, decisions=(*decisions, *made.decisions), candidates=tuple(told.values()))
+                made = replace(made, decisions=(*decisions, *made.decisions), candidates=tuple(candidates.values()))
                 return made, self._space(left)
             decisions += [*dropped, *about(made.decisions, again)]
             left |= again
@@ -122,7 +127,7 @@ class Planner:
         return self._covers[name, left]
 
     def _decided(self, left: Left) -> Cover:
-        """The groups that were decided before; that of anchors where they depend on each other in a circle."""
+        """The groups decided earlier; the cover of `anchors` if they form a cycle."""
         space = self._space(left)
         at = {space.scope.nodes[i].name: i for i in space.order}
         found = [set_of(at[n] for n in names) for names in self._given if all(n in at for n in names)]
@@ -130,13 +135,15 @@ class Planner:
         if not space.legal.acyclic(groups):
             return self._cover(USUAL, left)
         alone = {n for n, i in at.items() if not any(g >> i & 1 for g in groups)}
-        stay = (Decision("E-COST", (n,), "the plan that was measured leaves it to ONNX Runtime", ANEW) for n in alone)
+        stay = (
+            Decision("E-COST", (n,), "the plan that was measured leaves it to ONNX Runtime", NEW_PLAN) for n in alone
+        )
         return Cover(tuple(map(members, groups)), decided=True, left=tuple(sorted(stay, key=lambda d: at[d.nodes[0]])))
 
     def _composed(self, left: Left) -> Cover:
-        """The cover that is put together from those of strategies; that of anchors where there are no prices.
+        """The cover combined from those of all strategies; the cover of `anchors` if there are no prices.
 
-        What they propose is priced at once: those that ask for most prices come last, if the budget lasts.
+        Groups of each strategy are priced at once; strategies that need most prices come last, if the budget lasts.
         """
         space, covers = self._space(left), dict[str, Cover]()
         if space.prices is None:
@@ -160,13 +167,13 @@ def _seconds(made: Plan, space: Space) -> Seconds | None:
 
 
 def predicted(made: Plan, options: Options, legality: Legality, costing: Costing) -> Seconds | None:
-    """Seconds of a plan, nodes that stay with the runtime included, at each point; None where a kernel has no price."""
+    """Seconds of a plan at each point, including nodes that stay with the runtime; None if a kernel has no price."""
     graph = made.graph
     scope = Scope(graph, graph, {}, [n.reads for n in graph.nodes], options, legality)
     return _seconds(made, Space(scope, costing))
 
 
-def _ended(c: Candidate, dropped: Iterable[Decision]) -> Candidate:
-    """A candidate of a round that took it; not taken, where one of its nodes was left after all."""
+def _with_reason(c: Candidate, dropped: Iterable[Decision]) -> Candidate:
+    """The candidate; with the reason of the refusal if one of its nodes was left to the runtime later."""
     why = next((d for d in dropped if not {*d.nodes}.isdisjoint(c.nodes)), None)
     return c if why is None or c.reason is not None else replace(c, reason=replace(why, nodes=c.nodes))

@@ -1,8 +1,8 @@
-"""What candidates cost: seconds on several numbers of cores, at several values of symbols, by lowering and scheduling.
+"""Prices of candidates: seconds on several numbers of cores, for several values of symbols, by lowering and scheduling.
 
-What was measured counts as measured (`known.py`), all else as predicted.
-Equal candidates are priced once (`forms.py`). A budget counts candidates that are scheduled, not seconds, so that a
-build is the same on every machine; what nobody may schedule any more has no price.
+Measured prices are used where known (`known.py`), predictions otherwise. Equal candidates are priced once (`forms.py`).
+The budget counts scheduled candidates, not seconds, so that a build is the same on every machine; candidates beyond the
+budget have no price.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from onnxfuse.plan.legal import Set, members
 from onnxfuse.plan.search.scope import Scope
 from onnxfuse.plan.sizes import FEW_SIZES, Sizes, sizes_of, tensor_of
 
-IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime holds in blocks of channels, unlike kernels
+IN_BLOCKS = ("Conv", "FusedConv")  # operators whose images the runtime stores in channel blocks, unlike kernels
 
-TIE = 0.03  # part of its time that a plan has to save: predictions of equal plans differ by less
+TIE = 0.03  # share of time that a plan must save to be preferred: predictions of equal plans differ by less
 
 Seconds = tuple[float, ...]  # at each point
 Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; None: not known
@@ -37,7 +37,7 @@ Priced: TypeAlias = "Seconds | Decision | None"  # a refusal of a later step; No
 
 @dataclass(slots=True)
 class Samples:
-    """What prices were made of, for those who measure it: kernels by form, sets of nodes by name, single nodes."""
+    """The samples behind prices, for measuring them: kernels by form, sets of nodes by name, single nodes."""
 
     kernels: dict[Form, Kernel | Decision] = field(default_factory=dict)
     at: dict[Form, tuple[KernelSample, ...]] = field(default_factory=dict)  # at each size
@@ -47,27 +47,27 @@ class Samples:
 
 @dataclass(slots=True)
 class PriceMemo:
-    """Prices that are known by form; `scheduled` candidates of at most `budget`, some of which are `kept` for later."""
+    """Known prices by form; `scheduled` counts candidates, at most `budget`, some of which are `kept` for later."""
 
     budget: int
     kept: int = 0
     scheduled: int = 0
     known: dict[Form, Priced] = field(default_factory=dict)
-    measured: set[Form] = field(default_factory=set)  # forms of which some price was measured
-    samples: Samples | None = None  # None: nobody measures
+    measured: set[Form] = field(default_factory=set)  # forms with at least one measured price
+    samples: Samples | None = None  # None: prices will not be measured
 
 
 def nothing_known(sample: Sample, machine: Any) -> float | None:
-    """What is known of measurements where there are none."""
+    """No measurements."""
     return None
 
 
 @dataclass(frozen=True, slots=True)
 class Costing:
-    """What prices are made of, from the rooms behind this one: how a group becomes a kernel, and predictions.
+    """Functions of later stages that prices need: scheduling of a group, and the cost model.
 
-    `machines` are those that a kernel may run on: numbers of cores; one of them is `shown`. What was priced is kept in
-    `memo`; `measured` knows better where somebody has measured.
+    `machines` are the numbers of cores that a kernel may run on; `shown` is the index of the reported one. Prices are
+    memoized in `memo`; `measured` gives the measured seconds of a sample on a machine, or None.
     """
 
     kernel: Callable[[Group, Plan], Kernel | Decision]
@@ -76,7 +76,7 @@ class Costing:
     kernel_cost: Callable[[Kernel, Any, Container[str], float, Mapping[str, int]], Cost | None]
     node_seconds: Callable[[Call, Any, float], float]
     memo: PriceMemo
-    measured: Callable[[Sample, Any], float | None] = nothing_known  # seconds of a sample on a machine
+    measured: Callable[[Sample, Any], float | None] = nothing_known
 
 
 class Prices:
@@ -94,43 +94,43 @@ class Prices:
 
     @property
     def points(self) -> int:
-        """At how many machines and sizes there are prices."""
+        """The number of combinations of machine and size."""
         return len(self.sizes) * len(self.costing.machines)
 
     @property
     def shown(self) -> int:
-        """The point whose seconds are told."""
+        """The index of the reported point."""
         return len(self.sizes) // 2 * len(self.costing.machines) + self.costing.shown
 
     def of(self, nodes: Set) -> Seconds | None:
-        """Seconds of a legal set as a kernel whose neighbours are kernels too; None where there is none, or unknown."""
+        """Seconds of a legal set as a kernel among kernels; None if it has no kernel, or the price is unknown."""
         found = self.told(nodes)
         return found if isinstance(found, tuple) else None
 
     def told(self, nodes: Set) -> Priced:
-        """The same, with the reason where a later step refuses it."""
+        """Like `of`, but with the refusal if a later stage refuses the set."""
         if nodes not in self._sets:
             self._sets[nodes] = self._group(self.scope.group(members(nodes)), nodes, self.layouts)
         return self._sets[nodes]
 
     def left(self, node: int) -> Seconds | None:
-        """Seconds of a node that stays with the runtime, among kernels; None where nothing is known of it."""
+        """Seconds of a node that stays with the runtime, among kernels; None if unknown."""
         if node not in self._left:
             n, samples = self.scope.nodes[node], self.costing.memo.samples
             alone = self._nodes([n])
             if samples is not None and alone is not None:
                 samples.nodes[n.name] = tuple(s for at in range(len(self.sizes)) for s in self._samples([n], at) or ())
-            around = self._turning([node], self.scope.kinds.keys() - {node}) if alone is not None else ()
+            around = self._transposing([node], self.scope.kinds.keys() - {node}) if alone is not None else ()
             self._left[node] = None if alone is None else summed([alone, around], self.points)
         return self._left[node]
 
     def is_measured(self, nodes: Set) -> bool:
-        """Whether a set's price as a kernel was measured, on some number of cores at least."""
+        """Whether a set's price as a kernel was measured on at least one machine."""
         group = self.scope.group(members(nodes))
         return self._key(group, nodes, self.layouts) in self.costing.memo.measured
 
     def plan(self, made: Plan) -> Seconds | None:
-        """Seconds of a plan of the scope, nodes in no group included; None where a group has no price."""
+        """Seconds of a plan of the scope, including nodes in no group; None if a group has no price."""
         at = {n.outputs: i for i, n in enumerate(self.scope.nodes)}
         inside: set[int] = set()
         parts: list[Seconds] = []
@@ -143,7 +143,7 @@ class Prices:
             parts.append(found)
         rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.left(i) is not None]
         nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
-        return summed([*parts, nodes, self._turning(rest, inside)], self.points)
+        return summed([*parts, nodes, self._transposing(rest, inside)], self.points)
 
     def _key(self, group: Group, nodes: Set, layouts: Mapping[str, Layout]) -> Form:
         return (self.forms.of(members(nodes), group, layouts), len(self.sizes))
@@ -187,7 +187,7 @@ class Prices:
         return tuple(found)
 
     def _known(self, sample: Sample, key: Form = None) -> tuple[float, ...]:
-        """Seconds of a sample on each machine: measured where they were."""
+        """Seconds of a sample on each machine, measured ones where known."""
         seen = [self.costing.measured(sample, machine) for machine in self.costing.machines]
         if all(s is None for s in seen):
             return sample.seconds
@@ -196,7 +196,7 @@ class Prices:
         return corrected(sample.seconds, seen)
 
     def _nodes(self, nodes: Sequence[Node]) -> Seconds | None:
-        """Seconds of nodes that stay with the runtime, which does some of them at once."""
+        """Seconds of nodes that stay with the runtime, which fuses some of them."""
         found: list[float] = []
         for at in range(len(self.sizes)):
             samples = self._samples(nodes, at)
@@ -206,7 +206,7 @@ class Prices:
         return tuple(found)
 
     def _samples(self, nodes: Sequence[Node], at: int) -> list[NodeSample] | None:
-        """The runtime's calls for nodes at one size; None where a type or an extent is not known."""
+        """The runtime's calls for nodes at one size; None if a type or an extent is unknown."""
         graph, costing = self.scope.graph, self.costing
         names = dict.fromkeys(v for n in nodes for v in (*n.inputs, *n.outputs) if v)
         if any(graph.types.get(v) is None for v in names):
@@ -222,18 +222,18 @@ class Prices:
             found.append(NodeSample(call, self.held, graph.opset, single, graph, seconds))
         return found
 
-    def _turning(self, left: Iterable[int], inside: Container[int]) -> Seconds:
-        """Seconds in which the runtime turns images that convolutions of its own read from kernels, or give to them.
+    def _transposing(self, left: Iterable[int], inside: Container[int]) -> Seconds:
+        """Seconds of the runtime's layout conversions of images between its own convolutions and kernels.
 
-        What was measured of a convolution alone has that in it.
+        The measured time of a single convolution includes them.
         """
-        units, turned = self.scope.apart, list[str]()
+        units, transposed = self.scope.apart, list[str]()
         for i in left:
             n = self.scope.nodes[i]
             if n.op in IN_BLOCKS and not self.node_is_measured(i):
                 made = [m for m in units.before[i] if m in inside and n.inputs[0] in self.scope.nodes[m].outputs]
-                turned += n.inputs[:1] * bool(made) + n.outputs[:1] * any(r in inside for r in units.after[i])
-        whole = [Node("Transpose", (v,), (v,), name=f"turn {k}") for k, v in enumerate(turned)]
+                transposed += n.inputs[:1] * bool(made) + n.outputs[:1] * any(r in inside for r in units.after[i])
+        whole = [Node("Transpose", (v,), (v,), name=f"turn {k}") for k, v in enumerate(transposed)]
         parts = [p for n in whole if (p := self._nodes([n])) is not None]
         return summed(parts, self.points)
 
@@ -248,7 +248,7 @@ class Prices:
         return self._tensors[at][name]
 
     def _possible(self, sizes: Sizes) -> bool:
-        """Whether every value has a shape of these sizes; one that is empty anyway, as a Resize's region, may be."""
+        """Whether every value has a nonempty shape at these sizes; static shapes may be empty."""
         known = (t for t in self.scope.graph.types.values() if t is not None)
         try:
             return all(e.constant is not None or number(e, sizes) >= 1 for t in known for e in t.shape)
@@ -257,7 +257,7 @@ class Prices:
 
 
 def summed(parts: Iterable[Seconds], points: int) -> Seconds:
-    """Seconds of all of them, at each point."""
+    """The sum of seconds at each point."""
     found = [0.0] * points
     for part in parts:
         for at, seconds in enumerate(part):
@@ -266,10 +266,10 @@ def summed(parts: Iterable[Seconds], points: int) -> Seconds:
 
 
 def clearly_less(one: Seconds, other: Seconds) -> bool:
-    """Whether one takes less time than the other in the mean, and nowhere more, by more than predictions are off."""
+    """Whether `one` is faster by more than `TIE` in the mean, and slower by more than `TIE` at no point."""
     return mean_ratio(one, other) < 1 - TIE and max(a / b for a, b in zip(one, other, strict=True)) <= 1 + TIE
 
 
 def mean_ratio(one: Seconds, other: Seconds) -> float:
-    """How many times as long one takes as the other: the geometric mean over all points."""
+    """Time of `one` over that of `other`: the geometric mean over all points."""
     return exp(sum(log(a / b) for a, b in zip(one, other, strict=True)) / max(len(one), 1))

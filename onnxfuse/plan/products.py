@@ -1,6 +1,6 @@
-"""Which products are made by kernels on a GPU: of an attention, of few rows, and what prices are for.
+"""Which matrix products get kernels on a GPU: those of attention, skinny ones, and those that `own_products` selects.
 
-All others are the runtime's.
+All others are left to the runtime.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from onnxfuse.target import MOST_DEPTH, Gpu
 
 
 def products_refused(graph: Graph, kinds: Mapping[int, Kind], target: Gpu) -> dict[int, Decision]:
-    """Products and convolutions are the runtime's on a GPU, where prices do not say otherwise."""
+    """Refusals of the products and convolutions that are left to the runtime on a GPU."""
     own = {i for pair in _attentions(graph, kinds) for i in pair} | own_products(graph, kinds, target).products
     own |= {i for i, k in kinds.items() if k.name == WEIGHTS and of_few_rows(graph, k)}
     found = {}
     for i, kind in kinds.items():
         if (kind.name in (WEIGHTS, BATCHED) and i not in own) or kind.images == "convolution":
             n = graph.nodes[i]
-            said = f"{n.op} multiplies, which on GPUs is left to the runtime"
+            said = f"{n.op}: such products and convolutions are left to ONNX Runtime on GPUs"
             found[i] = Decision("E-NO-KERNEL", (n.name,), said)
     return found
 
 
 def _attentions(graph: Graph, kinds: Mapping[int, Kind]) -> Iterator[tuple[int, ...]]:
-    """Products of which the second multiplies what a reduction makes of the first, and whole attentions."""
+    """Pairs of products with a reduction between them, and single operators that are whole attentions."""
     readers: dict[str, list[int]] = {}
     for i, n in enumerate(graph.nodes):
         for v in dict.fromkeys(n.reads):
@@ -46,7 +46,7 @@ def _attentions(graph: Graph, kinds: Mapping[int, Kind]) -> Iterator[tuple[int, 
 
 
 def _fits(kind: Kind) -> bool:
-    """Whether the sums of products are of floats, and short enough or without columns enough for a block."""
+    """Whether all contractions are floating-point, and have a depth or number of columns that fits a block."""
     for d in kind.definitions:
         for reduce in (n for n in walk(d.value) if isinstance(n, Reduce)):
             found = contraction_of(d.axes, reduce)
@@ -59,7 +59,7 @@ def _fits(kind: Kind) -> bool:
 
 
 def _behind(first: int, graph: Graph, kinds: Mapping[int, Kind], readers: Mapping[str, list[int]]) -> Iterator[int]:
-    """Products that read, by their left sides, what is reduced behind another product."""
+    """Products whose left operand is computed from another product with a reduction in between."""
     waiting, seen = [(first, False)], {(first, False)}
     while waiting:
         at, reduced = waiting.pop()

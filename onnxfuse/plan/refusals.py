@@ -1,4 +1,4 @@
-"""Refusals of nodes that could be fused but are in no group: each is named, with what would make it a kernel."""
+"""Refusals of nodes that could be fused but are in no group, with the change that would fuse them."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from onnxfuse.plan.kinds import Kind
 
 BUDGET = "a larger --plan-budget"
 ANCHORS = "--strategy anchors joins them"
-_MOST_BETWEEN = 3  # nodes that somebody could take out
+_MOST_BETWEEN = 3  # nodes that a user can reasonably be asked to remove
 
 
 def cut(between: Sequence[str], skipped: Sequence[re.Pattern[str]]) -> str:
-    """What would unlock a group that nodes `between` its own stand in the way of: --skip-node has `skipped`."""
+    """The unlock of a group that nodes `between` its own prevent; `skipped` are the --skip-node patterns."""
     if not 0 < len(between) <= _MOST_BETWEEN:
         return ""
     if all(any(r.search(name) for r in skipped) for name in between):
         return f"leave out the --skip-node of {', '.join(between)}"
-    return f"take {', '.join(between)} out from between"
+    return f"remove {', '.join(between)} from between them"
 
 
 def unworthy(nodes: Sequence[Node]) -> Decision:
-    """That a group only changes a shape."""
+    """The refusal of a group that only changes a shape."""
     ops, verb = " and ".join(dict.fromkeys(n.op for n in nodes)), "changes" if len(nodes) == 1 else "change"
-    said = f"{ops} only {verb} a shape, which costs the runtime nothing"
+    said = f"{ops} only {verb} a shape, which costs ONNX Runtime nothing"
     return Decision("E-COST", tuple(n.name for n in nodes), said, "--min-group 1 makes a kernel of it")
 
 
 def too_few(groups: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], least: int) -> Iterator[Decision]:
-    """Why groups of fewer operators than asked for are none."""
+    """Refusals of groups with fewer operators than `--min-group` asks for."""
     for g in groups:
         if is_small_product(g, graph, kinds):
             yield left_alone(g, graph)
@@ -44,10 +44,10 @@ def too_few(groups: Iterable[Group], graph: Graph, kinds: Mapping[str, Kind], le
 
 
 def known_beforehand(graph: Graph, forbidden: Container[str]) -> Iterator[Decision]:
-    """Why nodes stay that make integers which kernels and bodies work out for themselves, for readers that do not."""
+    """Refusals of nodes that compute shapes: kernels and bodies compute these themselves, other readers need them."""
     for n in graph.nodes:
         if n.name not in forbidden and n.outputs and all(o in graph.known for o in n.outputs if o):
-            yield Decision("E-COST", (n.name,), f"{n.op} computes sizes, which kernels compute for themselves")
+            yield Decision("E-COST", (n.name,), f"{n.op} computes shapes, which kernels compute themselves")
 
 
 def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]:
@@ -57,7 +57,7 @@ def about(decisions: Iterable[Decision], names: Iterable[str]) -> list[Decision]
 
 
 def unnamed(nodes: Iterable[Node], decisions: Iterable[Decision]) -> list[Node]:
-    """The nodes of which no decision says why they stay."""
+    """The nodes that no decision names."""
     named = {name for d in decisions for name in d.nodes}
     return [n for n in nodes if named.isdisjoint((n.name, *n.origin))]
 

@@ -1,4 +1,4 @@
-"""The rows that a reduction goes over: what blocks of threads, or tasks, can share without waiting for each other."""
+"""The rows of a reduction: independent units of work for thread blocks or tasks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ Rows = tuple[Index, ...]
 
 
 def rows_of(kind: Kind) -> Rows | None:
-    """Extents of what a reduction keeps, longer than 1, where it reduces the last dimensions of what it reads.
+    """Extents above 1 of the axes that a reduction keeps, if it reduces the last dimensions of its inputs.
 
-    None where it does not, as a sum over columns: its results need elements of all rows.
+    None if it reduces others, as a sum over columns, whose results need elements of all rows.
     """
     found: Rows | None = None
     for d in kind.definitions:
@@ -26,13 +26,13 @@ def rows_of(kind: Kind) -> Rows | None:
 
 
 def _kept(r: Reduce) -> list[Index]:
-    """Coordinates, of all that a reduction reads, that its ranges do not decide."""
+    """Coordinates of the loads of a reduction that do not depend on its reduction axes."""
     ranges = set(r.ranges)
     return [e for x in r.body for n in loads(x) for e in n.index if not axes_of(e) & ranges]
 
 
 def _last(r: Reduce) -> bool:
-    """Whether ranges decide the last coordinates of all that is read, and no others."""
+    """Whether the reduction axes are in the last coordinates of all loads, and in no others."""
     ranges = set(r.ranges)
     for n in (n for x in r.body for n in loads(x)):
         reduced = [bool(axes_of(e) & ranges) for e in n.index if e.constant is None]

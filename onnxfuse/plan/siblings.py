@@ -1,4 +1,4 @@
-"""Horizontal fusion: nodes beside a group that read the same value in the same way join it."""
+"""Horizontal fusion: sibling nodes that read the same value as a group in the same way join it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from onnxfuse.plan.units import Units
 def siblings(units: Units, kinds: Mapping[int, Kind], group: int) -> list[int]:
     """Nodes outside of a group that reduce the same value to the same shape, or are elementwise over all of it.
 
-    Where a group only moves elements, what moves as many of the same value is beside it.
+    For a group of movement only, nodes that move as many elements of the same value.
 
-    The group must do nothing else: what tiles of a contraction read is read tile by tile.
+    The group must have no contraction, which reads its inputs tile by tile.
     """
     members = units.members[group]
     mine = {kinds[m].name for m in members}
@@ -32,7 +32,7 @@ def siblings(units: Units, kinds: Mapping[int, Kind], group: int) -> list[int]:
 
 
 def _alike(graph: Graph, a: Node, b: Node) -> bool:
-    """Whether two nodes make values of one shape, each of the same value, which is no smaller."""
+    """Whether two nodes compute values of equal shape from a common value of at least their rank."""
     made = [graph.types.get(n.outputs[0]) for n in (a, b)]
     if made[0] is None or made[1] is None or made[0].shape != made[1].shape:
         return False

@@ -1,4 +1,4 @@
-"""Values of the symbols of a graph at which times are predicted, and tensors with them put in."""
+"""Values of the symbols of a graph for which times are predicted, and tensors at these sizes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Sizes = Mapping[str, int]
 
 
 def tensor_of(graph: Graph, name: str, sizes: Sizes) -> Tensor:
-    """What is known of a value whose type is known, with symbols put in. Raises SymbolUnknown."""
+    """The tensor of a value with a known type, with symbols replaced by `sizes`. Raises SymbolUnknown."""
     t = graph.types[name]
     assert t is not None, f"plan: the type of {name} is not known"
     known = graph.constants.get(name)
@@ -25,17 +25,17 @@ def tensor_of(graph: Graph, name: str, sizes: Sizes) -> Tensor:
 
 
 def _ints(constant: Constant) -> tuple[int, ...]:
-    """What a constant of a few whole numbers holds."""
+    """The elements of a small integer constant, else empty."""
     return whole(constant.load()) if constant.size <= FEW else ()
 
 
 def symbols_in(types: Iterable[TensorType | None]) -> list[str]:
-    """The names of the symbols that decide the shapes of these types."""
+    """The names of the symbols in the shapes of these types."""
     return sorted({s.name for t in types if t is not None for e in t.shape for s in symbols_of(expanded(e))})
 
 
 def batches_of(graph: Graph) -> list[str]:
-    """The names of the symbols that decide how many things a model is given at once."""
+    """The names of the symbols in the batch dimension (the first one) of the model's inputs."""
     return _names(t.shape[0] for v in graph.inputs if (t := graph.types.get(v)) is not None and t.shape)
 
 
@@ -44,7 +44,7 @@ def _names(extents: Iterable[Index]) -> list[str]:
 
 
 def sizes_of(graph: Graph, values: Sequence[int]) -> list[dict[str, int]]:
-    """Each of these values for all symbols of a graph, with batches of 1; nothing where there are no symbols."""
+    """For each value, a map from all symbols of a graph to it, with batches of 1; one empty map without symbols."""
     symbols = symbols_in(graph.types.values())
     batches = batches_of(graph)
     found = [{s: 1 if s in batches else n for s in symbols} for n in values]

@@ -1,4 +1,4 @@
-"""Values between kernels that are stored in a narrower type than the graph gives them."""
+"""Values between kernels that are stored in a narrower type than their type in the graph."""
 
 from __future__ import annotations
 
@@ -13,17 +13,16 @@ from onnxfuse.ir.products import HALVES, rounds_to
 from onnxfuse.target import Cpu
 
 
-def held_in(
+def storage_types_of(
     graph: Graph,
     groups: Sequence[Group],
     options: Options,
     targets: Sequence[Any],
     stores: Callable[[DType, Any], bool],
 ) -> dict[str, DType]:
-    """With `--precision`, the type for every float32 value that groups alone make and read.
+    """With `--precision`, the narrower storage type of every float32 value that only groups make and read.
 
-    There is one where all targets multiply rows of it, so that it costs no precision there; rounding and widening would
-    cost others more than bytes.
+    Only if all targets have products with operands of that type, so that conversion costs neither precision nor time.
     """
     half = HALVES[options.precision]
     if half is None or not all(stores(half, target) for target in targets):
@@ -36,5 +35,5 @@ def held_in(
 
 
 def stores(half: DType, target: Cpu) -> bool:
-    """Whether a CPU multiplies rows of this type."""
+    """Whether a CPU has products with operands of this type."""
     return rounds_to(half, target.extras)

@@ -1,4 +1,4 @@
-"""The graph as units while groups grow: which node is in which group, and whether a merge would close a cycle."""
+"""The graph while groups grow: which node is in which group, and whether a merge would create a cycle."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from onnxfuse.ir.graph import Graph, Node
 
 @dataclass(slots=True)
 class Units:
-    """Nodes by position, their neighbours, and the group that each belongs to (its own position when alone)."""
+    """Nodes by position, their neighbors, and the group of each (its own position while it is alone)."""
 
     graph: Graph
     nodes: tuple[Node, ...]
@@ -23,7 +23,7 @@ class Units:
 
     @staticmethod
     def of(graph: Graph, reads: Sequence[tuple[str, ...]]) -> Units:
-        """Every node alone; `reads` are the values that each one depends on."""
+        """Every node as a group of its own; `reads` are the values that each depends on."""
         u = Units(graph, graph.nodes, reads)
         made = {o: i for i, n in enumerate(graph.nodes) for o in n.outputs if o}
         u.before = [sorted({made[r] for r in values if r in made}) for values in reads]
@@ -39,7 +39,7 @@ class Units:
         return u
 
     def join(self, group: int, node: int) -> None:
-        """Add the unit of a node to a group."""
+        """Merge the group of a node into a group."""
         other = self.group[node]
         for m in self.members.pop(other):
             self.group[m] = group
@@ -55,7 +55,7 @@ class Units:
         return sorted({b for m in self.members[group] for b in self.before[m] if self.group[b] != group}, reverse=True)
 
     def closes_cycle(self, group: int, node: int) -> bool:
-        """Whether the group together with the unit of a node would depend on itself through others."""
+        """Whether a group merged with the group of a node would depend on itself through other nodes."""
         inside = {*self.members[group], *self.members[self.group[node]]}
         latest = max(inside)
         seen: set[int] = set()
@@ -77,7 +77,7 @@ class Units:
         return False
 
     def between(self, group: int, node: int, most: int = 64) -> list[int]:
-        """Nodes through which a group with a node would depend on itself; none where they are many or in groups."""
+        """Nodes through which a group merged with a node would depend on itself; empty if many, or in other groups."""
         inside = {*self.members[group], *self.members[self.group[node]]}
         latest = max(inside)
         behind: set[int] = set()
@@ -98,7 +98,7 @@ class Units:
         return sorted(found) if alone else []
 
     def ordered(self, groups: Iterable[int]) -> list[int]:
-        """Groups in an order in which each comes after those it reads from."""
+        """Groups in topological order."""
         wanted = set(groups)
         done: set[int] = set()
         out: list[int] = []

@@ -128,7 +128,7 @@ class Work:
         if constant is None:
             raise Miss(f"{value or 'an absent input'} is not constant")
         if constant.dtype.kind == "x":
-            raise Miss(f"{value} holds no numbers that are understood")
+            raise Miss(f"the element type of {value} is not supported")
         if constant.size > 64 * SMALL:
             raise Miss(f"{value} is too large to look into")
         return constant.load()

@@ -1,4 +1,4 @@
-"""What all machine classes have in common: `Target`."""
+"""The common part of all machine classes: `Target`."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import ClassVar
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A machine class that kernels are made for: its name, and how code for it is compiled and chosen.
+    """A machine class that kernels are generated for: its name, and how its code is compiled and selected.
 
-    What its scheduler may count on is said by a class for each backend, which is a file of `backends/`.
+    Subclasses, one for each backend in `backends/`, add what the scheduler and the cost model need.
     """
 
     on_host: ClassVar[bool] = True
-    """Whether kernels run in the provider of the host, in which builds are verified and measured."""
+    """Whether kernels run in the host's execution provider, in which builds are verified and measured."""
 
     name: str
-    machine: str  # the architecture of the host, as `uname -m` spells it; empty: any
-    flags: tuple[str, ...]  # of the machine, for the compiler, gcc spelling
-    features: tuple[str, ...]  # what the processor must have before kernels are registered, gcc spelling
-    extras: tuple[str, ...] = ()  # features besides, which a library asks for that has kernels that need them
+    machine: str  # the architecture of the host, as `uname -m` prints it; empty: any
+    flags: tuple[str, ...]  # for the compiler, gcc spelling
+    features: tuple[str, ...]  # that the processor must have for kernels to be registered, gcc spelling
+    extras: tuple[str, ...] = ()  # further features, required only by libraries with kernels that use them
 
     @property
     def peaks(self) -> dict[str, float]:
-        """What all cores reach together, where that is known: GFLOP/s in fp32, GB/s from memory."""
+        """Peak rates of all cores together, if known: GFLOP/s in fp32, GB/s from memory."""
         return {}
 
     @property

@@ -1,4 +1,4 @@
-"""Machine classes of CPUs: what the scheduler may count on (`Cpu`), and a row for each."""
+"""Machine classes of CPUs: what scheduler and cost model assume (`Cpu`), and a row for each class."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from onnxfuse.target.processors import PROCESSORS, Processor
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cpu(Target):
-    """CPUs with vectors. Lanes are fp32 lanes of one vector; sizes in bytes.
+    """CPUs with vector units. Lanes are fp32 lanes of one vector; sizes are in bytes.
 
-    Targets of one library have one `panel`, since they share the packed weights: some register tiles of each of them,
-    which are two vectors wide.
+    Targets of one library have the same `panel`, since they share the packed weights: a multiple of the width of each
+    target's register tile, which is two vectors.
     """
 
     lanes: int
@@ -23,46 +23,46 @@ class Cpu(Target):
     l2_bytes: int
     gflops: float  # per core, fp32
     bandwidth: float  # GB/s per core beyond the caches
-    cores: int = 2  # that predictions are for
+    cores: int = 2  # that times are predicted for
     l3_bytes: int = 32 << 20
-    l2_gbps: float = 190.0  # read by one core from each level, again and again
+    l2_gbps: float = 190.0  # repeated reads by one core from this cache level
     l3_gbps: float = 60.0
-    memory_gbps: float = 30.0  # beyond the caches by all cores together; one reaches `bandwidth`
-    dispatch_us: float = 1.0  # until a kernel begins, and its node is done
-    barrier_us: float = 3.0  # from the start of a phase's tasks to the end of the last one, without their work
-    processor: str = ""  # the family that the numbers are of; empty: what the slower ones of the class have
+    memory_gbps: float = 30.0  # from memory by all cores together; one core reaches `bandwidth`
+    dispatch_us: float = 1.0  # overhead of a kernel call: before the kernel begins and after it ends
+    barrier_us: float = 3.0  # overhead of a phase: starting its tasks and waiting for all of them
+    processor: str = ""  # the family whose numbers these are; empty: numbers of the slower families of the class
 
     @property
     def compiled(self) -> tuple[str, ...]:
-        """All flags of this target: those of the machine, the namespace of its code, the panels that it reads."""
+        """All compiler flags of this target, including macros for the namespace of its code and the panel width."""
         return (*self.flags, f"-DONNXFUSE_ISA={self.identifier}", f"-DONNXFUSE_PANEL={self.panel}")
 
     @property
     def peaks(self) -> dict[str, float]:
-        """What all cores reach together: GFLOP/s in fp32, GB/s from memory."""
+        """Peak rates of all cores together: GFLOP/s in fp32, GB/s from memory."""
         return {"gflops": self.gflops * self.cores, "memory_gbps": self.memory_gbps}
 
     @property
     def cycle(self) -> float:
-        """Seconds of a cycle in which two vectors are multiplied and added."""
+        """Seconds of a clock cycle, assuming two vector multiply-adds per cycle."""
         return 4 * self.lanes / self.gflops * 1e-9
 
     def on(self, p: Processor) -> Cpu:
-        """The machine class with the numbers of a family of processors, whose units may be wider than its vectors."""
+        """The machine class with the numbers of a processor family, whose units may be wider than the class assumes."""
         numbers = {name: value for name, value in asdict(p).items() if name not in ("name", "lanes", "gflops")}
         return replace(self, processor=p.name, gflops=p.gflops * min(1.0, self.lanes / p.lanes), **numbers)
 
 
-TILE_VECTORS = 2  # of a row of a register tile
+TILE_VECTORS = 2  # vectors in a row of a register tile
 EXTRAS = ("avx512bf16",)  # features that some machines of the widest class have
 
-# Everything that a compiler may use when told -march, so that what a processor lacks is never met.
+# All features that a compiler may use for a given -march: code is registered only on processors that have them.
 _V2 = ("sse3", "ssse3", "sse4.1", "sse4.2", "popcnt", "cx16", "sahf")
 _V3 = (*_V2, "avx", "avx2", "fma", "f16c", "bmi", "bmi2", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 _WIDE = ("-march=x86-64-v4", "-mprefer-vector-width=512")
 
-AMX_FEATURES = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")  # what tiles on the matrix unit may use
+AMX_FEATURES = ("amx-tile", "amx-bf16", "amx-int8", "avx512bf16")  # that register tiles on AMX may use
 
 _K, _M = 1 << 10, 1 << 20
 

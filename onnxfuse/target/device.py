@@ -1,4 +1,4 @@
-"""The NVIDIA GPUs of this machine, asked of the CUDA driver where there is one; nothing else of CUDA is needed."""
+"""The NVIDIA GPUs of this machine, queried from the CUDA driver if present; no other part of CUDA is needed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _MAJOR, _MINOR, _NAME_BYTES = 75, 76, 256
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """A GPU, and its compute capability: 10 times the major number, and the minor one."""
+    """A GPU, and its compute capability: 10 * major + minor."""
 
     name: str
     capability: int
@@ -18,14 +18,14 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """The CUDA driver: the newest line of CUDA that it knows (13.0 is 13000), and its devices."""
+    """The CUDA driver: the newest CUDA version that it supports (13.0 is 13000), and its devices."""
 
     version: int
     devices: tuple[Device, ...]
 
 
 def cuda_driver() -> Driver | None:
-    """The driver of this machine; None where there is none, or none that answers."""
+    """The driver of this machine; None if there is none, or it fails."""
     try:
         lib = ctypes.CDLL("libcuda.so.1")
         version, count = ctypes.c_int(), ctypes.c_int()

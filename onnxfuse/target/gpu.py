@@ -1,4 +1,4 @@
-"""Machine classes of GPUs: what the scheduler may count on (`Gpu`), and a row for each compute capability."""
+"""Machine classes of GPUs: what scheduler and cost model assume (`Gpu`), and a row for each compute capability."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ from onnxfuse.target.device import cuda_driver
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu(Target):
-    """GPUs that CUDA kernels run on. Sizes in bytes; numbers are those of the usual card of a compute capability.
+    """GPUs that run CUDA kernels. Sizes are in bytes; numbers are those of a typical card of the compute capability.
 
-    Code is for one capability, or, where it is `portable` (PTX), for that one and all later ones.
+    Code is for one capability or, if `portable` (PTX), for that one and all later ones.
     """
 
     on_host: ClassVar[bool] = False
 
-    capability: int  # 10 times the major number, and the minor one
+    capability: int  # 10 * major + minor
     sms: int
-    shared_bytes: int  # that a block may ask for
+    shared_bytes: int  # the most that a block may use
     l2_bytes: int
-    bandwidth: float  # GB/s of its memory
+    bandwidth: float  # GB/s from memory
     l2_gbps: float
     gflops: float  # of fp32, all multiprocessors together
-    tensor_gflops: float  # of products of 16-bit floating matrices
-    threads: int = 2048  # that a multiprocessor holds at a time
-    boundary_us: float = 4.1  # from one kernel of a stream to the next
-    latency_us: float = 1.0  # of one dependent read of memory, with what is around it
+    tensor_gflops: float  # of 16-bit floating-point matrix products on tensor cores
+    threads: int = 2048  # resident threads of a multiprocessor
+    boundary_us: float = 4.1  # between two kernels of a stream
+    latency_us: float = 1.0  # of a dependent read of memory, with the surrounding instructions
     warp: int = 32
     portable: bool = False
 
     @property
     def blocks(self) -> int:
-        """Blocks of a grid that goes on in strides: enough for every multiprocessor several times over."""
+        """Blocks of a grid with grid-stride loops: several for every multiprocessor."""
         return 16 * self.sms
 
     def suits(self, capability: int) -> bool:
@@ -45,11 +45,11 @@ class Gpu(Target):
         return self.capability <= capability and (self.portable or same)
 
 
-MOST_DEPTH = 256  # of queries and keys, and columns of values, that a kernel of attention has room for
-MOST_ROWS = 8  # that a kernel multiplies with a matrix: what reads the matrix takes the time
-IN_GRAPH_US = 1.4  # from one kernel of a CUDA graph to the next, where all multiprocessors work
-CORES_SINCE = 80  # the capability from which on tensor cores multiply 16 by 8 by 16
-COPIES_SINCE = 80  # and that from which on shared memory is filled in the background
+MOST_DEPTH = 256  # largest depth of queries and keys, and number of columns of values, of an attention kernel
+MOST_ROWS = 8  # largest number of rows of a skinny product, limited by reading the matrix
+IN_GRAPH_US = 1.4  # between two kernels of a CUDA graph, if all multiprocessors are busy
+CORES_SINCE = 80  # the first capability with 16x8x16 tensor core instructions
+COPIES_SINCE = 80  # the first capability with asynchronous copies to shared memory
 
 _K, _M = 1 << 10, 1 << 20
 
@@ -58,8 +58,8 @@ def _gpu(name: str, capability: int, **numbers: float) -> Gpu:
     return Gpu(name, "", (f"--gpu-architecture={name}",), (), capability=capability, **numbers)  # type: ignore[arg-type]  # the fields' own types
 
 
-# In the order of preference: T4, A100, A10, L40, H100, B200 and RTX 5090 from the end on. Of an H100 bandwidths and
-# boundary are measured (benchmarks/gpu); the others have those of their data sheets.
+# In the order of preference; from last to first: T4, A100, A10, L40, H100, B200 and RTX 5090. Bandwidths and boundary
+# of the H100 are measured (benchmarks/gpu), those of the others are from data sheets.
 GPUS: dict[str, Gpu] = {
     row.name: row
     for row in (
@@ -94,11 +94,11 @@ GPUS: dict[str, Gpu] = {
     )
 }  # fmt: skip
 NATIVE = "native"
-USUAL = ("sm_80", "sm_90", "sm_100")  # where no architecture is named
+USUAL = ("sm_80", "sm_90", "sm_100")  # the default
 
 
 def portable(row: Gpu) -> Gpu:
-    """The same as PTX, which drivers compile for this capability and all later ones."""
+    """The target as PTX, which drivers compile for this capability and all later ones."""
     name = f"compute_{row.capability}"
     return replace(row, name=name, flags=(f"--gpu-architecture={name}",), portable=True)
 
@@ -107,7 +107,7 @@ PORTABLE: dict[str, Gpu] = {made.name: made for made in map(portable, GPUS.value
 
 
 def block_shared(target: Gpu) -> int:
-    """Bytes of shared memory that a block may ask for on every GPU that runs a target's code."""
+    """The most bytes of shared memory that a block may use on every GPU that can run a target's code."""
     line = target.capability // 10
     return min(
         row.shared_bytes
@@ -117,24 +117,24 @@ def block_shared(target: Gpu) -> int:
 
 
 def gpus_of(archs: Sequence[str], *, graph: bool = False) -> tuple[Gpu, ...]:
-    """The GPUs of `--arch` values, best first, and the oldest of them as PTX for what comes later.
+    """The GPU targets of `--arch` values, best first, and the oldest of them as PTX for later GPUs.
 
-    `native` is what code for the devices of this machine is made for. With `graph` kernels follow each other as in a
-    CUDA graph. Raises UsageError for what is no GPU.
+    `native` is the best target for all devices of this machine. With `graph`, times are predicted for kernels in a CUDA
+    graph. Raises UsageError for values that are not GPUs.
     """
     named = tuple(_native() if name == NATIVE else name for name in archs) or USUAL
     if foreign := [name for name in named if name not in GPUS]:
-        raise UsageError(f"options: {foreign[0]} is no GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
+        raise UsageError(f"options: {foreign[0]} is not a GPU", hint=f"--target cuda takes {', '.join(reversed(GPUS))}")
     found = [row for name, row in GPUS.items() if name in named]
     found = [replace(row, boundary_us=IN_GRAPH_US) for row in found] if graph else found
     return (*found, portable(found[-1]))
 
 
 def _native() -> str:
-    """The best row whose code the oldest device of this machine runs."""
+    """The best row whose code runs on the oldest device of this machine."""
     driver = cuda_driver()
     here = min((d.capability for d in driver.devices), default=0) if driver is not None else 0
     name = next((n for n, row in GPUS.items() if row.suits(here)), None)
     if name is None:
-        raise UsageError("options: this machine has no GPU that --arch native could be", hint="name one, such as sm_90")
+        raise UsageError("options: --arch native: this machine has no supported GPU", hint="name one, such as sm_90")
     return name

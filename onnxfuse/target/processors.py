@@ -1,7 +1,7 @@
-"""What is known of families of processors: the numbers that times are predicted from, where the family is known.
+"""Families of processors: the numbers from which times are predicted if the family of the machine is known.
 
-Clocks are those that all cores keep with their widest vectors. Speeds are what one core was measured to reach where
-that is said, else they follow from published figures: multiply-adds a cycle, bytes a cycle from each cache.
+Clocks are those sustained by all cores with their widest vectors. Rates are measured on one core where marked, else
+derived from published figures: multiply-adds per cycle, bytes per cycle from each cache.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Processor:
-    """A family: sizes in bytes, speeds of one core but for `memory_gbps`, as in `Target`."""
+    """A family: sizes in bytes, rates of one core (except `memory_gbps`), as in `Cpu`."""
 
     name: str
-    lanes: int  # fp32 lanes of the widest vector that its units take at once
-    gflops: float  # fp32, with vectors of `lanes` and of more
+    lanes: int  # fp32 lanes of its vector units
+    gflops: float  # fp32, with vectors of at least `lanes` lanes
     l1_bytes: int
     l2_bytes: int
-    l3_bytes: int  # that a core shares with others: of one die, or what one of many cores can count on
+    l3_bytes: int  # shared with other cores: of one die, or the part that a core can count on
     l2_gbps: float
     l3_gbps: float
     bandwidth: float
@@ -48,7 +48,7 @@ PROCESSORS = {
     )
 }
 
-# Of Intel's family 6; AMD's by family, and by features where one family has two; Arm's by the number of the part.
+# Models of Intel's family 6; AMD's are found by family (and features if a family has two), Arm's by part number.
 _INTEL = {
     "haswell": (60, 61, 63, 69, 70, 71, 78, 79, 86, 94, 142, 158, 165, 166),
     "skylake-sp": (85,),
@@ -57,13 +57,13 @@ _INTEL = {
     "alderlake": (151, 154, 170, 172, 181, 183, 186, 189, 191, 197, 198),
 }
 _ARM = {0xD0C: "neoverse-n1", 0xD40: "neoverse-v1", 0xD49: "neoverse-n1", 0xD4F: "neoverse-v2"}
-_ZEN2 = 0x30  # the first model of AMD's family 23 that is one
+_ZEN2 = 0x30  # the first model of AMD's family 23 with Zen 2
 _NUMBERS = ("cpu family", "model", "CPU implementer", "CPU part")
 
 
 @cache
 def cpu_facts() -> dict[str, str]:
-    """What Linux says of the first core; empty where it says nothing."""
+    """The entries of /proc/cpuinfo for the first core; empty if there is no such file."""
     try:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -73,7 +73,7 @@ def cpu_facts() -> dict[str, str]:
 
 
 def processor_of(facts: dict[str, str]) -> Processor | None:
-    """The family that a core is of, by what Linux says of it; None where nothing is known of it."""
+    """The processor family for entries of /proc/cpuinfo; None if it is not in the table."""
     numbers = {k: int(v, 0) for k, v in facts.items() if k in _NUMBERS and v[:1].isdigit()}
     family, model = numbers.get("cpu family"), numbers.get("model", 0)
     name: str | None = None

@@ -86,7 +86,7 @@ def test_only_a_library_with_such_tiles_asks_for_the_matrix_unit():
 
 
 def test_no_library_is_for_two_architectures():
-    with pytest.raises(UsageError, match="no library is for x86-64-v3 and aarch64"):
+    with pytest.raises(UsageError, match="one library cannot contain kernels for x86-64-v3 and aarch64"):
         targets_of(["aarch64", "x86-64-v3"])
 
 

@@ -325,7 +325,7 @@ def test_no_compiler_says_what_to_install(bare: Path):
 def test_the_first_usable_compiler_is_taken(bare: Path):
     fake_compiler(bare, "c++", "c++ (GCC) 9.4.0")
     fake_compiler(bare, "g++", "no version here")
-    with pytest.raises(ToolchainError, match=r"c\+\+ 9.4.0 is older than 11; g\+\+ does not tell its version"):
+    with pytest.raises(ToolchainError, match=r"c\+\+ 9.4.0 is older than 11; g\+\+ does not report its version"):
         find_toolchain("auto")
     fake_compiler(bare, "clang++", CLANG)
     found = find_toolchain("auto")

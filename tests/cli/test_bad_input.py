@@ -212,9 +212,9 @@ def test_a_compiler_that_writes_nothing(onnxfuse: Onnxfuse, model: Path, here: P
 def test_a_compiler_that_does_not_answer(onnxfuse: Onnxfuse, model: Path, here: Path, monkeypatch: pytest.MonkeyPatch):
     compiler(here, "true", monkeypatch)
     (here / "bin" / "fake-g++").write_text("#!/bin/sh\nsleep 60\n")
-    monkeypatch.setattr("onnxfuse.build.toolchain._PATIENCE", 0.5)
+    monkeypatch.setattr("onnxfuse.build.toolchain._TIMEOUT", 0.5)
     start = time.monotonic()
-    is_one_line(onnxfuse("optimize", model), 4, "does not tell its version within")
+    is_one_line(onnxfuse("optimize", model), 4, "does not report its version within")
     assert time.monotonic() - start < 20 and files(here) == {"m.onnx", "bin"}
 
 

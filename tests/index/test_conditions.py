@@ -48,4 +48,4 @@ def test_a_place_that_surely_leaves_is_refused():
     row = Axis("v0_0", Index.of(words))
     value = Load("in0", (Index.of(row) + 1,), F32)
     made = checked([Definition("out0", (row,), value)], {"in0": (Index.of(words),)})
-    assert isinstance(made, Decision) and "may leave" in made.reason
+    assert isinstance(made, Decision) and "may exceed" in made.reason

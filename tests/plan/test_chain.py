@@ -50,8 +50,8 @@ def test_products_of_the_same_rows_join(rows: int, k: int, middle: int, n: int) 
     ("rows", "k", "middle", "n", "why"),
     [
         (63, 128, 512, 128, "63 rows would leave cores idle"),
-        ("M", 128, 512, 128, "without all sizes nobody knows"),
-        (3000, 96, 384, 96, "for each block of rows: 4500 KB"),
+        ("M", 128, 512, 128, "is considered for static sizes only"),
+        (3000, 96, 384, 96, "for each block of rows: the input of MatMul has 4500 KB"),
         (128, 768, 1000, 768, "every core would read 6000 KB of weights"),
     ],
 )

@@ -53,7 +53,7 @@ def node_of(proto: onnx.ModelProto, op: str) -> onnx.NodeProto:
 
 def take_out(proto: onnx.ModelProto, told: Refusal) -> None:
     """The nodes that the unlock names: who read their results reads what they read."""
-    (name,) = told.unlock.removeprefix("take ").removesuffix(" out from between").split(", ")
+    (name,) = told.unlock.removeprefix("remove ").removesuffix(" from between them").split(", ")
     out = next(n for n in proto.graph.node if n.name == name)
     for n in proto.graph.node:
         n.input[:] = [out.input[0] if v == out.output[0] else v for v in n.input]
@@ -76,7 +76,7 @@ def without_output(op: str) -> Edit:
 
     def edit(proto: onnx.ModelProto, told: Refusal) -> None:
         gone = node_of(proto, op).output.pop()
-        assert told.unlock == f"leave out its output {gone}"
+        assert told.unlock == f"remove its output {gone}"
         del proto.graph.output[1]
 
     return edit

@@ -21,7 +21,7 @@ ROUNDS = 3000
 
 def test_no_side_has_a_place_of_its_own():
     """Of A B C C B A the one in the middle never follows itself, and always waits for two turns."""
-    order = [side for number in range(ROUNDS) for side in turns.shuffled(3, number)]
+    order = [side for number in range(ROUNDS) for side in turns.order_of_round(3, number)]
     assert all(sorted(order[at : at + 3]) == [0, 1, 2] for at in range(0, len(order), 3))
     after = Counter(pairwise(order))
     for side in range(3):
@@ -29,7 +29,7 @@ def test_no_side_has_a_place_of_its_own():
         waits = Counter(b - a for a, b in pairwise([at for at, each in enumerate(order) if each == side]))
         shares = [waits[gap] / ROUNDS for gap in range(1, 6)]
         assert shares == pytest.approx([each / 9 for each in (1, 2, 3, 2, 1)], abs=0.04)
-    assert turns.shuffled(9, 5) == turns.shuffled(9, 5) != turns.shuffled(9, 6)
+    assert turns.order_of_round(9, 5) == turns.order_of_round(9, 5) != turns.order_of_round(9, 6)
 
 
 def test_a_race_asks_in_the_order_that_was_drawn(files: Path, monkeypatch: pytest.MonkeyPatch):
@@ -44,7 +44,7 @@ def test_a_race_asks_in_the_order_that_was_drawn(files: Path, monkeypatch: pytes
     found = profile_models([files / "plain.onnx", files / "plain.onnx"], duration=0.1, threads=1)
     engines, order = asked[:3], asked[3:]  # each is asked once before
     assert len(set(engines)) == 3 and found.models[0].turns
-    drawn = [side for number in range(len(found.models[0].turns)) for side in turns.shuffled(3, number)]
+    drawn = [side for number in range(len(found.models[0].turns)) for side in turns.order_of_round(3, number)]
     assert [engines.index(pid) for pid in order] == drawn
 
 
@@ -58,22 +58,22 @@ def test_threads_have_cores_of_their_own():
         _, workers = turns.workers_of(lambda: [each.start() for each in threads])
         assert sorted(workers) == sorted(each.native_id or 0 for each in threads)
         used: list[set[int]] = []
-        with turns.Places() as places:
+        with turns.CorePlacement() as placement:
             for turn in range(4):
-                places.take(workers[:1], turn)
+                placement.take(workers[:1], turn)
                 mine, other = os.sched_getaffinity(0), os.sched_getaffinity(workers[0])
                 assert mine and other and not mine & other and mine | other == whole
                 used.append(mine)
             assert used[0] != used[1] and set().union(*used) == whole
-            places.take(workers, 0)
+            placement.take(workers, 0)
             assert all(os.sched_getaffinity(each) < whole for each in workers)
         assert [os.sched_getaffinity(each) for each in (0, *workers)] == [whole] * 3
-        with turns.Places() as places:
-            places.take((), 1)
+        with turns.CorePlacement() as placement:
+            placement.take((), 1)
             assert os.sched_getaffinity(0) == whole, "who works alone goes where there is room"
             stop.set()
             [each.join() for each in threads]
-            places.take(workers, 0)  # they have ended
+            placement.take(workers, 0)  # they have ended
     finally:
         stop.set()
 

@@ -32,8 +32,8 @@ COMPILED = [
     for t in DEVICES
 ]
 CPU_ONLY = {
-    "results that are each made of the one before have no kernel for GPUs yet": {"CumSum", "CumProd"},
-    "elements that land at looked-up places have no kernel for GPUs yet": {"ScatterElements", "ScatterND"},
+    "scans (each result is computed from the one before) have no GPU kernel yet": {"CumSum", "CumProd"},
+    "scatters (elements stored at computed indices) have no GPU kernel yet": {"ScatterElements", "ScatterND"},
 }
 
 

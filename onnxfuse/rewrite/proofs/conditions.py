@@ -72,7 +72,7 @@ def variable(work: Work, v: str) -> None:
 def floating(work: Work, v: str) -> None:
     """v holds real numbers."""
     if not work.type(v).dtype.floating:
-        raise Miss(f"{v} holds {work.type(v).dtype}")
+        raise Miss(f"{v} is of type {work.type(v).dtype}")
 
 
 def same_shape(work: Work, *values: str) -> None:
@@ -91,7 +91,7 @@ def unshared(work: Work, v: str) -> None:
 def axes_alike(work: Work, v: str) -> None:
     """In this opset all reductions spell their axes alike (they changed with 13 for sums and 18 for the others)."""
     if 13 <= work.opset < 18:
-        raise Miss(f"opset {work.opset} spells the axes of reductions in two ways")
+        raise Miss(f"in opset {work.opset} some reductions take axes as an attribute, others as an input")
 
 
 def bounded(work: Work, *values: str) -> None:
@@ -103,7 +103,7 @@ def bounded(work: Work, *values: str) -> None:
 def moderate(ranges: Ranges, v: str, dtype: DType, *, divides: bool = False) -> None:
     """Raise Miss where a value may be NaN or above the root of the largest number; `divides`: or below its inverse."""
     if not dtype.floating:
-        raise Miss(f"{v} holds {dtype}")
+        raise Miss(f"{v} is of type {dtype}")
     limit = LARGEST_FACTOR[dtype.name]
     found = ranges.of(v)
     if found.nan or found.most > limit or (divides and found.least < 1 / limit):

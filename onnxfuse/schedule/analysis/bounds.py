@@ -57,10 +57,10 @@ def checked(
                     continue
                 high = _highest(e)
                 if high is None:
-                    said = f"whether {e!r} lies within {extent!r} is not known"
+                    said = f"it is not known whether index {e!r} is within {extent!r}"
                     return Decision("E-SHAPE-UNKNOWN", (d.name,), said, sizing((e, extent)))
                 if ((extent - 1 - high).constant or 0) < 0:
-                    return Decision("E-SHAPE-UNKNOWN", (d.name,), f"{e!r} may leave {extent!r}")
+                    return Decision("E-SHAPE-UNKNOWN", (d.name,), f"index {e!r} may exceed {extent!r}")
                 found[extent - 1 - high] = None
         found |= dict.fromkeys((*_filled_tables(d), *_divisible(d)))
     return made, tuple(found)

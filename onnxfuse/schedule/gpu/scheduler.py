@@ -91,9 +91,9 @@ def schedule(
 def _scheduled(c: Canonical, target: Gpu, check: Check) -> Kernel | Decision:
     """The kernel of a group, once for equal groups."""
     if any(scan_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "results that are each made of the one before have no kernel for GPUs yet")
+        return Decision("E-NO-KERNEL", (), "scans (each result is computed from the one before) have no GPU kernel yet")
     if any(scatter_of(d) is not None for d in c.definitions):
-        return Decision("E-NO-KERNEL", (), "elements that land at looked-up places have no kernel for GPUs yet")
+        return Decision("E-NO-KERNEL", (), "scatters (elements stored at computed indices) have no GPU kernel yet")
     outputs = [p.name for p in c.outputs]
     c = replace(c, definitions=pieces_joined(with_shares(c.definitions, outputs), outputs))
     shapes = {p.name: p.shape for p in (*c.inputs, *c.outputs)} | {d.name: d.shape for d in c.definitions}
