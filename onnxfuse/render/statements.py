@@ -22,7 +22,7 @@ from onnxfuse.ir.kernel import (
 )
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load, const
+from onnxfuse.ir.scalar import Apply, Load, const
 from onnxfuse.ir.tile import EVEN_ENTRIES, Coding, Packed, Quantized, Tile
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
@@ -62,6 +62,9 @@ class Printer(c_family.Printer):
 
     def loop(self, s: Loop) -> None:
         """A loop; the body of a vector loop is a lambda of the position and the mask of active lanes."""
+        if s.together:
+            self.codes_together(s)
+            return
         if s.kind != "vector":
             c_family.Printer.loop(self, s)
             return
@@ -75,6 +78,23 @@ class Printer(c_family.Printer):
         self.body(s.body)
         self.scalars = outer
         self.put("});")
+
+    def codes_together(self, s: Loop) -> None:
+        """A loop of vectors of 8-bit integers: what each is made of, and where it is stored."""
+        *lets, last = s.body
+        assert isinstance(last, Store)
+        assert isinstance(last.value, Apply)
+        x, *_, zero = last.value.args
+        name, t, outer = identifier(s.axis.name), stored(last.value.dtype), self.scalars
+        bounds = f"{index(s.begin)}, {index(s.end)}, lanes, {Scalars().text(zero)}"
+        self.put(f"codes_together<{t}>({bounds}, [&](i64 {name}) HOLE {{")
+        self.depth += 1
+        for let in lets:
+            self.statement(let)
+        self.put(f"return {self.scalars.text(x)};")
+        self.depth -= 1
+        self.scalars = outer
+        self.put(f"}}, [&](i64 {name}) HOLE {{ return {identifier(last.buffer)} + {index(last.offset, 1)}; }});")
 
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A reduction; vector accumulators are combined across lanes, or stored as a vector."""

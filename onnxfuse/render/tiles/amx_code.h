@@ -122,12 +122,19 @@ struct Even {
   }
 };
 
-// The base address of equidistant rows; null where they are not.
+// The base address of equidistant rows; null where they are not. All addresses of a vector are compared at once.
 ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
-  const i64 stride = rows > 1 ? r.table[1] - r.table[0] : 0;
-  for (i64 i = 2; i < rows; i++)
-    if (r.table[i] - r.table[i - 1] != stride) return {nullptr, 0};
-  return {r.table[0], stride};
+  const char* const* at = r.table;
+  const i64 stride = rows > 1 ? at[1] - at[0] : 0;
+  const __m512i far = _mm512_set1_epi64(8 * stride);
+  __m512i wanted = _mm512_add_epi64(_mm512_set1_epi64(reinterpret_cast<i64>(at[0])),
+                                    _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(stride)));
+  __mmask8 other = 0;
+  for (i64 i = 0; i < rows; i += 8, wanted = _mm512_add_epi64(wanted, far)) {
+    const __mmask8 there = (__mmask8)(rows - i < 8 ? (1 << (rows - i)) - 1 : 0xff);
+    other |= _mm512_mask_cmpneq_epi64_mask(there, _mm512_maskz_loadu_epi64(there, at + i), wanted);
+  }
+  return {other ? nullptr : at[0], stride};
 }
 ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows) {
   const i64 stride = rows > 2 ? r.table[2] - r.table[1] : Even::end(r) - r.table[0];
@@ -228,13 +235,17 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
   using namespace amx;
   const char* const* at = reinterpret_cast<const char* const*>(table);
   const i64 groups = (length + 3) / 4 * segments;
-  alignas(64) int32_t first[PANEL], sums[PANEL], zeros[PANEL];
-  memcpy(sums, b + codes_bytes(groups) - PITCH, PITCH);
+  const int32_t* sums = reinterpret_cast<const int32_t*>(b + codes_bytes(groups) - PITCH);
+  alignas(64) int32_t first[PANEL], zeros[PANEL];
   bool any = false;
-  for (int j = 0; j < PANEL; j++) {
-    zeros[j] = j < columns ? right_zero(codes, j) : 0;
-    any |= zeros[j] != 0;
-    first[j] = codes.left_zero * ((int32_t)(segments * length) * zeros[j] - sums[j]);
+  if (!codes.right_zeros && !codes.right_zero) {  // the common case of weights
+    for (int j = 0; j < PANEL; j += LANES) onnxfuse::store(first + j, onnxfuse::load(sums + j) * -codes.left_zero);
+  } else {
+    for (int j = 0; j < PANEL; j++) {
+      zeros[j] = j < columns ? right_zero(codes, j) : 0;
+      any |= zeros[j] != 0;
+      first[j] = codes.left_zero * ((int32_t)(segments * length) * zeros[j] - sums[j]);
+    }
   }
   auto sum = [&](auto way) {
     sum_rows<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, [&](i64 s) { return Listed{at + s * tall}; });
