@@ -174,6 +174,27 @@ ONNXFUSE_INLINE void sum_rows(i64 rows, i64 tall, i64 segments, i64 bytes, const
   });
 }
 
+// The same for short segments, which are put side by side first, each padded to whole groups as the panel is.
+template <class Way>
+ONNXFUSE_INLINE void sum_joined(i64 rows, i64 tall, i64 segments, i64 length, const void* panel, void* out, const void* start,
+                                Ahead ahead, const char* const* table) {
+  const i64 each = (length + 3) / 4 * 4, bytes = each * segments, stride = (bytes + PIECE - 1) / PIECE * PIECE;
+  const i64 upper = upper_rows(tall), second = rows < upper ? upper : rows - (tall - upper);
+  alignas(64) char room[MOST_ROWS * agreed::AMX_JOINED + PIECE / 2];  // what is stored last goes over the end of its row
+  const __mmask32 there = ~0u >> (PIECE / 2 - length);
+  char* to = room;
+  for (i64 i = 0; i < rows; i++, to += stride) {
+    for (i64 at = bytes; at < stride; at += PIECE / 2) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at), _mm256_setzero_si256());
+    for (i64 s = 0; s < segments; s++)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + s * each), _mm256_maskz_loadu_epi8(there, table[s * tall + i]));
+  }
+  if (rows < tall) memset(to, 0, size_t((tall - rows) * stride));
+  summed(tall, second, out, start, 0, [&](auto two) {
+    add_products<Way, decltype(two)::value>(second, bytes, static_cast<const char*>(panel), ahead,
+                                            [&](i64 k, i64) { return Piece{room + k, stride}; });
+  });
+}
+
 template <class From>
 ONNXFUSE_INLINE void pack(i64 rows, i64 tall, i64 skip, const From* const* from, i64 depth, bf16* out) {
   constexpr i64 STEPS = PIECE / sizeof(bf16);
@@ -248,6 +269,8 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
     }
   }
   auto sum = [&](auto way) {
+    if (segments > 1 && 2 * length < PIECE && groups * 4 <= agreed::AMX_JOINED)
+      return sum_joined<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, at);
     sum_rows<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, [&](i64 s) { return Listed{at + s * tall}; });
   };
   if (codes.left_signed && codes.right_signed) sum(Quads<true, true>{});

@@ -66,7 +66,8 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
       b += PANEL * 4;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {
-        const vi one = (splat<int32_t>(quad_n(rows[i] + 4 * whole, rest)) ^ turn) & some;
+        vi one = last_of(rows[i] + 4 * whole, rest, whole != 0);
+        if constexpr (Turned) one = (one ^ turn) & some;
         sum[i][0] = ONNXFUSE_CODES_PRODUCTS(sum[i][0], one, b0);
         sum[i][1] = ONNXFUSE_CODES_PRODUCTS(sum[i][1], one, b1);
       }

@@ -25,6 +25,12 @@ ONNXFUSE_INLINE int32_t quad_n(const uint8_t* p, i64 n) {
   return v;
 }
 
+// The first n < 4 bytes from p on in all lanes, zero-extended; with `behind`, there are four bytes before p + n.
+ONNXFUSE_INLINE vi last_of(const uint8_t* p, i64 n, bool behind) {
+  if (!behind) return splat<int32_t>(quad_n(p, n));
+  return (vi)((vec<uint32_t>)splat<int32_t>(quad(p + n - 4)) >> (uint32_t)(8 * (4 - n)));
+}
+
 ONNXFUSE_INLINE vi columns_of(const uint8_t* b) { return load(reinterpret_cast<const int32_t*>(b)); }
 
 // sum + the dot product of four unsigned bytes of a and four signed bytes of b per lane: even and odd ones as 16 bits.

@@ -10,7 +10,7 @@ from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
 from onnxfuse.ir.lanes import cutting, masked
-from onnxfuse.ir.scalar import Load, Reduce, Scalar
+from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import turned
 from onnxfuse.schedule.cpu.windows import jammed
@@ -26,6 +26,7 @@ from onnxfuse.schedule.nests.nest import (
     offsets_of,
     order_of,
     strided,
+    walks_as_one,
 )
 from onnxfuse.schedule.nests.subranges import cut, cut_at, signs_of
 from onnxfuse.schedule.nests.writer import written
@@ -43,9 +44,9 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     """Jobs that run over the same axes: those that every access walks as one are made one, the best is a vector."""
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
-    axes, values = fused_axes(
-        tuple(order_of(t.shared, goals[-1].offset)), [e for g in goals for e in indices_to_fuse(g)]
-    )
+    order = tuple(order_of(t.shared, goals[-1].offset))
+    goals = [_over_pixels(g, order, target.lanes) for g in goals]
+    axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
     copy = turned(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
     if copy is not None:
@@ -87,6 +88,29 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
         splits.append(Split(lo, hi, axis.extent, target.lanes if kind == "vector" and _long(axis) else 1))
         opened.append(Level(axis, kind, Index.of(lo), Index.of(hi)))
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
+
+
+def _over_pixels(goal: Goal, order: tuple[Axis, ...], lanes: int) -> Goal:
+    """A goal whose guards of a place in a line count elements, where each place has fewer channels than a vector lanes.
+
+    Places and channels can be made one axis then: a guard of a place holds for all of its channels.
+    """
+    *_, place, channel = (None, None, *order)
+    count = channel.extent.constant if channel is not None else None
+    if place is None or channel is None or count is None or not 1 < count < lanes:
+        return goal
+    if not walks_as_one(goal.offset, place, channel) or coefficient(goal.offset, channel) != ONE:
+        return goal
+
+    def elements(g: Guard) -> Guard:
+        used = axes_of(g.index)
+        counted = place in used and channel not in used | axes_of(g.extent) and place not in axes_of(g.extent)
+        return Guard(g.index * count + channel, g.extent * count) if counted else g
+
+    def counted(n: Scalar) -> Scalar | None:
+        return replace(n, guards=tuple(map(elements, n.guards))) if isinstance(n, Load) and n.guards else None
+
+    return replace(goal, value=rebuild(goal.value, counted, lambda i: i))
 
 
 def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
