@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from onnxfuse.ir.compose import loads
+from onnxfuse.ir.dtype import F32, I8, U8
 from onnxfuse.ir.index import ONE, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient
 from onnxfuse.ir.kernel import Let, Loop, Store, statements
@@ -11,6 +12,7 @@ from onnxfuse.ir.scalar import Apply, Const, Guard, Load
 FARTHEST = 4  # largest stride between lanes that is loaded as whole vectors and shuffled; larger ones are gathers
 NEAR = range(2, FARTHEST + 1)
 CARRIED = 4  # vector accumulators of one reduction, which hide the latency of its operation
+INTERLEAVED = (F32, I8, U8)  # types of elements of which a few vectors are stored lane by lane side by side
 TOGETHER = 4  # vectors of 8-bit integers that are narrowed and stored by one sequence of instructions
 
 

@@ -20,6 +20,7 @@ from onnxfuse.ir.kernel import (
     Store,
     Threaded,
 )
+from onnxfuse.ir.lanes import INTERLEAVED
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.scalar import Apply, Load, const
@@ -131,7 +132,7 @@ class Printer(c_family.Printer):
             return
         name, axis = identifier(s.buffer), self.scalars.axis
         if s.behind:
-            assert self.buffers[s.buffer] == F32, "vectors of float32 are interleaved"
+            assert self.buffers[s.buffer] in INTERLEAVED, "vectors of float32 and of codes are interleaved"
             values = ", ".join(map(self.scalars.text, s.values))
             self.put(f"weave_lanes({name} + {index(s.offset, 1)}, lanes, {values});")
             return

@@ -126,12 +126,15 @@ template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
 }
 
 // Interleaves S vectors: p[S * i + k] is lane i of the k-th.
-template <class L, class... V> ONNXFUSE_INLINE void weave_lanes(float* p, L lanes, V... vs) {
+template <class T, class L, class... V> ONNXFUSE_INLINE void weave_lanes(T* p, L lanes, V... vs) {
   constexpr int S = sizeof...(vs);
-  const vf all[S] = {vs...};
+  const vec<T> all[S] = {vs...};
   if constexpr (L::all) {
 #pragma GCC unroll 4
-    for (int k = 0; k < S; k++) store(p + k * LANES, woven(all, k));
+    for (int k = 0; k < S; k++) {
+      if constexpr (sizeof(T) == 1) store(p + k * LANES, woven_bytes(all, k));
+      else store(p + k * LANES, woven(all, k));
+    }
   } else {
     for (int i = 0; i < lanes.n; i++)
       for (int k = 0; k < S; k++) p[S * i + k] = all[k][i];

@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside, rebuild, walk
-from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
-from onnxfuse.ir.lanes import cutting, masked
+from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import turned
@@ -131,7 +130,7 @@ def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
     if len(goals) != 1 or not loops or loops[-1].kind != "vector" or goals[0].also:
         return None
     (goal,), pitch = goals, coefficient(goals[0].offset, loops[-1].axis)
-    if goal.value.dtype != F32 or any(isinstance(n, Reduce) for n in walk(goal.value)):
+    if goal.value.dtype not in INTERLEAVED or any(isinstance(n, Reduce) for n in walk(goal.value)):
         return None
     few = (level.axis for level in loops[:-1] if coefficient(goal.offset, level.axis) == ONE)
     return next((a for a in few if pitch == a.extent and a.extent.constant in RECORDS), None)
