@@ -90,11 +90,12 @@ void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i
     over_panel(segments * length, ahead, [&](int at, Ahead next) {
 #if ONNXFUSE_AVX512
       if (has_vnni()) {
-        if (codes.left_signed) return tile_vnni<Rows, true>(table, pitch, segments, length, b, columns, at, out, codes, next);
-        return tile_vnni<Rows, false>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        if (codes.left_signed) return tile_vnni<Rows, true, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        if (columns - at > LANES) return tile_vnni<Rows, false, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        return tile_vnni<Rows, false, 1>(table, pitch, segments, length, b, columns, at, out, codes, next);
       }
 #endif
-      tile_widened<Rows, true>(table, pitch, segments, length, b, columns, at, out, codes, next);
+      tile_widened<Rows, true, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
     });
   });
 }

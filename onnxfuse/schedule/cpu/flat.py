@@ -94,9 +94,11 @@ def _over_pixels(goal: Goal, order: tuple[Axis, ...], lanes: int) -> Goal:
 
     Places and channels can be made one axis then: a guard of a place holds for all of its channels.
     """
-    *_, place, channel = (None, None, *order)
-    count = channel.extent.constant if channel is not None else None
-    if place is None or channel is None or count is None or not 1 < count < lanes:
+    if len(order) < 2:
+        return goal
+    place, channel = order[-2:]
+    count = channel.extent.constant
+    if count is None or not 1 < count < lanes:
         return goal
     if not walks_as_one(goal.offset, place, channel) or coefficient(goal.offset, channel) != ONE:
         return goal
