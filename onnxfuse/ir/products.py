@@ -29,7 +29,7 @@ class Unit:
 
 
 AMX = Unit("amx", 32, 64, 8, 8)
-JOINED = 512  # bytes of short segments of 8-bit integers that are put side by side for a matrix unit, at most
+JOINED = 448  # bytes of short segments of 8-bit integers that are put side by side for a matrix unit, at most
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
     order = tuple(order_of(t.shared, goals[-1].offset))
-    goals = [_over_pixels(g, order, target.lanes) for g in goals]
+    goals = _over_pixels(goals, order, target.lanes)
     axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
     copy = turned(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
@@ -89,19 +89,18 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
 
 
-def _over_pixels(goal: Goal, order: tuple[Axis, ...], lanes: int) -> Goal:
-    """A goal whose guards of a place in a line count elements, where each place has fewer channels than a vector lanes.
+def _over_pixels(goals: list[Goal], order: tuple[Axis, ...], lanes: int) -> list[Goal]:
+    """Goals whose guards of a place in a line count elements, where each place has fewer channels than a vector lanes.
 
-    Places and channels can be made one axis then: a guard of a place holds for all of its channels.
+    A guard of a place holds for all of its channels. Goals stay as they are where places and channels cannot be made
+    one axis for all that.
     """
     if len(order) < 2:
-        return goal
+        return goals
     place, channel = order[-2:]
     count = channel.extent.constant
     if count is None or not 1 < count < lanes:
-        return goal
-    if not walks_as_one(goal.offset, place, channel) or coefficient(goal.offset, channel) != ONE:
-        return goal
+        return goals
 
     def elements(g: Guard) -> Guard:
         used = axes_of(g.index)
@@ -111,7 +110,9 @@ def _over_pixels(goal: Goal, order: tuple[Axis, ...], lanes: int) -> Goal:
     def counted(n: Scalar) -> Scalar | None:
         return replace(n, guards=tuple(map(elements, n.guards))) if isinstance(n, Load) and n.guards else None
 
-    return replace(goal, value=rebuild(goal.value, counted, lambda i: i))
+    made = [replace(g, value=rebuild(g.value, counted, lambda i: i)) for g in goals]
+    one = all(walks_as_one(e, place, channel) for g in made for e in indices_to_fuse(g))
+    return made if one else goals
 
 
 def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
