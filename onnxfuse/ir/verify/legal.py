@@ -50,8 +50,9 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
             case Loop():
                 if s.carries and s.kind != "vector":
                     yield f"the loop over {s.axis!r} carries vectors and has none"
-                if s.together and (s.kind != "serial" or place.loop is None or not stores_codes(s, place.loop)):
-                    yield f"the loop over {s.axis!r} stores no vectors of codes together"
+                codes = s.kind == "serial" and place.loop is not None and stores_codes(s, place.loop)
+                if bool(s.together) != codes and (place.legal or s.together):
+                    yield f"the loop over {s.axis!r} stores {'codes one by one' if codes else 'no codes together'}"
                 yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
             case ReduceLoop():
                 mine = tuple((t, s.ways) for t in s.targets) if s.scope == "lane" else ()
