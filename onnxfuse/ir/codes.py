@@ -81,6 +81,22 @@ def _code(x: Scalar) -> _Code | None:
     return _Code(steps, limits[0]) if limits == [cast(zero, F32)] * 2 else None
 
 
+def coded(x: Scalar) -> Scalar:
+    """A quantization to 8 bits as one function of the quotient by the scale and the zero point; others as they are."""
+    if not isinstance(x, Apply) or x.dtype not in CODES:
+        return x
+    low = const(-(1 << 7) if x.dtype == I8 else 0)
+    high = const(low.value + (1 << 8) - 1)
+    found, inner = _code(x), x.args[0]
+    if found is not None and isinstance(found.steps, Apply):
+        steps, *limits = found.steps.args
+        if limits == [apply("sub", end, found.zero) for end in (low, high)]:
+            return Apply("coded", (steps, low, high, cast(_uncast(found.zero), I32)), x.dtype)
+    if x.fn == "cast" and isinstance(inner, Apply) and inner.fn == "snap" and inner.args[1:] == (low, high):
+        return Apply("coded", (*inner.args, const(0, I32)), x.dtype)
+    return x
+
+
 def recoded(x: Scalar) -> Scalar:
     """x with a quantization that is followed by a dequantization kept in float32, without narrowing to integers.
 

@@ -48,6 +48,11 @@ def _snap(x: Any, low: Any, high: Any) -> Any:
     return np.minimum(np.fmax(np.round(x), low), high)
 
 
+def _coded(x: Any, low: Any, high: Any, zero: Any) -> Any:
+    """Rounded half to even, moved by the zero point and clamped to [low, high]; low for NaN."""
+    return np.minimum(np.fmax(np.round(x) + zero, low), high)
+
+
 def _fma(a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once: products of float32 are exact in float64."""
     wide = np.multiply(a, b, dtype=np.float64) + c
@@ -84,6 +89,7 @@ FUNCTIONS: dict[str, Function] = {
         Function("round", 1, np.round),
         Function("snap", 3, _snap, 3.0),
         Function("snapped", 3, _snap, 4.0),  # as an integer
+        Function("coded", 4, _coded, 5.0),  # as an integer of 8 bits, whose ends the limits are
         Function("fma", 3, _fma),
         Function("sqrt", 1, np.sqrt, 6.0),
         Function("reciprocal", 1, lambda x: 1.0 / x, 4.0),

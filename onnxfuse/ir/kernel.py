@@ -74,7 +74,8 @@ class Loop:
     Kinds: serial, vector (masked tails; in a thread: one wide access of constant extent), unroll (fully), seldom
     (serial, and rarely executed). In a phase with a launch also: block, warp (of a block), thread (of a block) and lane
     (of a warp), which distribute iterations over those cyclically. `legalize` sets, for vector loops, `aligned`, and
-    `carries`: the number of vector accumulators per reduction (0: no vector accumulators).
+    `carries`: the number of vector accumulators per reduction (0: no vector accumulators); and for serial loops in a
+    vector loop `together`: the iterations whose 8-bit integers are narrowed and stored together (0: one by one).
     """
 
     axis: Axis
@@ -84,6 +85,7 @@ class Loop:
     body: tuple[Stmt, ...]
     aligned: bool = False  # begins at a multiple of WIDEST lanes
     carries: int = 0
+    together: int = 0
 
 
 @dataclass(frozen=True, slots=True)

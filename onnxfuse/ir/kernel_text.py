@@ -110,6 +110,7 @@ def _statement(s: Stmt) -> Iterator[str]:
         case Loop():
             words = ([] if s.kind == "serial" else [s.kind]) + (["aligned"] if s.aligned else [])
             words += [f"carries {s.carries}"] if s.carries else []
+            words += [f"stores {s.together} together"] if s.together else []
             kind = f" ({', '.join(words)})" if words else ""
             yield f"for {s.axis!r} from {s.begin!r} to {s.end!r}{kind}"
             yield from _body(s.body)

@@ -29,6 +29,7 @@ class Unit:
 
 
 AMX = Unit("amx", 32, 64, 8, 8)
+JOINED = 448  # bytes of short segments of 8-bit integers that are put side by side for a matrix unit, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +62,16 @@ class Product:
         """Elements of k that packed rows are padded to a multiple of."""
         return self.unit.piece // self.left.bytes if self.unit is not None else self.step
 
-    def takes(self, length: int | None, *, several: bool) -> bool:
-        """Whether it suits rows in segments of `length`, of which there may be `several`.
+    def takes(self, length: int | None, segments: int) -> bool:
+        """Whether it suits rows in so many `segments` of `length`.
 
-        A matrix unit wastes most of its depth on the padding of short segments. For 8-bit integers shorter than one
-        piece, vectors take half as long.
+        A matrix unit wastes most of its depth on the padding of short segments, unless they are 8-bit integers that it
+        can put side by side. For 8-bit integers shorter than one piece, vectors take half as long.
         """
         if self.unit is not None and length is not None:
-            short = 2 * length < self.piece if several else self.exact and length < self.piece
-            if short:
+            joined = -(-length // self.step) * self.step * segments
+            short = 2 * length < self.piece if segments > 1 else self.exact and length < self.piece
+            if short and not (self.exact and segments > 1 and self.piece <= 2 * joined <= 2 * JOINED):
                 return False
         return self.exact or (length or 1) % self.step == 0
 

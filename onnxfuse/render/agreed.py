@@ -30,6 +30,9 @@ class Agreed:
 AGREED = (
     Agreed("ABI_VERSION", entries.ABI_VERSION, "of the runtime's C interface; the oldest runtime is 1.ABI_VERSION"),
     Agreed("ALIGNMENT", tasks.ALIGNMENT, "of every scratch and local buffer, in bytes"),
+    Agreed(
+        "AMX_JOINED", products.JOINED, "maximum bytes of short segments that are put side by side for the matrix unit"
+    ),
     Agreed("AMX_PIECE", products.AMX.piece, "bytes of a row in one tile register: the depth of one instruction"),
     Agreed("AMX_ROWS", products.AMX.rows, "maximum rows of a tile on the matrix unit"),
     Agreed("AMX_SIDE", tile.UNIT_SIDE, "rows and columns (of 32 bits) of one tile register"),

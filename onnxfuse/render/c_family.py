@@ -197,6 +197,8 @@ class Scalars:
             return f"convert<{stored(x.dtype)}>({self.text(x.args[0])})"
         if fn == "snapped":
             return f"snapped<{stored(x.dtype)}>({', '.join(map(self.text, x.args))})"
+        if fn == "coded":
+            return f"coded<{stored(x.dtype)}>({self.text(x.args[0])}, {self.text(x.args[-1])})"
         if fn in COMPARE:
             return f"to_bool({self.comparison(x)})"
         texts = [self.text(a) for a in x.args]

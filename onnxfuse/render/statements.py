@@ -20,9 +20,10 @@ from onnxfuse.ir.kernel import (
     Store,
     Threaded,
 )
+from onnxfuse.ir.lanes import INTERLEAVED
 from onnxfuse.ir.launch import Commit, CopyAsync, Mma, Sync, Wait
 from onnxfuse.ir.monoid import MONOIDS
-from onnxfuse.ir.scalar import Load, const
+from onnxfuse.ir.scalar import Apply, Load, const
 from onnxfuse.ir.tile import EVEN_ENTRIES, Coding, Packed, Quantized, Tile
 from onnxfuse.render import c_family
 from onnxfuse.render.c_family import MERGE, Scalars, computed, condition, identifier, index, stored
@@ -62,6 +63,9 @@ class Printer(c_family.Printer):
 
     def loop(self, s: Loop) -> None:
         """A loop; the body of a vector loop is a lambda of the position and the mask of active lanes."""
+        if s.together:
+            self.codes_together(s)
+            return
         if s.kind != "vector":
             c_family.Printer.loop(self, s)
             return
@@ -75,6 +79,23 @@ class Printer(c_family.Printer):
         self.body(s.body)
         self.scalars = outer
         self.put("});")
+
+    def codes_together(self, s: Loop) -> None:
+        """A loop of vectors of 8-bit integers: what each is made of, and where it is stored."""
+        *lets, last = s.body
+        assert isinstance(last, Store)
+        assert isinstance(last.value, Apply)
+        x, *_, zero = last.value.args
+        name, t, outer = identifier(s.axis.name), stored(last.value.dtype), self.scalars
+        bounds = f"{index(s.begin)}, {index(s.end)}, lanes, {Scalars().text(zero)}"
+        self.put(f"codes_together<{t}>({bounds}, [&](i64 {name}) HOLE {{")
+        self.depth += 1
+        for let in lets:
+            self.statement(let)
+        self.put(f"return {self.scalars.text(x)};")
+        self.depth -= 1
+        self.scalars = outer
+        self.put(f"}}, [&](i64 {name}) HOLE {{ return {identifier(last.buffer)} + {index(last.offset, 1)}; }});")
 
     def reduce_loop(self, s: ReduceLoop) -> None:
         """A reduction; vector accumulators are combined across lanes, or stored as a vector."""
@@ -111,7 +132,7 @@ class Printer(c_family.Printer):
             return
         name, axis = identifier(s.buffer), self.scalars.axis
         if s.behind:
-            assert self.buffers[s.buffer] == F32, "vectors of float32 are interleaved"
+            assert self.buffers[s.buffer] in INTERLEAVED, "vectors of float32 and of codes are interleaved"
             values = ", ".join(map(self.scalars.text, s.values))
             self.put(f"weave_lanes({name} + {index(s.offset, 1)}, lanes, {values});")
             return

@@ -17,7 +17,7 @@ from onnxfuse.ir.ranges import ANY, Range, of_array, range_of, wrapped
 from onnxfuse.ir.scalar import Apply, Const, Load, Reduce, Scalar, apply, const
 
 Array = np.ndarray[Any, Any]
-FLOATS = ("bool", "bit", "shift", "and", "or", "xor", "not", "snapped", "cast")
+FLOATS = ("bool", "bit", "shift", "and", "or", "xor", "not", "snapped", "coded", "cast")
 REAL = [f for f in FUNCTIONS.values() if not f.name.startswith(FLOATS)]
 WHOLE = [
     f for f in FUNCTIONS.values()

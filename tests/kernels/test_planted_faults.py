@@ -169,6 +169,12 @@ FAULTS = {
     "a vector loop that forgets what it carries": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, carries=0), lambda s: s.carries > 0),
         "verify", "carries others"),
+    "numbers that are stored together as codes": (
+        "chain_softmax_wide", only_first(Loop, lambda s: replace(s, together=4)),
+        "verify", "stores no codes together"),
+    "codes of which each vector is narrowed by itself": (
+        "codes_plain", only_first(Loop, lambda s: replace(s, together=0), lambda s: s.together > 0),
+        "verify", "stores codes one by one"),
     "a sum of lanes that is merged as one number": (
         "chain_softmax_wide", only_first(Accumulate, lambda s: replace(s, carried=False), lambda s: s.carried),
         "verify", "its loops say otherwise"),

@@ -110,7 +110,7 @@ def applied(fn: str, args: Sequence[Scalar], of: Sequence[Range]) -> Range:
         return row(of[0])
     if fn in ("min", "max", "min_or_second", "max_or_second"):
         return _extreme(fn, of[0], of[1], nan)
-    if fn == "snap" or fn == "snapped":
+    if fn in ("snap", "snapped", "coded"):
         return Range(of[1].low, of[2].high, minus=True, whole=True)
     if fn == "mod" and of[0].whole and of[1].whole and of[1].low > 0 and not nan:
         return Range(0, of[1].high - 1, whole=True)

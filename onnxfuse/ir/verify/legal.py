@@ -9,7 +9,7 @@ from onnxfuse.ir.compose import walk
 from onnxfuse.ir.index import ONE, ZERO, Axis, axes_of
 from onnxfuse.ir.indexing import coefficient, grouped
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
-from onnxfuse.ir.lanes import NEAR, cutting, masked
+from onnxfuse.ir.lanes import NEAR, cutting, masked, stores_codes
 from onnxfuse.ir.scalar import Apply, Const, FromIndex, Lanes, Load, Scalar
 from onnxfuse.ir.tile import Tile
 
@@ -50,6 +50,9 @@ def _body(body: tuple[Stmt, ...], place: _Place) -> Iterator[str]:
             case Loop():
                 if s.carries and s.kind != "vector":
                     yield f"the loop over {s.axis!r} carries vectors and has none"
+                codes = s.kind == "serial" and place.loop is not None and stores_codes(s, place.loop)
+                if bool(s.together) != codes and (place.legal or s.together):
+                    yield f"the loop over {s.axis!r} stores {'codes one by one' if codes else 'no codes together'}"
                 yield from _body(s.body, replace(place, loop=s) if s.kind == "vector" else place)
             case ReduceLoop():
                 mine = tuple((t, s.accumulators) for t in s.targets) if s.scope == "lane" else ()

@@ -252,6 +252,11 @@ template <class To, class V> __device__ inline auto convert(V x) {
   else return (To)x;
 }
 template <class To, class V> __device__ inline auto snapped(V x, V low, V high) { return convert<To>(snap_(x, low, high)); }
+// The nearest integer plus a zero point, saturated: the least one for NaN.
+template <class To, class V> __device__ inline To coded(V x, int zero) {
+  constexpr bool is_signed = (To)-1 < 0;
+  return (To)(int32_t)min_((V)(is_signed ? 127 : 255), max_(round_(x) + (V)zero, (V)(is_signed ? -128 : 0)));
+}
 
 // ---- warps ----
 

@@ -6,6 +6,7 @@ namespace agreed {
 
 constexpr int ABI_VERSION = 18;  // of the runtime's C interface; the oldest runtime is 1.ABI_VERSION
 constexpr int ALIGNMENT = 64;  // of every scratch and local buffer, in bytes
+constexpr int AMX_JOINED = 448;  // maximum bytes of short segments that are put side by side for the matrix unit
 constexpr int AMX_PIECE = 64;  // bytes of a row in one tile register: the depth of one instruction
 constexpr int AMX_ROWS = 32;  // maximum rows of a tile on the matrix unit
 constexpr int AMX_SIDE = 16;  // rows and columns (of 32 bits) of one tile register

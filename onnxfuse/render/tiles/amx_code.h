@@ -122,12 +122,19 @@ struct Even {
   }
 };
 
-// The base address of equidistant rows; null where they are not.
+// The base address of equidistant rows; null where they are not. All addresses of a vector are compared at once.
 ONNXFUSE_INLINE Piece evenly(const Listed& r, i64 rows) {
-  const i64 stride = rows > 1 ? r.table[1] - r.table[0] : 0;
-  for (i64 i = 2; i < rows; i++)
-    if (r.table[i] - r.table[i - 1] != stride) return {nullptr, 0};
-  return {r.table[0], stride};
+  const char* const* at = r.table;
+  const i64 stride = rows > 1 ? at[1] - at[0] : 0;
+  const __m512i far = _mm512_set1_epi64(8 * stride);
+  __m512i wanted = _mm512_add_epi64(_mm512_set1_epi64(reinterpret_cast<i64>(at[0])),
+                                    _mm512_mullo_epi64(_mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7), _mm512_set1_epi64(stride)));
+  __mmask8 other = 0;
+  for (i64 i = 0; i < rows; i += 8, wanted = _mm512_add_epi64(wanted, far)) {
+    const __mmask8 there = (__mmask8)(rows - i < 8 ? (1 << (rows - i)) - 1 : 0xff);
+    other |= _mm512_mask_cmpneq_epi64_mask(there, _mm512_maskz_loadu_epi64(there, at + i), wanted);
+  }
+  return {other ? nullptr : at[0], stride};
 }
 ONNXFUSE_INLINE Piece evenly(const Even& r, i64 rows) {
   const i64 stride = rows > 2 ? r.table[2] - r.table[1] : Even::end(r) - r.table[0];
@@ -164,6 +171,27 @@ ONNXFUSE_INLINE void sum_rows(i64 rows, i64 tall, i64 segments, i64 bytes, const
         return gathered(held, rows, k, n, room.bytes[k / PIECE & 1]);
       });
     }
+  });
+}
+
+// The same for short segments, which are put side by side first, each padded to whole groups as the panel is.
+template <class Way>
+ONNXFUSE_INLINE void sum_joined(i64 rows, i64 tall, i64 segments, i64 length, const void* panel, void* out, const void* start,
+                                Ahead ahead, const char* const* table) {
+  const i64 each = (length + 3) / 4 * 4, bytes = each * segments, stride = (bytes + PIECE - 1) / PIECE * PIECE;
+  const i64 upper = upper_rows(tall), second = rows < upper ? upper : rows - (tall - upper);
+  alignas(64) char room[MOST_ROWS * agreed::AMX_JOINED + PIECE / 2];  // what is stored last goes over the end of its row
+  const __mmask32 there = ~0u >> (PIECE / 2 - length);
+  char* to = room;
+  for (i64 i = 0; i < rows; i++, to += stride) {
+    for (i64 at = bytes; at < stride; at += PIECE / 2) _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + at), _mm256_setzero_si256());
+    for (i64 s = 0; s < segments; s++)
+      _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + s * each), _mm256_maskz_loadu_epi8(there, table[s * tall + i]));
+  }
+  if (rows < tall) memset(to, 0, size_t((tall - rows) * stride));
+  summed(tall, second, out, start, 0, [&](auto two) {
+    add_products<Way, decltype(two)::value>(second, bytes, static_cast<const char*>(panel), ahead,
+                                            [&](i64 k, i64) { return Piece{room + k, stride}; });
   });
 }
 
@@ -228,15 +256,21 @@ void amx_sum_codes(int rows, const uint8_t* const* table, i64 tall, i64 segments
   using namespace amx;
   const char* const* at = reinterpret_cast<const char* const*>(table);
   const i64 groups = (length + 3) / 4 * segments;
-  alignas(64) int32_t first[PANEL], sums[PANEL], zeros[PANEL];
-  memcpy(sums, b + codes_bytes(groups) - PITCH, PITCH);
+  const int32_t* sums = reinterpret_cast<const int32_t*>(b + codes_bytes(groups) - PITCH);
+  alignas(64) int32_t first[PANEL], zeros[PANEL];
   bool any = false;
-  for (int j = 0; j < PANEL; j++) {
-    zeros[j] = j < columns ? right_zero(codes, j) : 0;
-    any |= zeros[j] != 0;
-    first[j] = codes.left_zero * ((int32_t)(segments * length) * zeros[j] - sums[j]);
+  if (!codes.right_zeros && !codes.right_zero) {  // the common case of weights
+    for (int j = 0; j < PANEL; j += LANES) onnxfuse::store(first + j, onnxfuse::load(sums + j) * -codes.left_zero);
+  } else {
+    for (int j = 0; j < PANEL; j++) {
+      zeros[j] = j < columns ? right_zero(codes, j) : 0;
+      any |= zeros[j] != 0;
+      first[j] = codes.left_zero * ((int32_t)(segments * length) * zeros[j] - sums[j]);
+    }
   }
   auto sum = [&](auto way) {
+    if (segments > 1 && 2 * length < PIECE && groups * 4 <= agreed::AMX_JOINED)
+      return sum_joined<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, at);
     sum_rows<decltype(way)>(rows, tall, segments, length, b, out, first, ahead, [&](i64 s) { return Listed{at + s * tall}; });
   };
   if (codes.left_signed && codes.right_signed) sum(Quads<true, true>{});

@@ -4,7 +4,8 @@
 namespace onnxfuse { inline namespace ONNXFUSE_ISA {
 namespace {
 
-template <int Rows, bool Turned> ONNXFUSE_CODES_FOR
+// Sums of `Wide` vectors of columns from column `at` on.
+template <int Rows, bool Turned, int Wide> ONNXFUSE_CODES_FOR
 void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i64 length, const uint8_t* b, int columns,
                          int at, int32_t* out, const Codes& codes, Ahead ahead) {
   const i64 whole = length / 4, rest = length % 4, steps = segments * length;
@@ -17,38 +18,33 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
   const bool plain = !codes.right_zeros && !codes.right_zero && codes.right_signed;  // the common case of weights
   alignas(64) int32_t moved[ACROSS];
   int any_moved = 0;
-  vi first[2] = {load(sums), load(sums + LANES)};
+  vi first[Wide];
+  for (int v = 0; v < Wide; v++) first[v] = load(sums + v * LANES);
   if (!plain) {
     alignas(64) int32_t less[ACROSS];
-    for (int j = 0; j < ACROSS; j++) {
+    for (int j = 0; j < Wide * LANES; j++) {
       const int32_t zero = at + j < columns ? right_zero(codes, at + j) : 0;
       moved[j] = zero - (codes.right_signed ? 0 : MOVED);
       any_moved |= moved[j];
       less[j] = (int32_t)steps * zero;
     }
-    first[0] -= load(less);
-    first[1] -= load(less + LANES);
+    for (int v = 0; v < Wide; v++) first[v] -= load(less + v * LANES);
   }
-  if (left) {
-    first[0] *= -left;
-    first[1] *= -left;
-  } else {
-    first[0] = first[1] = vi{};
-  }
-  vi sum[Rows][2];
+  for (int v = 0; v < Wide; v++) first[v] = left ? first[v] * -left : vi{};
+  vi sum[Rows][Wide];
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows; i++) {
-    sum[i][0] = first[0];
-    sum[i][1] = first[1];
-  }
+  for (int i = 0; i < Rows; i++)
+    for (int v = 0; v < Wide; v++) sum[i][v] = first[v];
   const uint8_t* const* rows = table;
   const char* next = ahead.from ? ahead.from : reinterpret_cast<const char*>(b);
   for (i64 s = 0; s < segments; s++, rows += pitch) {
 #pragma GCC unroll 1
     for (i64 k = 0; k < whole; k++) {
-      const vi b0 = columns_of(b) ^ turn_b, b1 = columns_of(b + LANES * 4) ^ turn_b;
-      prefetch_l1(b + 8 * PANEL * 4);
-      prefetch_l1(b + 8 * PANEL * 4 + LANES * 4);
+      vi right[Wide];
+      for (int v = 0; v < Wide; v++) {
+        right[v] = columns_of(b + v * LANES * 4) ^ turn_b;
+        prefetch_l1(b + 8 * PANEL * 4 + v * LANES * 4);
+      }
       b += PANEL * 4;
       prefetch_l2(next);
       prefetch_l2(next + ahead.step / 2);
@@ -57,25 +53,24 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
       for (int i = 0; i < Rows; i++) {
         vi one = splat<int32_t>(quad(rows[i] + 4 * k));
         if constexpr (Turned) one ^= turn;
-        sum[i][0] = ONNXFUSE_CODES_PRODUCTS(sum[i][0], one, b0);
-        sum[i][1] = ONNXFUSE_CODES_PRODUCTS(sum[i][1], one, b1);
+        for (int v = 0; v < Wide; v++) sum[i][v] = ONNXFUSE_CODES_PRODUCTS(sum[i][v], one, right[v]);
       }
     }
     if (rest) {
-      const vi b0 = columns_of(b) ^ turn_b, b1 = columns_of(b + LANES * 4) ^ turn_b;
+      vi right[Wide];
+      for (int v = 0; v < Wide; v++) right[v] = columns_of(b + v * LANES * 4) ^ turn_b;
       const vi some = splat<int32_t>((1 << 8 * rest) - 1);
       b += PANEL * 4;
 #pragma GCC unroll 16
       for (int i = 0; i < Rows; i++) {
-        const vi one = (splat<int32_t>(quad_n(rows[i] + 4 * whole, rest)) ^ turn) & some;
-        sum[i][0] = ONNXFUSE_CODES_PRODUCTS(sum[i][0], one, b0);
-        sum[i][1] = ONNXFUSE_CODES_PRODUCTS(sum[i][1], one, b1);
+        vi one = last_of(rows[i] + 4 * whole, rest, whole != 0);
+        if constexpr (Turned) one = (one ^ turn) & some;
+        for (int v = 0; v < Wide; v++) sum[i][v] = ONNXFUSE_CODES_PRODUCTS(sum[i][v], one, right[v]);
       }
     }
   }
   if (any_moved) {  // subtract the zero point of a column times the sum of the row
     const vi ones = splat<int32_t>(0x01010101);
-    const vi move0 = load(moved), move1 = load(moved + LANES);
 #pragma GCC unroll 1
     for (int i = 0; i < Rows; i++) {
       vi lanes{};
@@ -87,20 +82,15 @@ void ONNXFUSE_CODES_TILE(const uint8_t* const* table, i64 pitch, i64 segments, i
         for (; k < length; k++) all += codes.left_signed ? row[k] ^ MOVED : row[k];
       }
       for (int l = 0; l < LANES; l++) all += lanes[l];
-      store(out + i * PANEL, move0 * all);
-      store(out + i * PANEL + LANES, move1 * all);
+      for (int v = 0; v < Wide; v++) store(out + i * PANEL + v * LANES, load(moved + v * LANES) * all);
     }
 #pragma GCC unroll 16
-    for (int i = 0; i < Rows; i++) {
-      sum[i][0] -= load(out + i * PANEL);
-      sum[i][1] -= load(out + i * PANEL + LANES);
-    }
+    for (int i = 0; i < Rows; i++)
+      for (int v = 0; v < Wide; v++) sum[i][v] -= load(out + i * PANEL + v * LANES);
   }
 #pragma GCC unroll 16
-  for (int i = 0; i < Rows; i++) {
-    store(out + i * PANEL, sum[i][0]);
-    store(out + i * PANEL + LANES, sum[i][1]);
-  }
+  for (int i = 0; i < Rows; i++)
+    for (int v = 0; v < Wide; v++) store(out + i * PANEL + v * LANES, sum[i][v]);
 }
 
 }  // namespace

@@ -25,6 +25,12 @@ ONNXFUSE_INLINE int32_t quad_n(const uint8_t* p, i64 n) {
   return v;
 }
 
+// The first n < 4 bytes from p on in all lanes, zero-extended; with `behind`, there are four bytes before p + n.
+ONNXFUSE_INLINE vi last_of(const uint8_t* p, i64 n, bool behind) {
+  if (!behind) return splat<int32_t>(quad_n(p, n));
+  return (vi)((vec<uint32_t>)splat<int32_t>(quad(p + n - 4)) >> (uint32_t)(8 * (4 - n)));
+}
+
 ONNXFUSE_INLINE vi columns_of(const uint8_t* b) { return load(reinterpret_cast<const int32_t*>(b)); }
 
 // sum + the dot product of four unsigned bytes of a and four signed bytes of b per lane: even and odd ones as 16 bits.
@@ -84,11 +90,12 @@ void sum_codes(int rows, const uint8_t* const* table, i64 pitch, i64 segments, i
     over_panel(segments * length, ahead, [&](int at, Ahead next) {
 #if ONNXFUSE_AVX512
       if (has_vnni()) {
-        if (codes.left_signed) return tile_vnni<Rows, true>(table, pitch, segments, length, b, columns, at, out, codes, next);
-        return tile_vnni<Rows, false>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        if (codes.left_signed) return tile_vnni<Rows, true, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        if (columns - at > LANES) return tile_vnni<Rows, false, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
+        return tile_vnni<Rows, false, 1>(table, pitch, segments, length, b, columns, at, out, codes, next);
       }
 #endif
-      tile_widened<Rows, true>(table, pitch, segments, length, b, columns, at, out, codes, next);
+      tile_widened<Rows, true, 2>(table, pitch, segments, length, b, columns, at, out, codes, next);
     });
   });
 }

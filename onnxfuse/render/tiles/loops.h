@@ -55,6 +55,18 @@ template <class T, class L> ONNXFUSE_INLINE void store_lanes(T* p, vec<T> v, L l
   if constexpr (L::all) store(p, v);
   else store_n(p, v, lanes.n);
 }
+// Rounds value(m) and stores it as 8-bit integers at place(m), for m from `begin` to `end`; four vectors are narrowed together.
+template <class To, class L, class F, class P>
+ONNXFUSE_INLINE void codes_together(i64 begin, i64 end, L lanes, int32_t zero, F value, P place) {
+  i64 m = begin;
+  if constexpr (L::all) {
+#pragma GCC unroll 1
+    for (; m + 4 <= end; m += 4)
+      store_codes<To>(zero, value(m), place(m), value(m + 1), place(m + 1), value(m + 2), place(m + 2), value(m + 3), place(m + 3));
+  }
+#pragma GCC unroll 1
+  for (; m < end; m++) store_lanes(place(m), coded<To>(value(m), splat<int32_t>(zero)), lanes);
+}
 // Every lane has element i < G of the group of G lanes that it is in. A vector begins at the start of a group, or lies
 // within one; the first element of that group is at p.
 template <int G, class T, class L> ONNXFUSE_INLINE vec<T> group_lanes(const T* p, i64 i, L lanes) {
@@ -114,12 +126,15 @@ template <class L> ONNXFUSE_INLINE void stream_lanes(float* p, vf v, L lanes) {
 }
 
 // Interleaves S vectors: p[S * i + k] is lane i of the k-th.
-template <class L, class... V> ONNXFUSE_INLINE void weave_lanes(float* p, L lanes, V... vs) {
+template <class T, class L, class... V> ONNXFUSE_INLINE void weave_lanes(T* p, L lanes, V... vs) {
   constexpr int S = sizeof...(vs);
-  const vf all[S] = {vs...};
+  const vec<T> all[S] = {vs...};
   if constexpr (L::all) {
 #pragma GCC unroll 4
-    for (int k = 0; k < S; k++) store(p + k * LANES, woven(all, k));
+    for (int k = 0; k < S; k++) {
+      if constexpr (sizeof(T) == 1) store(p + k * LANES, woven_bytes(all, k));
+      else store(p + k * LANES, woven(all, k));
+    }
   } else {
     for (int i = 0; i < lanes.n; i++)
       for (int k = 0; k < S; k++) p[S * i + k] = all[k][i];

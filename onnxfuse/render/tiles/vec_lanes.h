@@ -107,6 +107,38 @@ template <int S> ONNXFUSE_INLINE vf woven(const vf (&vs)[S], int k) {
 #endif
 }
 
+// The same of 8-bit integers: of which lane of the j-th vector byte l of the k-th result is; none where the highest bit is set.
+template <int S> struct WeaveBytes {
+  alignas(16) uint8_t from[S][S][16] = {};
+  constexpr WeaveBytes() {
+    for (int k = 0; k < S; k++)
+      for (int j = 0; j < S; j++)
+        for (int l = 0; l < 16; l++) {
+          const int place = k * LANES + l;
+          from[k][j][l] = l < LANES && place % S == j ? (uint8_t)(place / S) : 0x80;
+        }
+  }
+};
+template <int S> constexpr WeaveBytes<S> WEAVE_BYTES{};
+template <class V, int S> ONNXFUSE_INLINE V woven_bytes(const V (&vs)[S], int k) {
+#if ONNXFUSE_AVX512 || ONNXFUSE_AVX2
+  __m128i r{};
+#pragma GCC unroll 4
+  for (int j = 0; j < S; j++) {
+    __m128i lanes{};
+    memcpy(&lanes, &vs[j], sizeof vs[j]);
+    r |= _mm_shuffle_epi8(lanes, *reinterpret_cast<const __m128i*>(WEAVE_BYTES<S>.from[k][j]));
+  }
+  V out;
+  memcpy(&out, &r, sizeof out);
+  return out;
+#else
+  V r{};
+  for (int l = 0; l < LANES; l++) r[l] = vs[(k * LANES + l) % S][(k * LANES + l) / S];
+  return r;
+#endif
+}
+
 // rows[i][j] becomes rows[j][i]: log2(LANES) perfect shuffles.
 ONNXFUSE_INLINE void transpose(vf (&rows)[LANES]) {
 #pragma GCC unroll 4

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from onnxfuse.ir.compose import inside, rebuild, walk
-from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.index import ONE, ZERO, Axis, Index, axes_of, greatest, least
 from onnxfuse.ir.indexing import WIDEST, coefficient, grouped, product, unflatten
 from onnxfuse.ir.kernel import Bind, Loop, LoopKind, Phase, Split, Stmt
-from onnxfuse.ir.lanes import cutting, masked
+from onnxfuse.ir.lanes import INTERLEAVED, cutting, masked
 from onnxfuse.ir.scalar import Guard, Load, Reduce, Scalar
 from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.cpu.transpose import transposing_phase
@@ -46,7 +44,7 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     frame = Frame({}, None, ZERO, 1, places)
     goals = _goals(t, frame, kept)
     order = tuple(order_of(t.shared, goals[-1].offset))
-    goals = _whole_records(goals, order)
+    goals = _over_pixels(goals, order, target.lanes)
     axes, values = fused_axes(order, [e for g in goals for e in indices_to_fuse(g)])
     goals = [g.substituted(values) for g in goals]
     copy = transposing_phase(goals[0], axes, work_of(t), target) if len(goals) == 1 else None
@@ -93,26 +91,30 @@ def flat_phase(t: Together, places: dict[str, Place], kept: set[str], target: Cp
     return Phase(tuple(splits), work, tuple(frame.locals), written(goals, opened, interleaved=record is not None))
 
 
-def _whole_records(goals: list[Goal], order: Sequence[Axis]) -> list[Goal]:
-    """Goals whose guards go along an axis and the few elements of a record below it, where all else walks both as one.
+def _over_pixels(goals: list[Goal], order: tuple[Axis, ...], lanes: int) -> list[Goal]:
+    """Goals whose guards on a pixel of a line count elements, where a pixel has fewer channels than a vector has lanes.
 
-    A pixel is inside an image with all its channels or with none: a line is copied without a look at its pixels.
+    A pixel is inside an image with all its channels or with none: a line is copied without a look at its pixels. Goals
+    stay as they are where pixels and channels cannot be fused into one axis all the same.
     """
-    if len(order) < 2 or order[-1].extent.constant not in RECORDS or any(g.also for g in goals):
+    if len(order) < 2:
         return goals
-    high, low = order[-2:]
+    pixel, channel = order[-2:]
+    count = channel.extent.constant
+    if count is None or not 1 < count < lanes:
+        return goals
 
-    def along(g: Guard) -> Guard:
-        inside = high in axes_of(g.index)
-        return Guard(g.index * low.extent + Index.of(low), g.extent * low.extent) if inside else g
+    def elements(g: Guard) -> Guard:
+        used = axes_of(g.index)
+        counted = pixel in used and channel not in used | axes_of(g.extent) and pixel not in axes_of(g.extent)
+        return Guard(g.index * count + channel, g.extent * count) if counted else g
 
-    def known(x: Scalar) -> Scalar | None:
-        if not isinstance(x, Load) or not x.guards:
-            return None
-        return Load(x.source, x.index, x.dtype, tuple(map(along, x.guards)), x.otherwise)
+    def counted(n: Scalar) -> Scalar | None:
+        return replace(n, guards=tuple(map(elements, n.guards))) if isinstance(n, Load) and n.guards else None
 
-    made = [replace(g, value=rebuild(g.value, known, lambda i: i)) for g in goals]
-    return made if all(walks_as_one(e, high, low) for g in made for e in indices_to_fuse(g)) else goals
+    made = [replace(g, value=rebuild(g.value, counted, lambda i: i)) for g in goals]
+    one = all(walks_as_one(e, pixel, channel) for g in made for e in indices_to_fuse(g))
+    return made if one else goals
 
 
 def _behind_records(goals: list[Goal], loops: list[Level]) -> list[Level]:
@@ -133,7 +135,7 @@ def _record(goals: list[Goal], loops: list[Level]) -> Axis | None:
     if len(goals) != 1 or not loops or loops[-1].kind != "vector" or goals[0].also:
         return None
     (goal,), pitch = goals, coefficient(goals[0].offset, loops[-1].axis)
-    if goal.value.dtype != F32 or any(isinstance(n, Reduce) for n in walk(goal.value)):
+    if goal.value.dtype not in INTERLEAVED or any(isinstance(n, Reduce) for n in walk(goal.value)):
         return None
     few = (level.axis for level in loops[:-1] if coefficient(goal.offset, level.axis) == ONE)
     return next((a for a in few if pitch == a.extent and a.extent.constant in RECORDS), None)

@@ -194,7 +194,7 @@ def _tiled_as(how: Product, c: Contracted, done: Prepared, constants: Container[
         return None
     ranges, segments, length = read
     c = replace(c, ranges=ranges)
-    if not how.takes(length.constant, several=bool(segments)):
+    if not how.takes(length.constant, product([s.extent for s in segments]).constant or 1):
         return None
     panels = _panel_axes(c, target.panel)
     if how.exact:

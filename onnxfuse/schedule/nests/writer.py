@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from onnxfuse.ir.affine import simplify
+from onnxfuse.ir.codes import coded
 from onnxfuse.ir.compose import cost, indices_of, loads, rebuild, substitute_axes, walk
 from onnxfuse.ir.contraction import factors
 from onnxfuse.ir.index import Axis, Entry, Index, Loaded, atoms, axes_of
@@ -23,7 +24,7 @@ from onnxfuse.schedule.nests.subranges import split_reduction
 
 LONG_SUM = 64  # terms above which a sum is made of partial sums
 PARTS = (16, 12, 10, 14, 18, 20, 8, 24, 32, 9, 11, 13, 7, 17, 19, 23)  # terms of a partial sum, by preference
-ROUNDS = frozenset(("snap", "round", "floor", "ceil"))
+ROUNDS = frozenset(("snap", "coded", "round", "floor", "ceil"))
 CHEAP = 8.0  # vector operations below which a reduction is bound by latency, so that it gets several accumulators
 
 
@@ -341,6 +342,7 @@ def written(
 
 def finished(writer: Writer, goals: Sequence[Goal], *, interleaved: bool = False) -> tuple[Stmt, ...]:
     """All statements of a writer, once the goals' values are written and stored."""
+    goals = [t if t.also else replace(t, value=coded(t.value)) for t in goals]
     for t in goals:
         writer.also |= t.also
         rounded = [n for n in walk(t.value) if isinstance(n, Apply) and n.fn in ROUNDS]

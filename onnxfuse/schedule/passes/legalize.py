@@ -12,6 +12,7 @@ from onnxfuse.ir.dtype import F32, DType
 from onnxfuse.ir.index import ONE, Axis
 from onnxfuse.ir.indexing import WIDEST, coefficient
 from onnxfuse.ir.kernel import Accumulate, Kernel, Let, Loop, Phase, ReduceLoop, Stmt, Store, When, statements
+from onnxfuse.ir.lanes import TOGETHER, stores_codes
 from onnxfuse.ir.monoid import MONOIDS
 from onnxfuse.ir.products import Unit
 from onnxfuse.ir.scalar import Apply, Load, Scalar
@@ -58,6 +59,7 @@ class _Body:
 
     buffers: Mapping[str, DType]
     scalar: LegalScalars = field(default_factory=LegalScalars)
+    around: Loop | None = None  # the vector loop
     carried: dict[str, int] = field(default_factory=dict)  # variables, and the number of vector accumulators of each
     vectors: dict[tuple[Axis, bool], LegalScalars] = field(default_factory=dict)
 
@@ -69,7 +71,7 @@ class _Body:
         """One statement."""
         match s:
             case Loop():
-                return self.vector_loop(s) if s.kind == "vector" else replace(s, body=self.body(s.body))
+                return self.vector_loop(s) if s.kind == "vector" else self.serial_loop(s)
             case When():
                 return replace(s, body=self.body(s.body))
             case ReduceLoop():
@@ -83,13 +85,19 @@ class _Body:
             case _:
                 return s
 
+    def serial_loop(self, s: Loop) -> Loop:
+        """Another loop; of one in a vector loop, whether what it stores is narrowed together."""
+        made = replace(s, body=self.body(s.body))
+        together = self.around is not None and s.kind == "serial" and stores_codes(made, self.around)
+        return replace(made, together=TOGETHER) if together else made
+
     def vector_loop(self, s: Loop) -> Loop:
         """A vector loop: whether it begins at a multiple of any vector length, and its number of accumulators."""
         aligned = all(c % WIDEST == 0 for _, c in s.begin.terms)
-        outer = self.scalar
+        outer, self.around = (self.scalar, self.around), s
         self.scalar = self.vectors.setdefault((s.axis, aligned), LegalScalars(s.axis, aligned))
         body = self.body(s.body)
-        self.scalar = outer
+        self.scalar, self.around = outer
         targets = [t for x in statements(body) if isinstance(x, Accumulate) and x.carried for t in x.targets]
         return replace(s, body=body, aligned=aligned, carries=max((self.carried.get(t, 0) for t in targets), default=0))
 

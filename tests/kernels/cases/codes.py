@@ -148,6 +148,14 @@ def made(name: str, dtype: DType, zero: int, *, axis: int | None = None) -> Case
     return Case(name, b.graph(b.node("QuantizeLinear", x, scale, zeros, axis=axis or 0)), feeds=feeds)
 
 
+def interleaved(name: str, channels: int, dtype: DType, zero: int) -> Case:
+    """An image that is coded and laid out channels last: codes of a place lie side by side."""
+    b = Build(21)
+    scale, zeros = b.constant(np.float32(0.02)), b.constant(np.array(zero, dtype.numpy))
+    codes = b.node("QuantizeLinear", b.input("x", 2, channels, 5, 27), scale, zeros)
+    return Case(name, b.graph(b.node("Transpose", codes, perm=(0, 2, 3, 1))))
+
+
 def recoded(name: str, dtype: DType) -> Case:
     """A sum of codes that are made and read at once, which need no zero point in between."""
     b = Build(21)
@@ -178,6 +186,7 @@ MADE = (
     made("codes_made", U8, 100),
     made("codes_made_signed", I8, -3),
     made("codes_made_wide", I16, 1000, axis=0),
+    *(interleaved(f"codes_interleaved_{n}", n, I8 if n == 4 else U8, 3) for n in (2, 3, 4)),
     recoded("codes_recoded", U8),
     recoded("codes_recoded_signed", I8),
 )
@@ -197,6 +206,8 @@ CASES = (
     image("codes_image_signed", (1, 8, 13, 13), 33, 3, I8, pads=[1, 1, 1, 1], strides=[2, 2]),
     image("codes_image_halved", (1, 8, 14, 14), 24, 3, pads=[1, 1, 1, 1], strides=[2, 2]),
     image("codes_image_of_colours", (1, 3, 17, 19), 16, 7, pads=[3, 3, 3, 3], strides=[2, 2]),
+    image("codes_image_of_few_colours", (1, 3, 19, 23), 45, 3, pads=[0, 0, 1, 1], strides=[2, 2]),
+    image("codes_image_of_pairs", (1, 2, 14, 11), 33, 5, I8, pads=[2, 2, 2, 2]),
     image("codes_image_unsigned", (1, 16, 8, 8), 24, 1, U8, U8),
     image("codes_line", (2, 10, 21), 17, 3, pads=[1, 1], dilations=[2]),
     scale_given("codes_scale_given"),

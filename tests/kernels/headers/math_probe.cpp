@@ -32,3 +32,19 @@ UNARY(atanh_) UNARY(floor_) UNARY(ceil_) UNARY(round_) UNARY(trunc_) UNARY(abs_)
 #define BINARY_ALL(name) \
   BINARY(name, float, float) BINARY(name, double, double) BINARY(name, int32, int32_t) BINARY(name, int64, int64_t)
 BINARY_ALL(pow_) BINARY_ALL(max_nan) BINARY_ALL(min_nan)
+
+// ---- codes: one vector at a time, four at once, and one number at a time ----
+#define CODES(name, T)                                                                                              \
+  extern "C" void coded_##name(const float* x, T* y, const int32_t* zero, long n) {                                 \
+    for (long i = 0; i < n; i += LANES) store(y + i, coded<T>(load(x + i), splat<int32_t>(*zero)));                 \
+  }                                                                                                                 \
+  extern "C" void coded_together_##name(const float* x, T* y, const int32_t* zero, long n) {                        \
+    for (long i = 0; i < n; i += 4 * LANES)                                                                         \
+      store_codes<T>(*zero, load(x + i), y + i, load(x + i + LANES), y + i + LANES, load(x + i + 2 * LANES),        \
+                     y + i + 2 * LANES, load(x + i + 3 * LANES), y + i + 3 * LANES);                                \
+  }                                                                                                                 \
+  extern "C" void coded_alone_##name(const float* x, T* y, const int32_t* zero, long n) {                           \
+    for (long i = 0; i < n; i++) y[i] = coded<T>(x[i], *zero);                                                      \
+  }
+CODES(u8, uint8_t)
+CODES(i8, int8_t)

@@ -171,3 +171,20 @@ def test_pow_of_integers_wraps(maths: ctypes.CDLL, kind: str) -> None:
         z = np.empty_like(x)
         call(maths, f"pow__{form}_{kind}", x, y, z, z.size)
         assert (z == wanted).all()
+
+
+@pytest.mark.parametrize("how", ["coded", "coded_together", "coded_alone"])
+@pytest.mark.parametrize(("name", "zeros"), [("u8", (0, 7, 128, 255)), ("i8", (-128, -3, 0, 127))])
+def test_codes_are_rounded_to_even_and_saturate(
+    maths: ctypes.CDLL, how: str, name: str, zeros: tuple[int, ...]
+) -> None:
+    """Halves, what no integer of 32 bits holds, infinities, and NaN, which is the least code."""
+    edges = [0.5, 1.5, -0.5, -1.5, 2.5, 127.5, 254.5, 255.5, 2.0**31, -(2.0**31), 2.0**31 - 128, 3e38, np.inf, np.nan]
+    rng = np.random.default_rng(7)
+    x = np.concatenate([edges, np.negative(edges), rng.integers(-1200, 1200, 356) * 0.25]).astype(np.float32)
+    limits = np.iinfo(np.uint8 if name == "u8" else np.int8)
+    for zero in zeros:
+        y = np.zeros(x.size, limits.dtype)
+        call(maths, f"{how}_{name}", x, y, np.array([zero], np.int32), x.size)
+        whole = np.fmax(np.round(x.astype(np.float64)), -1e9) + zero
+        assert (y == np.clip(whole, limits.min, limits.max).astype(limits.dtype)).all()
