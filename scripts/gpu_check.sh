@@ -18,7 +18,10 @@ if [[ ${1:-} == --emulated ]]; then
     shift
 fi
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(facts kernels kernels models times bandwidth full full full compile sanitize)
+once=(facts kernels models times bandwidth full compile sanitize)
+again=(facts kernels kernels models times bandwidth full full full compile sanitize)
+[[ ${#parts[@]} -gt 0 || -z ${emulated[*]} ]] || parts=("${once[@]}")
+[[ ${#parts[@]} -gt 0 ]] || parts=("${again[@]}")
 default=.venv/bin/python
 [[ -x $default ]] || default=python3
 python=${PYTHON:-$default}
