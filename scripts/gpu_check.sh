@@ -4,8 +4,8 @@
 #
 #   scripts/gpu_check.sh [--emulated] [PART...]
 #
-# Parts: facts kernels models times bandwidth full compile sanitize (default: all of them, full three times). full and
-# compile, of networks of full size, go on from what RESULT has: run them again until nothing is out of time.
+# Parts: facts kernels models times bandwidth full compile sanitize (default: all of them, kernels twice and full
+# three times). kernels, bandwidth, full and compile go on from what RESULT has: run them until nothing is out of time.
 # --emulated takes the emulator in place of a device, so that the script itself can be tried anywhere. PYTHON names the
 # interpreter (default: .venv/bin/python, or python3), RESULT the file, EVERY takes one of so many kernels and networks,
 # MODELS is a folder with the networks of full size (NAME.onnx in float32), where models/ cannot build them.
@@ -18,7 +18,10 @@ if [[ ${1:-} == --emulated ]]; then
     shift
 fi
 parts=("$@")
-[[ ${#parts[@]} -gt 0 ]] || parts=(facts kernels models times bandwidth full full full compile sanitize)
+once=(facts kernels models times bandwidth full compile sanitize)
+again=(facts kernels kernels models times bandwidth full full full compile sanitize)
+[[ ${#parts[@]} -gt 0 || -z ${emulated[*]} ]] || parts=("${once[@]}")
+[[ ${#parts[@]} -gt 0 ]] || parts=("${again[@]}")
 default=.venv/bin/python
 [[ -x $default ]] || default=python3
 python=${PYTHON:-$default}

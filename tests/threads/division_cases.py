@@ -49,6 +49,14 @@ def ties(graph: Graph, random: np.random.Generator, sizes: Sizes) -> dict[str, A
     return {name: np.rint(x).astype(x.dtype) for name, x in draw(graph, random, sizes).items()}
 
 
+def channels_first(side: int, channels: int) -> Graph:
+    """The pixels of an image by the mean and variance of their channels, as rows."""
+    b = Build(20)
+    x = b.node("Transpose", b.input("x", 1, channels, side, side), perm=(0, 2, 3, 1))
+    weights = [b.constant(np.linspace(low, 1, channels)) for low in (0.5, -1)]
+    return b.graph(b.node("LayerNormalization", x, *weights, axis=-1))
+
+
 def mirrored(rows: int, width: int) -> Graph:
     """Softmax, and what stands at the other end of the row added."""
     b = Build(20)
@@ -59,12 +67,13 @@ def mirrored(rows: int, width: int) -> Graph:
 
 CASES: Sequence[Case] = (
     Case("mirrored_row", mirrored(2, 13000)),
+    Case("pixels", channels_first(14, 96)),
     Case("long_rows", reduced("ReduceMean", (3, 70000), (1,))),
     Case("long_row_prime", reduced("ReduceMax", (1, 75013), (1,))),
     Case("long_rows_half", reduced("ReduceSum", (2, 40, 2048), (1, 2), F16)),
     Case("long_images", normalized(1, 2, 270, 260)),
-    Case("few_columns", reduced("ReduceMean", (1, 300, 24), (1,))),
-    Case("few_columns_prime", reduced("ReduceMin", (2, 509, 16), (1,))),
+    Case("few_columns", reduced("ReduceMean", (1, 4800, 24), (1,))),
+    Case("few_columns_prime", reduced("ReduceMin", (2, 4999, 16), (1,))),
     Case("place_of_maximum", placed("ArgMax", (2, 3001), 1), feeds=ties),
     Case("last_place_of_minimum", placed("ArgMin", (5, 512), 1, 1), feeds=ties),
     Case("place_in_columns", placed("ArgMax", (1, 160, 40), 1), feeds=ties),

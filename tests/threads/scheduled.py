@@ -30,6 +30,7 @@ TABLES: dict[str, Sequence[Case]] = {
     "divisions": division_cases.CASES,
     "attention": attention_cases.TYPED,
     "products": product_cases.CASES,
+    "tiles": product_cases.TILED,
 }
 
 

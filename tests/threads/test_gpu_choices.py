@@ -188,9 +188,16 @@ def test_a_thread_sums_a_part_of_a_column() -> None:
     assert launch is not None and (launch.grid * launch.block).constant >= 6 * 24
 
 
-def test_many_columns_stay_whole() -> None:
-    kernel = kernel_of("whole_columns", division_cases.reduced("ReduceMean", (1, 300, 1 << 16), (1,)))
-    assert len(kernel.phases) <= 2 and not [b for b in kernel.scratch if "part" in b.name]
+def test_many_columns_have_a_thread_each() -> None:
+    kernel = kernel_of("whole_columns", division_cases.reduced("ReduceMean", (1, 300, 1 << 15), (1,)))
+    assert len(kernel.phases) == 1 and turns(kernel, 0) == 300
+
+
+def test_pixels_that_do_not_fill_a_gpu_have_several_threads_each() -> None:
+    """Their channels come first, so that pixels lie side by side."""
+    _, kernel = division("pixels")
+    (phase,) = kernel.phases
+    assert phase.launch is not None and (phase.launch.grid * phase.launch.block).constant >= 14 * 14 * 16
 
 
 @pytest.mark.parametrize("name", ["place_of_maximum", "last_place_of_minimum", "place_in_columns"])

@@ -18,6 +18,7 @@ from onnxfuse.schedule.analysis.memory import Place
 from onnxfuse.schedule.gpu.division import BLOCK, SEVERAL, Division
 from onnxfuse.schedule.nests.align import Together
 from onnxfuse.schedule.nests.jobs import Job
+from onnxfuse.target import Gpu
 
 WIDTHS = (8, 4, 2, 1)  # elements of one access, the widest first
 WIDE = 4
@@ -28,8 +29,12 @@ MANY = 16  # accesses to rows that are too long for that, and still are kept in 
 LONG_BLOCK = 512  # threads at a long row that is not kept
 
 
-def divisions(t: Together, places: Mapping[str, Place], least: int) -> Iterator[Division]:
-    """Divisions of the rows of a phase, whose elements have `least` bytes or more; the last one fits everything."""
+def divisions(t: Together, places: Mapping[str, Place], least: int, target: Gpu) -> Iterator[Division]:
+    """Divisions of the rows of a phase, whose elements have `least` bytes or more; the last one fits everything.
+
+    Rows that lie side by side have a thread each where they fill the GPU so. Else threads of a row read with strides:
+    they read more of each line than they need, which the cache holds for the rows beside it.
+    """
     totals = [product([a.extent for a in j.nest.axes if a not in t.shared]) for j in t.jobs]
     reduces = [n for j in t.jobs for n in walk(j.nest.value) if isinstance(n, Reduce)]
     totals += [product([r.extent for r in n.ranges]) for n in reduces]
@@ -37,7 +42,9 @@ def divisions(t: Together, places: Mapping[str, Place], least: int) -> Iterator[
     longest = max((n.constant or 0 for n in totals), default=0)
     unknown = any(n.constant is None for n in totals)
     ordered = any(MONOIDS[n.combine].numpy is None for n in reduces)
-    if ordered or (not unknown and longest <= SHORT) or _side_by_side(t, places):
+    rows = product([a.extent for a in t.shared]).constant
+    filling = rows is None or unknown or 2 * rows >= target.sms * BLOCK
+    if ordered or (not unknown and longest <= SHORT) or (filling and _side_by_side(t, places)):
         yield alone
         yield Division("thread", 1, BLOCK, 1, kept=False)
         return

@@ -224,7 +224,7 @@ def _phase(part: Part, places: dict[str, Place], kept: set[str], types: Mapping[
             if phase is not None and (width == 1 or aligned(phase, types)):
                 return Phased(phase, ())
     unaligned: set[int] = set()
-    for d in divisions(part, places, min(t.bytes for t in types.values())):
+    for d in divisions(part, places, min(t.bytes for t in types.values()), target):
         made = row_phase(part, d, places, kept, target) if d.width not in unaligned else None
         if made is None:
             continue

@@ -22,7 +22,7 @@ from onnxfuse.schedule.gpu.phases import LONG
 from onnxfuse.target import Gpu
 
 PIECE = 1 << 13  # elements of a part of a row, at least
-TALL = 256  # elements of a column from which on it is divided
+TALL = 1 << 12  # elements of a column from which on it is divided
 COLUMN = 32  # elements of a part of a column, or of a row whose elements have an order
 ORDERED = 128  # elements of such a row from which on it is divided
 
