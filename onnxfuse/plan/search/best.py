@@ -118,7 +118,7 @@ class _Choosing:
             return replace(kernel, nodes=(n.name,))
         at = self.prices.shown
         if kernel is None or runtime is None:
-            return Decision("E-COST", (n.name,), f"nobody knows what {n.op} takes as a kernel", BUDGET)
+            return Decision("E-COST", (n.name,), f"no time is known for {n.op} as a kernel", BUDGET)
         said = f"{n.op}: {duration(kernel[at])} as a kernel alone, {duration(runtime[at])} in the runtime"
         return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
 
