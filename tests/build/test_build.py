@@ -191,7 +191,7 @@ def test_a_header_is_compiled_once_and_changes_no_byte(
     if toolchain.family in compilers.PRECOMPILING:
         assert sum("-include" in c for c in said) == 5
         assert sum("c++-header" in c for c in said) == 1
-    monkeypatch.setattr(build, "_ENOUGH", 6)
+    monkeypatch.setattr(build, "_WORTH_PRECOMPILING", 6)
     said.clear()
     assert make(toolchain, tmp_path / "lib.so", *KERNELS, *of_loops(5)).path.read_bytes() == raw
     assert not any("-include" in c for c in said)

@@ -126,9 +126,9 @@ def renamed(old: str, new: str) -> Change:
 
 
 FAULTS = {
-    "a vector loop that goes one too far": (
+    "a vector loop one iteration too long": (
         "chain_softmax_wide", only_first(Loop, longer, is_vector), "verify", "in0["),
-    "a vector loop that ends one too early": (
+    "a vector loop one iteration too short": (
         "Relu_float32", only_first(Loop, shorter, is_vector), "interpret", "are never stored"),
     "padding that is read": (
         "attention_of_joined", only_first(Load, unguarded, is_guarded), "verify", "reads in2["),
@@ -142,17 +142,17 @@ FAULTS = {
     "two buffers of one name": (
         "attention", only_first(Buffer, lambda b: replace(b, name="acc"), lambda b: b.name != "acc"),
         "verify", "buffers acc"),
-    "two values alive in one buffer": (
+    "two live values in one buffer": (
         "attention_of_joined", renamed("v0%right", "out0%right"), "verify", "out0%right["),
     "a panel of codes at an odd place": (
         "codes_plain", only_first(Tile, beside), "verify", "no multiple of 4"),
-    "a vector loop that begins between vectors": (
+    "a vector loop that begins at an unaligned offset": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, begin=s.begin + 1), is_vector),
         "verify", "no multiple of 16"),
     "vectors of sums that are added up one by one": (
         "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="serial"), lambda s: s.scope == "lane"),
         "verify", "its vectors say otherwise"),
-    "a variable before it has a value": (
+    "a variable before its definition": (
         "chain_softmax_wide", only_first(tuple, last_first, lets_first), "verify", "has no value yet"),
     "rows that are packed behind their tile": (
         "half_14_8_32", only_first(Pack, lambda p: replace(p, out="nowhere")), "verify", "before anything is stored"),

@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
         "softmax", dropped(Sync, 1), BOTH, "a thread stores into parts["),
     "no barrier at the end of a row": (
         "softmax", dropped(Sync, 3), BOTH, "a thread stores into parts["),
-    "no barrier of a reduction of a block": (
+    "a block reduction without its barrier": (
         "layer_norm", dropped(Sync, 1), BOTH, "a thread reads warps_float32["),
     "no barrier behind copies": (
         "pipelined", dropped(Sync, 0), BOTH, "a thread reads left["),
@@ -125,11 +125,11 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
         BOTH, "branch that not all"),
     "a store that all threads make": (
         "softmax", only_first(Loop, lambda s: s.body[0], of_axis("wa")), BOTH, ""),
-    "a row that is one too long": (
+    "a row one element too long": (
         "softmax", only_first(Loop, longer, of_axis("j")), BOTH, "exps[200]"),
-    "a loop of lanes that ends one too early": (
+    "a lane loop one iteration too short": (
         "softmax", only_first(Loop, shorter, of_axis("lb")), INTERPRETER, "times the bound"),
-    "a wide access between its places": (
+    "a wide access at an unaligned offset": (
         "layer_norm", only_first(Load, shifted, lambda x: x.source == "in0"), BOTH, "not aligned"),
     "wide accesses of rows of an odd length": (
         "layer_norm", only_first(Loop, lambda s: replace(s, end=Index.of(3)), of_axis("va")), BOTH, "no wide access"),
@@ -139,7 +139,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
         "softmax", only_first(Buffer, lambda b: replace(b, at=784), named("parts")), VERIFY, "overlap"),
     "more shared memory than a block is given": (
         "softmax", only_first(Launch, lambda x: replace(x, shared=x.shared - 16)), VERIFY, "bytes of a block"),
-    "a variable before it has a value": (
+    "a variable before its definition": (
         "softmax", only_first(tuple, last_first, uses_let), BOTH, "has no value yet"),
     "a fragment before it is loaded": (
         "product", only_first(tuple, lambda x: (x[2], *x[:2], *x[3:]), lambda x: len(x) == 4 and isinstance(x[2], Mma)),
