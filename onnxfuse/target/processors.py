@@ -76,11 +76,13 @@ def processor_of(facts: dict[str, str]) -> Processor | None:
     """The processor family for entries of /proc/cpuinfo; None if it is not in the table."""
     numbers = {k: int(v, 0) for k, v in facts.items() if k in _NUMBERS and v[:1].isdigit()}
     family, model = numbers.get("cpu family"), numbers.get("model", 0)
+    flags = facts.get("flags", "").split()
     name: str | None = None
     if facts.get("vendor_id") == "GenuineIntel" and family == 6:
-        name = next((n for n, models in _INTEL.items() if model in models), None)
+        known = next((n for n, models in _INTEL.items() if model in models), None)
+        name = "sapphire-rapids" if "amx_tile" in flags else known  # virtual machines may tell an older model
     elif facts.get("vendor_id") == "AuthenticAMD":
-        wide = "avx512f" in facts.get("flags", "").split()
+        wide = "avx512f" in flags
         names = {23: "zen2" if model >= _ZEN2 else "zen", 25: "zen4" if wide else "zen3", 26: "zen5"}
         name = names.get(family or 0)
     elif numbers.get("CPU implementer") == 0x41:

@@ -14,6 +14,8 @@ INTEL, AMD = {"vendor_id": "GenuineIntel"}, {"vendor_id": "AuthenticAMD"}
         (INTEL | {"cpu family": "6", "model": "85"}, "skylake-sp"),
         (INTEL | {"cpu family": "6", "model": "106"}, "icelake-sp"),
         (INTEL | {"cpu family": "6", "model": "143"}, "sapphire-rapids"),
+        (INTEL | {"cpu family": "6", "model": "167", "flags": "avx512f"}, "icelake-sp"),
+        (INTEL | {"cpu family": "6", "model": "167", "flags": "avx512f amx_tile"}, "sapphire-rapids"),
         (INTEL | {"cpu family": "15", "model": "6"}, None),
         (AMD | {"cpu family": "23", "model": "1", "flags": "avx2"}, "zen"),
         (AMD | {"cpu family": "23", "model": "49", "flags": "avx2"}, "zen2"),
