@@ -245,7 +245,7 @@ def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
         return Index.of(atom) if atom in known else None
     for symbol in known:
         if (found := offset_of(symbol)) is not None and found[0] == atom:
-            return Index.of(symbol) - found[1]
+            return (Index.of(symbol) - found[1]) * found[2]
     if isinstance(atom, (Div, Mod)):
         num, den = _over(atom.num, known), _over(atom.den, known)
         if num is not None and den is not None:
@@ -259,8 +259,8 @@ def _atom_over(atom: Atom, known: Collection[Symbol]) -> Index | None:
 def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
     """n//(k*d) as (n//k)//d where a known symbol is n//k plus a constant: law (5) of `ir/index.py` in reverse."""
     for symbol in known:
-        inner, offset = offset_of(symbol) or (None, 0)
-        if not isinstance(inner, Div):
+        inner, offset, sign = offset_of(symbol) or (None, 0, 1)
+        if not isinstance(inner, Div) or sign < 0:
             continue
         deeper = divides(inner.den, atom.den)
         if deeper is None:
@@ -272,12 +272,17 @@ def _from_quotient(atom: Div, known: Collection[Symbol]) -> Index | None:
     return None
 
 
-def offset_of(symbol: Symbol) -> tuple[Atom, int] | None:
-    """(atom, n) where a symbol stands for atom + n."""
+def offset_of(symbol: Symbol) -> tuple[Atom, int, int] | None:
+    """(atom, n, sign) where a symbol stands for sign * atom + n, such as the 1 - min(..) places of a pooling window.
+
+    >>> (places,), _ = named(1 - least(ZERO, 1 - Index.of(Symbol("n")) // 2)).terms[0]
+    >>> offset_of(places)
+    (min(-1*(n)//2 + 1, 0), 1, -1)
+    """
     terms = symbol.formula.terms if symbol.formula is not None else ()
-    if not terms or len(terms[0][0]) != 1 or terms[0][1] != 1 or any(mono for mono, _ in terms[1:]):
+    if not terms or len(terms[0][0]) != 1 or abs(terms[0][1]) != 1 or any(mono for mono, _ in terms[1:]):
         return None
-    return terms[0][0][0], terms[1][1] if len(terms) == 2 else 0
+    return terms[0][0][0], terms[1][1] if len(terms) == 2 else 0, terms[0][1]
 
 
 def sizing(extents: Iterable[Index]) -> str:

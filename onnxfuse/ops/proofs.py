@@ -143,11 +143,11 @@ def _by_name(e: Index) -> list[Symbol]:
 
 def _multiple(part: Symbol, symbol: Symbol) -> Index | None:
     """A quotient symbol times its divisor, over another symbol: 4 * ((n//2 + 3)//4) for n//2."""
-    quotient, offset = offset_of(part) or (None, 0)
-    if part == symbol or offset or not isinstance(quotient, Div):
+    quotient, offset, sign = offset_of(part) or (None, 0, 1)
+    if part == symbol or offset or sign < 0 or not isinstance(quotient, Div):
         return None
-    inner, _ = offset_of(symbol) or (None, 0)
-    times = divides(inner.den if isinstance(inner, Div) else ONE, quotient.den)
+    inner, _, sign = offset_of(symbol) or (None, 0, 1)
+    times = divides(inner.den if isinstance(inner, Div) and sign > 0 else ONE, quotient.den)
     return None if times is None else Index.of(part) * times
 
 

@@ -111,3 +111,11 @@ def test_indices_are_no_extents():
     axis = Index.of(Axis("i", H))
     for e in (floor_div(axis + 1, Index.of(2)) + 3, least(axis, H - 1), modulo(axis, Index.of(3))):
         assert named(e) == e
+
+
+@pytest.mark.parametrize("stride", [2, 3])
+def test_the_moves_of_a_pooling_window_follow_from_its_places(stride: int):
+    """The places behind pooling are 1 + max(0, ..), and a window over them moves one time less: no other input tells."""
+    moves = greatest(floor_div(H - stride, Index.of(stride)), ZERO)
+    places, less = named(moves + 1), named(moves)
+    assert follows(only(less), [only(places)]) == places - 1
