@@ -115,7 +115,7 @@ def test_indices_are_no_extents():
 
 @pytest.mark.parametrize("stride", [2, 3])
 def test_the_moves_of_a_pooling_window_follow_from_its_places(stride: int):
-    """The places behind pooling are 1 + max(0, ..), and a window over them moves one time less: no other input tells."""
+    """The places behind pooling are 1 + max(0, ..), and a window over them moves one time less."""
     moves = greatest(floor_div(H - stride, Index.of(stride)), ZERO)
     places, less = named(moves + 1), named(moves)
     assert follows(only(less), [only(places)]) == places - 1
