@@ -19,6 +19,22 @@ _STREAM = "-"
 MOST_THREADS = 1024  # of an engine that is measured: more than any machine has cores, few enough to start
 
 
+_threads = flag(
+    "threads",
+    type=click.IntRange(0, MOST_THREADS),
+    metavar="N",
+    default=0,
+    help="threads of each engine (0: one per core)",
+)
+_duration = flag(
+    "duration",
+    type=Duration(),
+    default=3.0,
+    metavar="SECONDS",
+    help="time for which each model is measured (default: 3)",
+)
+
+
 @verb(
     "resnet.onnx",
     "resnet.onnx out/resnet.onnx --report resnet.html",
@@ -114,23 +130,11 @@ def _debug() -> bool:
 @flag("trace", metavar="FILE", help="write one run of each model, node by node, for Perfetto or chrome://tracing")
 @flag("library", metavar="FILE", help="the kernel library of the last model (default: the one it names)")
 @flag("without-library", is_flag=True, default=False, help="run function bodies instead of kernels")
-@flag(
-    "threads",
-    type=click.IntRange(0, MOST_THREADS),
-    metavar="N",
-    default=0,
-    help="threads of each engine (0: one per core)",
-)
+@_threads
 @flag(
     "warmup", type=click.IntRange(min=1), metavar="N", default=3, help="runs before the first that counts (default: 3)"
 )
-@flag(
-    "duration",
-    type=Duration(),
-    default=3.0,
-    metavar="SECONDS",
-    help="time for which each model is measured (default: 3)",
-)
+@_duration
 @flag("baseline", metavar="FILE", help="an earlier result of `profile --json` to compare with")
 @flag("fail-if-slower", type=Percent(), metavar="SHARE", help="exit 1 when slower by more than this, such as 3%")
 @flag("strict", is_flag=True, default=False, help="exit 1 too when the result is inconclusive (busy machine)")
@@ -283,20 +287,8 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
 @flag("metric", type=Choice(["error", "latency"]), default="error", help="what is looked for: wrong numbers, or time")
 @flag("output", default="bisect", metavar="NAME", help="what is written begins with this (default: bisect)")
 @flag("library", metavar="FILE", help="the kernel library of B (default: the one it names)")
-@flag(
-    "threads",
-    type=click.IntRange(0, MOST_THREADS),
-    metavar="N",
-    default=0,
-    help="threads of each engine (0: one per core)",
-)
-@flag(
-    "duration",
-    type=Duration(),
-    default=3.0,
-    metavar="SECONDS",
-    help="time for which each model is measured (default: 3)",
-)
+@_threads
+@_duration
 @of_options(("rtol", "inputs", "seed", "dim", "custom_ops_library", "time_budget"))
 @common()
 @progressing
