@@ -75,7 +75,8 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
         return _without(b, lost)
     made = _gain(found)
     context.tell("gain", {**asdict(made), "cached": cached})
-    return replace(b, gain=made, notes=(*b.notes, *_loses(b, found)))
+    groups = tuple(replace(g, time_ms=_milliseconds(found.nodes.get(g.name))) for g in b.groups)
+    return replace(b, gain=made, groups=groups, notes=(*b.notes, *_loses(b, found)))
 
 
 def _without(b: Build, lost: list[Choice]) -> Build:
@@ -126,6 +127,10 @@ def _choice(b: Build, tried: Tried, out: set[str]) -> Choice:
     low, high = (float(f"{x:.4g}") if x < 1e9 else None for x in (tried.ratio.inverse.low, tried.ratio.inverse.high))
     with_ms, without_ms = (float(f"{x:.5g}") for x in (tried.with_ms, tried.without_ms))
     return Choice(tried.kernels, nodes, with_ms, without_ms, 0.0, kept, low, high)
+
+
+def _milliseconds(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
 
 
 def _gain(found: Gained) -> Gain:

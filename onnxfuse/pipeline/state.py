@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 from onnxfuse.backends import Backend
 from onnxfuse.build import Library
 from onnxfuse.build.cache import Cache, default_cache_dir
-from onnxfuse.config import Options
+from onnxfuse.config import DEVICE_COMPILERS, NVRTC, Options
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Decision, Graph
@@ -162,6 +162,10 @@ def check_options(options: Options) -> None:
             raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
     if options.check and (options.lock is None or options.profile_guided):
         raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
+    if options.target == "cpu" and (options.nvcc is not None or options.toolchain in DEVICE_COMPILERS):
+        raise UsageError("options: nvcc and nvrtc compile CUDA kernels", hint="add --target cuda")
+    if options.nvcc is not None and options.toolchain == NVRTC:
+        raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
     for pattern in options.skip_node:
         try:
             re.compile(pattern)

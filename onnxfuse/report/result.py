@@ -54,6 +54,7 @@ class GroupResult:
     phases: int
     predicted_ms: float | None = None  # by the cost model, for the machine class; None where extents are symbols
     runtime_ms: float | None = None  # predicted for the runtime's own nodes; None where extents are symbols
+    time_ms: float | None = None  # the least time of a run, at the first sizes of the gain; None where not measured
     bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
     ways: tuple[tuple[WayResult, ...], ...] = ()  # of each part that there are several for: the one taken, the others
 
