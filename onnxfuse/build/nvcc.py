@@ -33,10 +33,10 @@ def compiler(path: str | None, host: Toolchain) -> DeviceCompiler:
     if said.code != 0 or release is None:
         reason = (said.err or said.out).strip().splitlines() or ["it says nothing"]
         raise ToolchainError(f"build: {command} does not report its version: {reason[-1]}", hint="give --nvcc another")
-    if not (int(release[1]), int(release[2])) >= _OLDEST:
+    if (int(release[1]), int(release[2])) < _OLDEST:
         raise ToolchainError(f"build: nvcc {release[3]} is older than 11.8", hint="--toolchain nvrtc needs no toolkit")
-    command = (command, *_host_compiler(host))
-    return DeviceCompiler(f"nvcc {release[3]}", f"nvcc {release[3]} {host.identity}", partial(compiled, command))
+    by_host = partial(compiled, (command, *_host_compiler(host)))
+    return DeviceCompiler(f"nvcc {release[3]}", f"nvcc {release[3]} {host.identity}", by_host)
 
 
 def is_found() -> bool:
@@ -68,12 +68,11 @@ def _host_compiler(host: Toolchain) -> tuple[str, ...]:
 def compiled(command: Sequence[str], text: str, flags: Sequence[str]) -> Image:
     """The code of a translation unit, PTX where the flags name a virtual architecture. Raises CompileFailed."""
     with work_folder() as folder:
-        source, made = Path(folder, "kernel.cu"), Path(folder, "kernel.bin")
+        source, made = folder / "kernel.cu", folder / "kernel.bin"
         source.write_text(text, encoding="utf-8")
         kind = "--ptx" if is_ptx(flags) else "--cubin"
-        said = process.run(
-            (*command, *flags, *OPTIONS, kind, "-o", str(made), str(source)), stage="build", cwd=Path(folder)
-        )
+        whole = (*command, *flags, *OPTIONS, kind, "-o", str(made), str(source))
+        said = process.run(whole, stage="build", cwd=folder)
         if said.code != 0:
             raise CompileFailed((said.err + said.out).replace(str(folder), ""))
         return Image(made.read_bytes(), () if is_ptx(flags) else tuple(resources(said.err)))
