@@ -141,7 +141,11 @@ class Options:
         "measure the result against the original, and leave out what is slower (on by default, not with --arch)",
     )
     dim_hint: tuple[str, ...] = _option(
-        MEASURING, (), "sizes of a symbolic dimension at which the gain is measured", many=True, metavar="NAME=N,N"
+        MEASURING,
+        (),
+        "sizes of a symbolic dimension at which the gain is measured, and costs are told",
+        many=True,
+        metavar="NAME=N,N",
     )
     profile_guided: bool = _option(
         MEASURING, False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"

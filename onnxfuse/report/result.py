@@ -49,11 +49,11 @@ class GroupResult:
     nodes: tuple[str, ...]  # names of the loaded model
     ops: tuple[str, ...]
     mapping_type: str | None
-    flops: int | None  # of one run; None where extents are symbols
+    flops: int | None  # of one run
     bytes: int | None  # of its inputs and outputs
     phases: int
-    predicted_ms: float | None = None  # by the cost model, for the machine class; None where extents are symbols
-    runtime_ms: float | None = None  # predicted for the runtime's own nodes; None where extents are symbols
+    predicted_ms: float | None = None  # by the cost model, for the machine class
+    runtime_ms: float | None = None  # predicted for the runtime's own nodes
     time_ms: float | None = None  # the least time of a run, at the first sizes of the gain; None where not measured
     bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
     ways: tuple[tuple[WayResult, ...], ...] = ()  # of each part that there are several for: the one taken, the others
@@ -150,7 +150,7 @@ class Result:
     kernels: int
     distinct_kernels: int
     phases: int
-    phase_bytes: int | None  # stored by phases for later ones and for other nodes; None where extents are symbols
+    phase_bytes: int | None  # stored by phases for later ones and for other nodes
     groups: tuple[GroupResult, ...]
     rewrites: tuple[tuple[str, int], ...]  # rule, count
     refusals: tuple[Refusal, ...]
@@ -161,6 +161,7 @@ class Result:
     choices: tuple[Choice, ...]  # measured, or those of a lock file
     target: str  # the best of `targets`
     targets: tuple[str, ...]
+    counted_at: Mapping[str, int]  # the values of the symbols in the shapes of inputs, for all that is counted
     precision: str  # what float32 weights of products were rounded to
     compiler: str | None
     domain: str | None
