@@ -203,11 +203,14 @@ def predicting(context: Context) -> Target:
 
 
 def symbols_in_kernel(graph: Graph, kernel: Kernel, sizes: Sizes) -> dict[str, int]:
-    """The values of a kernel's own symbols at values of the graph's; empty where one of those has none."""
+    """The values of a kernel's own symbols at values of the graph's; empty where the kernel cannot run at these."""
     try:
-        return symbols_at(kernel, {p.value: tensor_of(graph, p.value, sizes).shape for p in kernel.inputs})
+        shapes = {p.value: tensor_of(graph, p.value, sizes).shape for p in kernel.inputs}
+        found = symbols_at(kernel, shapes)
     except SymbolUnknown:
         return {}
+    values = (*found.values(), *(extent for shape in shapes.values() for extent in shape))
+    return found if min(values, default=1) > 0 else {}
 
 
 def predicted(context: Context, b: Build, sizes: Sizes) -> list[Cost | None]:
