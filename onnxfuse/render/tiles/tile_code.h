@@ -48,14 +48,17 @@ template <> struct Product<bf16, bf16> {
 };
 #endif
 
-// `Wide` tiles have both vectors of a register tile's columns, others only the first.
+// `Wide` tiles have both vectors of a register tile's columns, others only the first: they are as fast as their loads, so
+// that they fetch only what they read themselves.
 #define ONNXFUSE_ROUND(row_at)                                             \
   {                                                                        \
     prefetch_l1(b + 8 * PANEL * ROUND);                                    \
-    if (sizeof(Right) * ROUND > 2) prefetch_l1(b + (8 * PANEL + LANES) * ROUND); \
-    prefetch_l2(next);                                                     \
-    prefetch_l2(next + ahead.step / 2);                                    \
-    next += ahead.step;                                                    \
+    if (Wide && sizeof(Right) * ROUND > 2) prefetch_l1(b + (8 * PANEL + LANES) * ROUND); \
+    if constexpr (Wide) {                                                  \
+      prefetch_l2(next);                                                   \
+      prefetch_l2(next + ahead.step / 2);                                  \
+      next += ahead.step;                                                  \
+    }                                                                      \
     _Pragma("GCC unroll 2") for (int part = 0; part < P::PARTS; part++) {  \
       auto b0 = P::panel(b, part), b1 = P::panel(b + LANES * ROUND, part); \
       _Pragma("GCC unroll 16") for (int i = 0; i < Rows; i++) {            \
@@ -157,28 +160,47 @@ template <> struct Packed<bf16> {
   }
 };
 
+// Steps, and rows, from which on what is behind the last LANES is turned as a block too, not element by element.
+constexpr int TURNED = 4;
+
+// to[k, i] = from[i][k] for i < here and k < steps, 0 for i >= alive; `Whole` blocks have LANES steps.
+template <bool Whole, class To, class From>
+ONNXFUSE_INLINE void turn_block(int alive, int here, int steps, i64 pitch, const From* const* from, i64 k,
+                                typename Packed<To>::Word* to) {
+  vf block[LANES];
+#pragma GCC unroll 16
+  for (int i = 0; i < LANES; i++) {
+    if (i >= alive) block[i] = vf{};
+    else if constexpr (Whole) block[i] = Packed<To>::values(from[i] + k);
+    else block[i] = load_n(from[i] + k, steps);
+  }
+  transpose(block);
+  if (here == LANES) {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+      if (Whole || i < steps) store(to + i * pitch, block[i]);
+  } else {
+#pragma GCC unroll 16
+    for (int i = 0; i < LANES; i++)
+      if (Whole || i < steps) store_n(to + i * pitch, block[i], here);
+  }
+}
+
 template <class From, class To>
 void packed_rows(int rows, int wide, i64 pitch, const From* const* from, i64 depth, To* out) {
-  typedef Packed<To> Way;
-  constexpr int WIDE = Way::WIDE;
+  constexpr int WIDE = Packed<To>::WIDE;
   for (int first = 0; first < wide; first += LANES) {
     const int here = wide - first < LANES ? wide - first : LANES;
     const int alive = rows - first < here ? rows - first : here;
+    const auto to = [&](i64 k) { return reinterpret_cast<typename Packed<To>::Word*>(out + k * pitch + first * WIDE); };
     i64 k = 0;
-    for (; k + LANES * WIDE <= depth; k += LANES * WIDE) {
-      vf block[LANES];
-#pragma GCC unroll 16
-      for (int i = 0; i < LANES; i++) block[i] = i < alive ? Way::values(from[first + i] + k) : vf{};
-      transpose(block);
-      typename Way::Word* to = reinterpret_cast<typename Way::Word*>(out + k * pitch + first * WIDE);
-      if (here == LANES) {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) store(to + i * pitch, block[i]);
-      } else {
-#pragma GCC unroll 16
-        for (int i = 0; i < LANES; i++) store_n(to + i * pitch, block[i], here);
+    for (; here >= TURNED && k + LANES * WIDE <= depth; k += LANES * WIDE)
+      turn_block<true, To>(alive, here, LANES, pitch, from + first, k, to(k));
+    if constexpr (WIDE == 1)
+      if (here >= TURNED && depth - k >= TURNED) {
+        turn_block<false, To>(alive, here, (int)(depth - k), pitch, from + first, k, to(k));
+        k = depth;
       }
-    }
     for (; k < depth; k++)
       for (int i = 0; i < here; i++)
         put(out + (k / WIDE * pitch + first + i) * WIDE + k % WIDE, i < alive ? get(from[first + i] + k) : 0.0f);

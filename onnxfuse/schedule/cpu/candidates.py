@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import prod
 
 from onnxfuse.cost import cost_of
 from onnxfuse.ir.index import Index, Symbol, symbols_of
@@ -69,9 +69,8 @@ class CostRanking:
         usual = {s.name: USUAL_ROWS for s in self.symbols} | _usual_values(rows)
         open_ = sorted({s.name for e in rows[-1:] for s in symbols_of(e)})
         more = [usual | {name: usual[name] * LARGER for name in open_}] if open_ else []
-        sizes = [self._nonempty_sizes(values) for values in (usual, *more)]
+        sizes = [self.nonempty_sizes(values) for values in (usual, *more)]
         times = [self.seconds(candidate, scratch, sizes[0]) for candidate in candidates]
-        assert all(min(each) < inf for each in times), "an extent has a symbol that is none of the kernel's"
         total = [prod(each) for each in times]
         for values in sizes[1:]:
             total = [
@@ -84,7 +83,7 @@ class CostRanking:
         """Of kernels that compute the same, the one with the least predicted time."""
         if len(kernels) == 1:
             return kernels[0]
-        values = self._nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
+        values = self.nonempty_sizes(dict.fromkeys((s.name for s in self.symbols), IMAGE_SIDE))
 
         def total(kernel: Kernel) -> float:
             return prod(
@@ -93,7 +92,7 @@ class CostRanking:
 
         return min(kernels, key=total)
 
-    def _nonempty_sizes(self, values: Mapping[str, int]) -> Mapping[str, int]:
+    def nonempty_sizes(self, values: Mapping[str, int]) -> Mapping[str, int]:
         """Values of symbols, doubled until every extent of a parameter is at least 1, if that is possible."""
         shapes = [e for p in (*self.kernel.inputs, *self.kernel.outputs) for e in p.shape]
         for times in (1 << k for k in range(MOST_DOUBLINGS)):
@@ -111,7 +110,7 @@ class CostRanking:
     def seconds(
         self, candidate: ScheduleCandidate, other_scratch: Sequence[Buffer], values: Mapping[str, int]
     ) -> tuple[float, ...]:
-        """The predicted seconds on each of the machines; infinite where a symbol has no value.
+        """The predicted seconds on each of the machines, given a value for each symbol of the kernel.
 
         `other_scratch` is the scratch of other phases. The cost is that of the legalized kernel.
         """
@@ -120,9 +119,13 @@ class CostRanking:
         return tuple(self.time(candidate, kernel, values, machine) for machine in self.machines)
 
     def time(self, candidate: ScheduleCandidate, kernel: Kernel, values: Mapping[str, int], machine: Cpu) -> float:
-        """The predicted seconds of a kernel with this candidate on a machine."""
+        """The predicted seconds of a kernel with this candidate on a machine.
+
+        AssertionError where a symbol has no value: a candidate without a price would lose in silence.
+        """
         found = cost_of(kernel, machine, self.weights, self.round_bytes, values)
-        return found.seconds if found is not None else inf
+        assert found is not None, f"schedule: no size is assumed for a symbol: {candidate.name or 'kernel'}"
+        return found.seconds
 
 
 def ranked(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, prod
 
@@ -23,7 +23,7 @@ GAIN = 0.9  # fraction of the direct algorithm's time on few cores that another 
 KEPT = 0.6  # fraction of L2 for the transformed filters of all panels
 BLOCKS = (0.4, 0.8)  # fractions of L2 for the transformed inputs of a block
 MANY = 16  # assumed number of register tiles, where it is not known
-LINE = 64  # assumed extent of an image, where it is not known
+LINE = 64  # assumed value of symbols, where they are not known; 1 of those that count images
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Algorithms:
         windows = windows_of(job.tiled, self.places) if job.tiled is not None and self.winograd else None
         if job.tiled is None or windows is None:
             return None
-        sizes, target = _guesses(job.tiled, windows), self.ranking.target
+        sizes, target = self._assumed_sizes(job.tiled, windows), self.ranking.target
         times = self.ranking.seconds(direct, self.values, sizes)
         order = []
         for at, each in enumerate(divisions_of(job.tiled, windows, target)):
@@ -63,6 +63,12 @@ class Algorithms:
                 best, found = total, (at, candidate)
         return found[1] if found is not None else None
 
+    def _assumed_sizes(self, t: Tiled, w: Windows) -> Mapping[str, int]:
+        """A value for each symbol of the kernel: 1 where it counts images, else `LINE`, also behind the convolution."""
+        inside = {s for a in w.place for s in symbols_of(a.extent)}
+        images = {s for a in t.rows for s in symbols_of(a.extent)} - inside
+        return self.ranking.nonempty_sizes({s.name: 1 if s in images else LINE for s in self.ranking.symbols})
+
     def separate(self, t: Together, direct: Callable[[Together], tuple[ScheduleCandidate, object]]) -> list[Together]:
         """A chain of contractions, split at those that are faster in a phase of their own."""
         for at, job in enumerate(t.jobs if self.winograd else ()):
@@ -70,13 +76,6 @@ class Algorithms:
             if alone is not None and self.faster(alone, direct(alone)[0]):
                 return [*partition(t.jobs[:at], self.places), alone, *partition(t.jobs[at + 1 :], self.places)]
         return [t]
-
-
-def _guesses(t: Tiled, w: Windows) -> dict[str, int]:
-    """Assumed values of the symbols in a convolution's extents: `LINE` for images, 1 for the others."""
-    images = {s for a in w.place for s in symbols_of(a.extent)}
-    others = {s for a in t.rows for s in symbols_of(a.extent)}
-    return {s.name: LINE if s in images else 1 for s in others | images}
 
 
 def divisions_of(t: Tiled, w: Windows, target: Cpu) -> Iterator[Division]:

@@ -26,6 +26,7 @@ from tests.kernels.cases.window import conv, pads
 from tests.kernels.cases.winograd import CASES, WAYS
 from tests.kernels.compiled import Array, Case, fed, group_of_all, kernel_of, library_of, scheduled
 from tests.kernels.pool_host import Pool, compiler
+from tests.rules.build import Build
 
 PADDED = {"pads": pads(1)}
 FLAT = ("winograd_dot_four", "winograd_line_blocks")  # images of one line: nothing slides over lines
@@ -105,6 +106,35 @@ def test_it_is_taken_where_it_is_predicted_to_pay(name: str) -> None:
     case = conv("c", x, filters, pads=pads(filters[-1] // 2), sizes=())
     assert by_winograd(case) is pays
     assert not by_winograd(case, winograd=False)
+
+
+def behind_pooling(x: tuple[int | str, ...], window: int, stride: int) -> Case:
+    """A 3x3 convolution of 64 filters that reads a MaxPool; all in one kernel."""
+    b = Build()
+    pooled = b.node("MaxPool", b.input("x", *x), kernel_shape=(window,) * 2, strides=(stride,) * 2)
+    w = b.constant((b.rng.normal(size=(64, 64, 3, 3)) / 24).astype(np.float32))
+    y = b.node("Conv", pooled, w, kernel_shape=(3, 3), **PADDED)
+    return Case("c", b.graph(b.node("Relu", y, out="y")), (), ("x", "y"))
+
+
+@pytest.mark.parametrize("window", [2, 3])
+@pytest.mark.parametrize("stride", [2, 3])
+def test_open_sizes_behind_pooling_get_the_algorithm_of_known_ones(window: int, stride: int) -> None:
+    """The kernel's symbols are those of the image in front of the pool too, of which the convolution knows nothing."""
+    side = 56 * stride + window - stride
+    assert by_winograd(behind_pooling((1, 64, side, side), window, stride))
+    assert by_winograd(behind_pooling((1, 64, "H", "W"), window, stride))
+    assert by_winograd(behind_pooling(("N", 64, "H", "W"), window, stride))
+
+
+def test_a_candidate_without_a_price_is_an_error() -> None:
+    """A symbol without an assumed size may not make every form lose."""
+    case = conv("c", ("N", 64, "H", "W"), (64, 64, 3, 3), **PADDED)
+    kernel = kernel_of(case, CPUS["x86-64-v4"])
+    assert isinstance(kernel, Kernel)
+    ranking = CostRanking(kernel, (), CPUS["x86-64-v4"], (), 0.0)
+    with pytest.raises(AssertionError, match="no size is assumed"):
+        ranking.best_kernel([kernel, kernel])
 
 
 BOUNDS = {
