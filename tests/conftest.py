@@ -42,7 +42,10 @@ def pytest_sessionfinish() -> None:
     gc.unfreeze()
 
 
-LONG = ("test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py", "test_fuzz.py")
+LONG = (
+    "test_check.py", "test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py",
+    "test_fuzz.py",
+)  # fmt: skip
 LEFT = pytest.StashKey[int]()
 
 
