@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from onnxfuse.pipeline import gained
+
+ALLOCATED = 50_000  # containers that are made between two looks for cycles, as in a build
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +26,26 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--fuzz-examples", type=int, default=200, help="how many random models the slow test tries")
 
 
-LONG = ("test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py", "test_fuzz.py")
+def pytest_configure() -> None:
+    """Look for cycles rarely: collecting tests makes millions of containers that live as long as the run."""
+    gc.set_threshold(ALLOCATED, *gc.get_threshold()[1:])
+
+
+def pytest_collection_finish() -> None:
+    """No look for cycles goes through what was collected."""
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Hypothesis, which may be imported for the summary, asks who refers to an object; frozen ones are not seen."""
+    gc.unfreeze()
+
+
+LONG = (
+    "test_check.py", "test_sanitized.py", "test_sanitized_networks.py", "test_guided.py", "test_backend.py",
+    "test_fuzz.py",
+)  # fmt: skip
 LEFT = pytest.StashKey[int]()
 
 

@@ -26,6 +26,8 @@ class Program(Protocol):
         """Reap it."""
 
 
+_UNREAD = {"PYTEST_CURRENT_TEST"}  # variables that no library reads; pytest sets its own anew for every test
+
 Start = Callable[
     [int, Mapping[str, str]], Program
 ]  # starts `fork_server` with the file descriptor of a socket, and an environment
@@ -152,4 +154,4 @@ class Forks:
 
 def _theirs(variables: Mapping[str, str]) -> dict[str, str]:
     """The environment variables that libraries may read while they are loaded."""
-    return {name: value for name, value in variables.items() if not name.startswith(OURS)}
+    return {name: value for name, value in variables.items() if not name.startswith(OURS) and name not in _UNREAD}

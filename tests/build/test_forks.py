@@ -73,6 +73,14 @@ def test_variables_that_libraries_may_have_read_start_a_program(forks: Forks, mo
     assert child()["parent"] == server_of(forks)
 
 
+def test_the_variable_that_pytest_sets_for_every_test_is_not_among_them(
+    forks: Forks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child()
+    monkeypatch.setenv("PYTEST_CURRENT_TEST", "another test")
+    assert child()["parent"] == server_of(forks)
+
+
 def test_a_server_that_died_is_replaced(forks: Forks) -> None:
     child()
     died = server_of(forks)

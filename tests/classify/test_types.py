@@ -191,10 +191,10 @@ def enumerated(load: Load, axes: tuple[Axis, ...], ranges: tuple[Axis, ...], arr
     if not outputs:
         return O2O
     flat, holds = flat.reshape(outputs, -1), holds.reshape(outputs, -1)
-    read = [np.unique(row[ok]) for row, ok in zip(flat, holds, strict=True)]
-    if any(len(r) > 1 for r in read):
+    some, last = holds.any(1), np.iinfo(flat.dtype).max
+    order = np.where(holds, flat, last).min(1, initial=last)[some]  # the first element that an output reads
+    if (order != np.where(holds, flat, -1).max(1, initial=-1)[some]).any():
         return M2M
-    order = np.concatenate(read) if read else np.zeros(0, int)
     if len(np.unique(order)) < len(order):
         return O2M
     if not (np.diff(order) > 0).all():

@@ -31,10 +31,15 @@ def never(*_: Any, **__: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def workers() -> Iterator[Any]:
+    """A cluster; the variables that it sets in this process would keep later tests from forking their children."""
+    before = dict(os.environ)
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=60
     ) as made:
         yield made
+    for name in os.environ.keys() - before.keys():
+        del os.environ[name]
+    os.environ.update(before)
 
 
 def tuned(folder: Path, address: str, seconds: float = 20.0) -> Tuned:

@@ -7,7 +7,6 @@ a test run.
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from onnxfuse.schedule.cpu.scheduler import schedule
 from onnxfuse.schedule.cpu.winograd import Division
 from onnxfuse.target import CPUS, Target, has_features, machine, targets_of
 from tests.kernels.isa import CACHE
-from tests.kernels.pool_host import LoadedKernel, Pool, compile_library
+from tests.kernels.pool_host import LoadedKernel, Pool, alone, compile_library
 from tests.kernels.rounding import check, reference
 from tests.rules.build import draw
 
@@ -67,6 +66,7 @@ BUILDS = {**MACHINES, "little-cache": replace(CPUS["x86-64-v4"], l2_bytes=64 << 
 # Classes that differ from another in products and caches: most kernels are the same, and compiled alike.
 LIKE = {_AMX.name: "x86-64-v4", "bf16": "x86-64-v4", "amx-model": "x86-64-v4"}
 ENOUGH = 10**12  # picoseconds of work that kernels are told they have, so that small ones are divided among tasks too
+BRIEF = 5_000  # turns of an idle thread: more than between two phases, less than until the next run
 _OWN = re.compile(r"\b(Run_|phase\d+|run_kernel|input_types|output_types)\b")
 
 
@@ -174,15 +174,6 @@ def unit_of(cases: Sequence[Case], target: str) -> str:
     return "\n".join([*parts, *(s.text for s in tiles_sources(kernels))])
 
 
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """One process at a time in here, by a file that is locked."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
 @cache
 def is_own(case: Case, target: str) -> bool:
     """Whether a class's kernel is another one than that of the class that it is like."""
@@ -272,7 +263,7 @@ def verified(unit: tuple[Case, ...], case: Case, target: str) -> float:
     if not is_own(case, target):
         pytest.skip(f"the same kernel as for {LIKE[target]}")
     library = library_of(unit, target)
-    with Pool(1) as one, Pool(2) as two, Pool(3) as three:
+    with Pool(1) as one, Pool(2, BRIEF) as two, Pool(3, BRIEF) as three:
         loaded = [pool.load(library, f"onnxfuse_{case.name}") for pool in (one, two, three)]
         used = max(ran(kernel, case, number, loaded) for number in range(len(case.sizes)))
     assert not modelled or not ctypes.CDLL(str(library)).amx_left_behind(), "a task leaves the matrix unit in use"

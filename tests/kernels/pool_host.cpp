@@ -38,7 +38,7 @@ struct alignas(64) Share {
 };
 
 struct Pool {
-  explicit Pool(int threads) : shares(threads) {
+  Pool(int threads, int spins) : shares(threads), most(spins) {
     for (int i = 1; i < threads; i++) workers.emplace_back([this, i] { serve(i); });
   }
   ~Pool() {
@@ -88,7 +88,7 @@ struct Pool {
     for (uint64_t seen = 0;;) {
       for (int spins = 0; generation.load(std::memory_order_acquire) == seen; spins++) {
         relax();
-        if (spins < 50000) continue;
+        if (spins < most) continue;
         std::unique_lock<std::mutex> lock(mutex);
         sleepers++;
         wake.wait(lock, [&] { return generation.load() != seen; });
@@ -102,6 +102,7 @@ struct Pool {
   }
 
   std::vector<Share> shares;
+  const int most;  // turns of an idle thread before it sleeps
   std::vector<std::thread> workers;
   std::atomic<uint64_t> generation{0};
   std::atomic<int> busy{0}, sleepers{0};
@@ -165,7 +166,7 @@ struct Runner : Host {  // one kernel with its outputs and scratch
 
 extern "C" {
 
-void* pool_create(int threads) { return new Pool(threads); }
+void* pool_create(int threads, int spins) { return new Pool(threads, spins); }
 void pool_destroy(void* pool) { delete static_cast<Pool*>(pool); }
 
 // The kernel descriptor `symbol` of the shared library at `path`; null with a message in *error (static until the next call).

@@ -8,10 +8,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import hashlib
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import TracebackType
@@ -29,6 +31,8 @@ TILES = ROOT / "onnxfuse" / "render" / "tiles"
 FLAGS = ("-O3", "-fPIC", "-shared", "-Wno-psabi")
 MARCH = "-march="
 NATIVE = (f"{MARCH}native",)
+
+SPINS = 50_000  # some milliseconds
 
 # ONNX TensorProto numbers; bfloat16 travels as uint16.
 DTYPES = {1: np.float32, 2: np.uint8, 3: np.int8, 4: np.uint16, 5: np.int16, 6: np.int32, 7: np.int64, 9: np.bool_,
@@ -54,6 +58,15 @@ def spelled(flags: Sequence[str], family: str) -> tuple[str, ...]:
     return (*meaning(family), *(named if family == "zig" else flags))
 
 
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """One process at a time in here, by a file that is locked."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def compile_library(
     sources: Sequence[Path], folder: Path, flags: Sequence[str] = (), march: Sequence[str] = NATIVE
 ) -> Path:
@@ -70,16 +83,22 @@ def compile_library(
     texts = [p.read_bytes() for p in [*sources, *(h for f in sorted(folders) for h in sorted(f.glob("*.h")))]]
     digest = hashlib.sha256(b"\0".join([*(c.encode() for c in command), *texts])).hexdigest()[:16]
     target = folder / f"{sources[0].stem}-{digest}.so"
-    if not target.exists():
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=folder) as scratch:
-            partial = Path(scratch) / "library.so"
-            done = subprocess.run([*command, *map(str, sources), "-o", str(partial), "-ldl", "-lpthread"],
-                                  capture_output=True, text=True, check=False)  # fmt: skip
-            if done.returncode:
-                raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
-            partial.replace(target)
+    if target.exists():
+        return target
+    with alone(target.with_suffix(".lock")):
+        if not target.exists():
+            _compile([*command, *map(str, sources)], target)
     return target
+
+
+def _compile(command: Sequence[str], target: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
+        partial = Path(scratch) / "library.so"
+        done = subprocess.run([*command, "-o", str(partial), "-ldl", "-lpthread"],
+                              capture_output=True, text=True, check=False)  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        partial.replace(target)
 
 
 def aligned(array: Array) -> Array:
@@ -91,6 +110,7 @@ def aligned(array: Array) -> Array:
     return copy
 
 
+@cache
 def _host() -> ctypes.CDLL:
     library = ctypes.CDLL(str(compile_library([Path(__file__).with_suffix(".cpp")], _cache())))
     for name in ("pool_create", "kernel_load", "runner_create", "runner_output_data"):
@@ -151,12 +171,16 @@ class LoadedKernel:
 
 
 class Pool:
-    """A pool of `threads` threads, the caller included, and the kernels loaded on it. A context manager."""
+    """A pool of `threads` threads, the caller included, and the kernels loaded on it. A context manager.
 
-    def __init__(self, threads: int) -> None:
+    An idle thread spins for so many turns before it sleeps; those of measurements spin longer than the turns between
+    two runs take.
+    """
+
+    def __init__(self, threads: int, spins: int = SPINS) -> None:
         self.threads = threads
         self._host = _host()
-        self._pool = self._host.pool_create(threads)
+        self._pool = self._host.pool_create(threads, spins)
         self._loaded: list[LoadedKernel] = []
 
     def load(self, library: Path, symbol: str) -> LoadedKernel:

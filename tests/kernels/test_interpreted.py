@@ -16,7 +16,7 @@ import pytest
 from onnxfuse.ir.interpret import interpret
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.ir.verify import verify
-from tests.kernels.compiled import BUILDS, Array, Case, check, expected, fed, library_of, packed, scheduled
+from tests.kernels.compiled import BRIEF, BUILDS, Array, Case, check, expected, fed, library_of, packed, scheduled
 from tests.kernels.pool_host import Pool, compiler
 from tests.kernels.tables import Unit, kernels, units
 
@@ -73,7 +73,7 @@ def test_the_compiled_kernel_computes_the_same(unit: Unit, case: Case) -> None:
     """Within twice the bound of either, to the bit where nothing is rounded."""
     kernel = kernel_for(case, MAIN)
     inputs = fed(kernel, case, 0)
-    with Pool(2) as pool:
+    with Pool(2, BRIEF) as pool:
         compiled = pool.load(library_of(unit.cases, MAIN), f"onnxfuse_{case.name}").run(*inputs)
     for p, one, other in zip(kernel.outputs, interpret(kernel, inputs, BUILDS[MAIN].lanes), compiled, strict=True):
         want, error = (packed(p.layout, a) for a in expected(case, 0)[p.value])

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +10,15 @@ from typing import Any
 import numpy as np
 import onnx
 
+from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.pipeline import optimize
 from onnxfuse.report.result import Result
+from onnxfuse.runtime import process
 from tests.models.bodies import graphs_of
-from tests.models.fused import CACHE, ROOT, Feeds
+from tests.models.fused import CACHE, Feeds
 
-CHILD = Path(__file__).resolve().with_name("sizes_child.py")
+CHILD = "tests.models.sizes_child"
 SECONDS = 300  # a child has: some seconds are usual
 UNCOUNTED = {"Constant", "Identity"}  # neither work nor a call
 
@@ -36,16 +36,19 @@ def wrong(folder: Path, result: Result, sets: Sequence[Feeds], limit: float) -> 
     feeds.mkdir()
     for number, each in enumerate(sets):
         np.savez(feeds / f"{number}.npz", allow_pickle=False, **each)
-    given = (str(folder / "m.onnx"), str(folder / "fused.onnx"), result.output.library or "", str(feeds), str(limit))
-    done = subprocess.run(
-        (sys.executable, str(CHILD), *given), capture_output=True, text=True, timeout=SECONDS, cwd=ROOT, check=False,
-        env={"PYTHONPATH": str(ROOT), "PATH": ""},
-    )  # fmt: skip
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    said = folder / "said"
+    asked = {"original": str(folder / "m.onnx"), "fused": str(folder / "fused.onnx"), "feeds": str(feeds)}
+    asked |= {"library": result.output.library or "", "limit": limit, "said": str(said)}
+    ended = ""
+    try:
+        process.python_child(CHILD, asked, stage="test", time_limit=SECONDS)
+    except OnnxFuseError as problem:
+        ended = str(problem)
+    lines = [json.loads(line) for line in said.read_text(encoding="utf-8").splitlines()] if said.exists() else []
     found = {f"{line['way']} {line['wrong']}": line["why"] for line in lines if "wrong" in line}
-    if done.returncode:
+    if ended:
         last = next((line for line in reversed(lines) if "at" in line), {"way": "original", "at": "load"})
-        found[f"{last['way']} {last['at']}"] = f"ended with {done.returncode}: {done.stderr.strip()[-200:]}"
+        found[f"{last['way']} {last['at']}"] = ended
     return found
 
 

@@ -14,8 +14,9 @@ from onnxfuse.ops.rows import ROWS
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import GPUS
 from tests.kernels.cases import elementwise, function, movement, operator, row
-from tests.kernels.compiled import Case, alone, group_of_all
+from tests.kernels.compiled import Case, group_of_all
 from tests.kernels.isa import CACHE
+from tests.kernels.pool_host import alone
 from tests.threads import attention_cases, division_cases, product_cases
 from tests.threads.emulator import compiled
 

@@ -21,9 +21,9 @@ from onnxfuse.ir.verify import verify
 from onnxfuse.render.cuda import device_text
 from onnxfuse.target import block_shared, gpus_of
 from tests.kernels.cases import function
-from tests.kernels.compiled import Case, alone, check, expected, fed, packed
+from tests.kernels.compiled import Case, check, expected, fed, packed
 from tests.kernels.isa import CACHE
-from tests.kernels.pool_host import compiler
+from tests.kernels.pool_host import alone, compiler
 from tests.threads import emulator
 from tests.threads.attention_cases import CASES, PARTED, TYPED, separate
 from tests.threads.scheduled import TARGET, kernel_of

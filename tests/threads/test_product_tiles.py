@@ -28,9 +28,9 @@ from onnxfuse.schedule.gpu import products
 from onnxfuse.schedule.gpu.product_block import MADE
 from onnxfuse.schedule.gpu.scheduler import schedule
 from onnxfuse.target import CORES_SINCE, GPUS, PORTABLE, Gpu, block_shared, gpus_of
-from tests.kernels.compiled import Array, Case, alone, check, expected, fed, group_of_all, packed
+from tests.kernels.compiled import Array, Case, check, expected, fed, group_of_all, packed
 from tests.kernels.isa import CACHE
-from tests.kernels.pool_host import compiler
+from tests.kernels.pool_host import alone, compiler
 from tests.threads import emulator
 from tests.threads.product_cases import TILED, normalized, product
 from tests.threads.scheduled import TARGET, kernel_of
