@@ -1,10 +1,10 @@
-"""Laws from mathematical properties, one row each; those of single functions are generated from the scalar table.
+"""Algebraic laws, one row each; laws of single functions are generated from the table of scalar functions.
 
-Which laws are safe: a law is `exact` when both sides give the same number (zeros may differ in sign), `reassociates`
-when only rounding differs, `assumes` when the sides also differ where a value is negative, or leaves the range of its
-type on the way. Regrouping products of values that only the run knows is of the last kind; regrouping constants is not,
-because the folded constant is looked at. The rows named `dnnfusion-*` are printed in DNNFusion (PLDI 2021, table 4); of
-that table, the commutative law is how operands are matched, and the laws of BitShift are left out.
+A law is `exact` if both sides give the same number (zeros may differ in sign), `reassociates` if only rounding differs,
+and `assumes` if the sides also differ where a value is negative, or where an intermediate result overflows. Regrouping
+products of variables is of the last kind; regrouping constants is not, because the folded constant is checked. The rows
+named `dnnfusion-*` are from DNNFusion (PLDI 2021, table 4); of that table, commutativity is part of matching, and the
+laws of BitShift are left out.
 """
 
 from __future__ import annotations
