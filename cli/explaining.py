@@ -1,4 +1,4 @@
-"""The verb `explain`: what would become of a model, and why not more."""
+"""The verb `explain`: what would be fused in a model, and why not more."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def explain(
     *,
     strict: bool,
 ) -> Answer:
-    """What would become of a model, and why not more."""
+    """Plan a model without building it; the groups, and the reasons for what is not fused."""
     result = optimize(model, options=replace(options, stop_after="schedule"), tell=tell, strict=strict)
     wanted = _pattern(node)
     groups = [g for g in result.groups if wanted is None or any(map(wanted.search, g.nodes))]
@@ -47,20 +47,20 @@ def explain(
 
 
 def _uncosted(model: str | bytes, groups: Sequence[GroupResult], options: Options) -> Iterator[str]:
-    """What to give so that kernels have costs that have none, since their sizes are symbols."""
+    """The options that give sizes to kernels whose cost is unknown because their sizes are symbolic."""
     if any(g.flops is None for g in groups):
         graph = load(model, options)
         types = filter(None, map(graph.types.get, graph.inputs))
         names = sorted({str(s) for t in types for extent in t.shape for s in symbols_of(extent)})
         stated = " ".join(f"--dim {name}=N" for name in names) or "--input-shape"
-        yield f"kernels of open sizes have no costs: {stated} states at which sizes to count"
+        yield f"kernels with symbolic sizes have no predicted cost; {stated} gives them sizes"
 
 
 def _pattern(node: str | None) -> re.Pattern[str] | None:
     try:
         return None if node is None else re.compile(node)
     except re.error as problem:
-        raise UsageError(f"explain: --node {node} is no regular expression: {problem}") from None
+        raise UsageError(f"explain: --node {node} is not a regular expression: {problem}") from None
 
 
 def _rules(model: str | bytes, wanted: re.Pattern[str], options: Options) -> list[tuple[str, str, str]]:
@@ -101,7 +101,7 @@ def _explained(
 
 
 def _kernels(groups: Sequence[GroupResult]) -> Iterator[str]:
-    """A row for each distinct kernel, with figures of one call; figures that are known of none are left out."""
+    """A row for each distinct kernel, with figures of one call; columns without values are left out."""
     calls: dict[str, list[GroupResult]] = {}
     for g in groups:
         calls.setdefault(g.kernel, []).append(g)
@@ -119,7 +119,7 @@ def _kernels(groups: Sequence[GroupResult]) -> Iterator[str]:
 
 
 def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]]:
-    """Refusals that differ in numbers alone, as those of layers do, as one, with how many there are."""
+    """Refusals with their count; those that differ only in numbers, as in different layers, count as one."""
     found: dict[tuple[str, ...], list[Refusal]] = {}
     for r in refusals:
         found.setdefault((r.code, *map(_any_number, (r.reason, r.unlock, *r.nodes[:3]))), []).append(r)
@@ -137,7 +137,7 @@ def _by_layer(refusals: Sequence[Refusal]) -> Iterator[tuple[str, str, str, str]
 
 
 def _proposed(candidates: Sequence[CandidateResult]) -> Iterator[tuple[str, ...]]:
-    """Groups that were proposed; those that differ in numbers alone, as those of layers do, as one."""
+    """Proposed groups; those that differ only in numbers, as in different layers, count as one."""
     found: dict[tuple[str, ...], list[CandidateResult]] = {}
     for c in candidates:
         found.setdefault((*c.by, c.code, str(c.measured), *map(_any_number, (c.reason, *c.nodes))), []).append(c)
@@ -157,7 +157,7 @@ def _any_number(text: str) -> str:
 
 
 def _ways(groups: list[GroupResult]) -> Iterator[tuple[str, str, str]]:
-    """The ways that were considered for each kernel, each kernel once."""
+    """The schedule candidates of each distinct kernel."""
     for g in {g.kernel: g for g in groups}.values():
         for ways in g.ways:
             yield from ((g.kernel * (w is ways[0]), _microseconds(w.predicted_ms), w.way) for w in ways)

@@ -1,4 +1,4 @@
-"""The verbs about results, archives, this machine and its settings, one function each, which imports what it needs."""
+"""The verbs about results, archives, this machine and settings, one function each, with late imports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ _STREAM = "-"
 @verb("result.json page.html", 'result.json >> "$GITHUB_STEP_SUMMARY"')
 @click.argument("result", metavar="RESULT.json")
 @click.argument("out", required=False)
-@flag("format", type=Choice(["html", "markdown"]), help="default: as OUT's name says, else markdown")
-@flag("overwrite", is_flag=True, default=False, help="replace a page that exists")
+@flag("format", type=Choice(["html", "markdown"]), help="default: by the name of OUT, else markdown")
+@flag("overwrite", is_flag=True, default=False, help="replace an existing page")
 @common(json=False)
 def report(result: str, out: str | None, format: str | None, overwrite: bool, **values: Any) -> None:
     """Make a page, HTML or Markdown, of a result.
@@ -42,9 +42,9 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
 @click.argument("out", required=False, metavar="[OUT.tar.gz]")
 @common()
 def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
-    """Make one archive of all that runs the models of a folder.
+    """Make an archive of everything needed to run the models of a folder.
 
-    It holds models, libraries, manifests, licences, checksums, a bill of materials, and programs that load them.
+    It contains models, libraries, manifests, licences, checksums, a bill of materials, and programs that load them.
     """
     from . import packaging, results
 
@@ -58,7 +58,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
     "calibrate",
     is_flag=True,
     default=False,
-    help="measure this machine and remember it: peak, bandwidth of each level, waiting (10 s)",
+    help="measure this machine and remember it: peak, bandwidth of each level, latencies (10 s)",
 )
 @of_options(("cache_dir",))
 @common()
@@ -66,7 +66,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
 def doctor(
     calibrate: bool, cache_dir: str | None, as_json: bool, screen: show.Screen, at: Progress, **values: Any
 ) -> None:
-    """Show what this machine offers to a build."""
+    """Show the compilers, runtime and instruction sets of this machine."""
     from . import housekeeping, results
 
     keep = results.Keeper(values)
@@ -80,7 +80,7 @@ def doctor(
 @of_options()
 @common(overwrite=False)
 def config(as_json: bool, **values: Any) -> None:
-    """Show the value of every option, and where it comes from."""
+    """Show the value of every option, and its source."""
     from . import housekeeping, results, settings
 
     ctx = click.get_current_context()
@@ -94,7 +94,7 @@ def config(as_json: bool, **values: Any) -> None:
 @verb("info", "gc --max-size 500MB", "export kernels.tar")
 @click.argument("action", type=Choice(["info", "gc", "export", "import"]), metavar="info|gc|export|import")
 @click.argument("archive", required=False, metavar="[ARCHIVE.tar]")
-@flag("max-size", metavar="BYTES", default="1GB", help="what `gc` leaves (default: 1GB)")
+@flag("max-size", metavar="BYTES", default="1GB", help="size to which `gc` shrinks it (default: 1GB)")
 @of_options(("cache_dir",))
 @common()
 def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None, as_json: bool, **values: Any) -> None:

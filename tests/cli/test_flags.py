@@ -121,9 +121,9 @@ def test_people_can_read_the_values(onnxfuse: Onnxfuse, here: Path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("strateg = 'best'", ("sets strateg, which is no flag", "did you mean strategy?")),
+        ("strateg = 'best'", ("sets strateg, which is not a flag", "did you mean strategy?")),
         ("fast-math = 'yes'", ("fast-math", "is not true or false")),
-        ("dim = {a = 1}", ("dim", "no value of the right kind")),
+        ("dim = {a = 1}", ("dim", "a value of the wrong type")),
         ("strategy = 'bets'", ("did you mean best?", "onnxfuse.toml")),
         ("strategy = ", ("cannot be read",)),
     ],
