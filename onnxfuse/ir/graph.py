@@ -14,11 +14,11 @@ from onnxfuse.ir.index import Index
 
 CODES: dict[str, str] = {
     "E-TYPE": "the operators cannot be combined in one kernel",
-    "E-SHAPE-UNKNOWN": "a shape is not known",
+    "E-SHAPE-UNKNOWN": "a shape is unknown",
     "E-NUMEL": "the iteration spaces differ",
     "E-BROADCAST": "the shapes cannot be broadcast together",
     "E-LAYOUT": "the instruction sets of one library need different data layouts",
-    "E-FANOUT": "the value is also used elsewhere",
+    "E-FANOUT": "the value has other readers",
     "E-CYCLE": "the group would depend on itself",
     "E-DTYPE": "the element type has no kernel",
     "E-RESOURCE": "a limit of the code generator is exceeded",

@@ -87,7 +87,7 @@ def test_rows_are_scaled_in_the_kernel_of_their_product_where_that_is_predicted_
         assert c.seconds is not None
         assert c.reason is not None
         assert c.reason.code == "E-COST"
-        assert "with it, what is around takes" in c.reason.reason
+        assert "its region takes" in c.reason.reason
 
 
 def test_one_that_is_no_clear_gain_is_told() -> None:

@@ -133,7 +133,7 @@ def test_an_output_of_the_model_that_is_taken_out_of_it_is_fused() -> None:
     proto = model(GIVEN)
     made = plan(plans.graph_of(proto), ROWS, Options())
     (told,) = {(d.reason, d.unlock) for d in made.decisions if d.code == "E-FANOUT" and d.unlock}
-    assert told == ("the result of Transpose is an output of the model", "take t out of the outputs of the model")
+    assert told == ("the result of Transpose is an output of the model", "remove t from the outputs of the model")
     assert [n.op for g in made.groups for n in g.nodes].count("Transpose") == 1
     del proto.graph.output[0]
     without = plan(plans.graph_of(proto), ROWS, Options())
