@@ -132,7 +132,7 @@ def scaled(weight: Constant, scale: Array) -> Callable[[], Array]:
 # After a contraction --------------------------------------------------------------------------------------------------
 
 
-def after(work: Work, at: int, trust: bool) -> Draft:
+def affine_after(work: Work, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's channels moves into its weight and bias."""
     a = affine_of(work, work.nodes[at])
     head = work.made_by(a.x, *_BEFORE, "Add", "Sub")
@@ -207,7 +207,7 @@ def _matmul_after(draft: Draft, head: Node, a: Affine) -> str:
 # Before a contraction -------------------------------------------------------------------------------------------------
 
 
-def before(work: Work, at: int, trust: bool) -> Draft:
+def affine_before(work: Work, at: int, trust: bool) -> Draft:
     """An affine map of a contraction's input channels moves into its weight and bias."""
     node = work.nodes[at]
     above = work.node(node.inputs[0])
@@ -278,7 +278,7 @@ STEPS: tuple[Step, ...] = (
         "affine-after",
         "contraction(x, w, b)*s + t => contraction(x, w*s, b*s + t)",
         "reassociates",
-        after,
+        affine_after,
         AFFINE,
         ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "s and t are scalars or vary by output channel"),
     ),
@@ -286,7 +286,7 @@ STEPS: tuple[Step, ...] = (
         "affine-before",
         "contraction(x*s + t, w, b) => contraction(x, s*w, b + t@w)",
         "reassociates",
-        before,
+        affine_before,
         frozenset(_BEFORE),
         ("constant(w)", "constant(b)", "constant(s)", "constant(t)", "t is 0 before a padded Conv"),
     ),

@@ -91,7 +91,7 @@ def identity(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(d.name, load.source)
 
 
-def equal_nodes(work: Work, at: int, trust: bool) -> Draft:
+def common_subexpressions(work: Work, at: int, trust: bool) -> Draft:
     """Common subexpressions: the later of two equal nodes is replaced by the earlier one."""
     key = node_key(work, work.nodes[at])
     first = work.equal.get(key)
@@ -124,7 +124,7 @@ def _attribute_key(value: Any) -> str:
     return repr(value)
 
 
-def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
+def unused_outputs(work: Work, at: int, trust: bool) -> Draft:
     """Optional outputs without readers are removed, where the operator then has a row."""
     node = work.nodes[at]
     wanted = [o if k == 0 or work.users.get(o) or o in work.pinned else "" for k, o in enumerate(node.outputs)]
@@ -146,7 +146,7 @@ def unread_outputs(work: Work, at: int, trust: bool) -> Draft:
     return draft
 
 
-def plain_reshape(work: Work, at: int, trust: bool) -> Draft:
+def constant_reshape(work: Work, at: int, trust: bool) -> Draft:
     """A Reshape whose target is computed from shapes gets an equal constant target (0: copied, -1: inferred)."""
     node = work.nodes[at]
     if node.inputs[1] in work.constants:
@@ -192,7 +192,13 @@ def spelled(have: tuple[Index, ...], want: tuple[Index, ...]) -> tuple[int, ...]
 STEPS: tuple[Step, ...] = (
     Step("identity", "out[i] = in[i] => in", "exact", identity),
     Step("fold", "f(constants) => constant", "exact", fold, when=("the result is not much larger than its inputs",)),
-    Step("unread-outputs", "y, unread = f(x) => y = f(x)", "exact", unread_outputs, _OPTIONAL),
-    Step("equal-nodes", "f(x), f(x) => one f(x)", "exact", equal_nodes, when=("the operator is pure",)),
-    Step("plain-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", plain_reshape, _RESHAPE),
+    Step("unused-outputs", "y, unread = f(x) => y = f(x)", "exact", unused_outputs, _OPTIONAL),
+    Step(
+        "common-subexpressions",
+        "f(x), f(x) => one f(x)",
+        "exact",
+        common_subexpressions,
+        when=("the operator is pure",),
+    ),
+    Step("constant-reshape", "Reshape(x, computed) => Reshape(x, constant)", "exact", constant_reshape, _RESHAPE),
 )

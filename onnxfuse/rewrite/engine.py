@@ -17,18 +17,18 @@ from onnxfuse.ops.spec import REPORT
 from onnxfuse.rewrite import (
     affine,
     cleanup,
-    coded,
-    codes,
-    limits,
+    clips,
+    inverses,
     linear,
     masks,
     merge,
     movement,
     padding,
+    qlinear,
+    quantization,
     scale,
     selection,
     spectrum,
-    undone,
 )
 from onnxfuse.rewrite.algebra import RULES
 from onnxfuse.rewrite.draft import Draft, origins
@@ -43,17 +43,17 @@ _ALGEBRA: tuple[Step, ...] = (
     *affine.STEPS,
     *scale.STEPS,
     *linear.STEPS,
-    *limits.STEPS,
+    *clips.STEPS,
     *(r.step() for r in RULES),
 )
 _LOCAL: tuple[tuple[Step, ...], ...] = (
     *((s,) for s in cleanup.STEPS),
     spectrum.STEPS,
     movement.STEPS,
-    undone.STEPS,
+    inverses.STEPS,
     selection.STEPS,
-    codes.STEPS,
-    coded.STEPS,
+    quantization.STEPS,
+    qlinear.STEPS,
     masks.STEPS,
     _ALGEBRA,
 )

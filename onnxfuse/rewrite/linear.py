@@ -17,7 +17,7 @@ from onnxfuse.ir.dtype import F32
 from onnxfuse.ir.graph import Constant, Node
 from onnxfuse.ir.index import Index
 from onnxfuse.ops.resize import stretches
-from onnxfuse.rewrite.affine import after, along, unshared
+from onnxfuse.rewrite.affine import affine_after, along, unshared
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of, permutation
 from onnxfuse.rewrite.measure import Measure, elements
@@ -71,7 +71,7 @@ class Part:
     resize: Node | None
 
 
-def before_resize(work: Work, at: int, trust: bool) -> Draft:
+def conv_before_resize(work: Work, at: int, trust: bool) -> Draft:
     """A pointwise convolution moves before the Resize of its input, or of operands of a Concat."""
     conv = work.nodes[at]
     weight, bias, draft = pointwise(work, conv), _bias(conv), Draft(work, at)
@@ -103,7 +103,7 @@ def _takes_reader(work: Work, conv: Node) -> bool:
     """Whether an affine map follows that can be folded into the convolution, but not into a sum of convolutions."""
     readers = work.users.get(conv.outputs[0], {})
     try:
-        return len(readers) == 1 and after(work, next(iter(readers)), False).settled().gain() > Measure()
+        return len(readers) == 1 and affine_after(work, next(iter(readers)), False).settled().gain() > Measure()
     except Miss:
         return False
 
@@ -175,7 +175,7 @@ def _columns(draft: Draft, conv: Node, weight: Constant, parts: Sequence[Part]) 
     return draft.lazily(weight.dtype, shape, load, tag, conv.inputs[1])
 
 
-def pool_first(work: Work, at: int, trust: bool) -> Draft:
+def pool_before_conv(work: Work, at: int, trust: bool) -> Draft:
     """Average pooling of a pointwise convolution becomes a pointwise convolution of the pooled input."""
     pool = work.nodes[at]
     conv = sole(work, pool.inputs[0], "Conv")
@@ -210,7 +210,7 @@ class Head:
         return self.weight.shape[0 if self.node.op == "Conv" else -1]
 
 
-def of_linear(work: Work, at: int, trust: bool) -> Draft:
+def linear_of_linear(work: Work, at: int, trust: bool) -> Draft:
     """Two successive linear maps over channels become one."""
     node = work.nodes[at]
     weight = pointwise(work, node) if node.op == "Conv" else matrix_of(work, node)
@@ -341,7 +341,7 @@ STEPS: tuple[Step, ...] = (
         "conv-before-resize",
         "Conv(Concat(Resize(x), ..., y), w) => Resize(Conv(x, w1)) + ... + Conv(y, wn)",
         "reassociates",
-        before_resize,
+        conv_before_resize,
         frozenset({"Conv"}),
         ("constant(w)", "the Conv is pointwise", "the Resize upsamples spatial axes only", "fewer multiplications"),
     ),
@@ -349,7 +349,7 @@ STEPS: tuple[Step, ...] = (
         "pool-before-conv",
         "AveragePool(Conv(x, w, b)) => Conv(AveragePool(x), w, b)",
         "reassociates",
-        pool_first,
+        pool_before_conv,
         frozenset({"AveragePool", "GlobalAveragePool"}),
         ("constant(w)", "the Conv is pointwise", "no b, or no padding in the averages", "fewer multiplications"),
     ),
@@ -357,7 +357,7 @@ STEPS: tuple[Step, ...] = (
         "linear-of-linear",
         "linear(move(linear(x, w1, b1)), w2, b2) => move(linear(x, w1@w2, b1@w2 + b2))",
         "reassociates",
-        of_linear,
+        linear_of_linear,
         frozenset({"Conv", "MatMul"}),
         ("constant(w1)", "constant(w2)", "both contract the same axis", "fewer multiplications"),
     ),

@@ -19,7 +19,7 @@ from onnxfuse.rewrite.work import Miss, Work
 _FURTHEST = 256  # most nodes that are rebuilt
 
 
-def true_operand(work: Work, at: int, trust: bool) -> Draft:
+def and_true(work: Work, at: int, trust: bool) -> Draft:
     """And with an operand that is true everywhere is replaced by the other one."""
     node = work.nodes[at]
     for known, other in (node.inputs, node.inputs[::-1]):
@@ -28,7 +28,7 @@ def true_operand(work: Work, at: int, trust: bool) -> Draft:
     raise Miss(f"no operand of {node.name or node.op} is proven to be true everywhere")
 
 
-def expanded(work: Work, at: int, trust: bool) -> Draft:
+def expand_before_broadcast(work: Work, at: int, trust: bool) -> Draft:
     """Expand is replaced by its input, which readers broadcast."""
     node = work.nodes[at]
     return _smaller(Draft(work, at), node.outputs[0], node.inputs[0])
@@ -65,6 +65,13 @@ def _again(draft: Draft, node: Node, values: dict[str, str]) -> str:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("true-operand", "And(true, m) => m", "exact", true_operand, frozenset({"And"}), ("true is proven",)),
-    Step("expanded", "f(Expand(m), x) => f(m, x)", "exact", expanded, frozenset({"Expand"}), ("x is not broadcast",)),
+    Step("and-true", "And(true, m) => m", "exact", and_true, frozenset({"And"}), ("true is proven",)),
+    Step(
+        "expand-before-broadcast",
+        "f(Expand(m), x) => f(m, x)",
+        "exact",
+        expand_before_broadcast,
+        frozenset({"Expand"}),
+        ("x is not broadcast",),
+    ),
 )

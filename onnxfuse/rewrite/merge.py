@@ -28,7 +28,7 @@ class Branch:
     dtype: str
 
 
-def side_by_side(work: Work, at: int, trust: bool) -> Draft:
+def merged_products(work: Work, at: int, trust: bool) -> Draft:
     """Several MatMuls (with or without a constant bias) or Gemms with the same input become one."""
     node = work.nodes[at]
     branches: list[Branch] = []
@@ -149,10 +149,10 @@ def _columns(draft: Draft, y: str, axis: int, start: int, end: int) -> str:
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "side-by-side",
+        "merged-products",
         "x@w1 + b1, x@w2 + b2, ... => slices of x@[w1 w2 ...] + [b1 b2 ...]",
         "exact",
-        side_by_side,
+        merged_products,
         frozenset({"MatMul", "Gemm"}),
         (
             "constant(w)",

@@ -22,7 +22,7 @@ _LONGEST = 16  # most nodes of a chain that are composed
 Shape = tuple[Index, ...]
 
 
-def moves(work: Work, at: int, trust: bool) -> Draft:
+def movement_chain(work: Work, at: int, trust: bool) -> Draft:
     """The longest chain of data movement above a node that is equal to one operator becomes that operator."""
     chain = _chain(work, at)
     seen, reason = work.stuck.get(at, ((), ""))
@@ -109,7 +109,7 @@ def reshaped(draft: Draft, source: str, want: Shape) -> str:
     raise Miss(f"the target shape {want!r} cannot be written as a constant")
 
 
-def squeezed_last(work: Work, at: int, trust: bool) -> Draft:
+def squeeze_last(work: Work, at: int, trust: bool) -> Draft:
     """An elementwise node whose other operands are scalars moves before a Squeeze without axes.
 
     The axes that such a Squeeze removes, and so the rank of its result, are known only at run time.
@@ -158,6 +158,6 @@ def units_between(longer: Shape, shorter: Shape) -> tuple[int, ...]:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("moves", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", moves),
-    Step("squeezed-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeezed_last, when=("n is a scalar",)),
+    Step("movement-chain", "move(...move(x)) => x, Reshape(x) or Transpose(x)", "exact", movement_chain),
+    Step("squeeze-last", "f(Squeeze(x), n) => Squeeze(f(x, n))", "exact", squeeze_last, when=("n is a scalar",)),
 )

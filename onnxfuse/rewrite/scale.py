@@ -19,7 +19,7 @@ _DEEPEST = 24
 Path = dict[str, tuple[int, ...]]  # per value on the way, the inputs of its producer that are scaled
 
 
-def absorbed(work: Work, at: int, trust: bool) -> Draft:
+def scale_into_weights(work: Work, at: int, trust: bool) -> Draft:
     """A Mul or Div by a constant scalar is folded into constants that the value is computed from."""
     node = work.nodes[at]
     x, factor = _factor(work, node)
@@ -99,7 +99,7 @@ STEPS: tuple[Step, ...] = (
         "scale-into-weights",
         "f(w)*c => f(w*c)",
         "reassociates",
-        absorbed,
+        scale_into_weights,
         frozenset({"Mul", "Div"}),
         ("scalar(c)", "constant(w)", "f consists of contractions, sums, products and movement", "only c reads f(w)"),
     ),

@@ -8,7 +8,7 @@ import pytest
 from onnxfuse.ir.graph import Graph
 from tests.rules.build import Build, only, ops, rewritten, same
 
-RULE = "side-by-side"
+RULE = "merged-products"
 
 
 def check(b: Build, outputs: list[str], expected: list[str]) -> Graph:
@@ -109,7 +109,7 @@ def test_scale_movement_and_merge_work_together() -> None:
     front = ["MatMul", "Add", *["Slice"] * 3, *["Reshape"] * 3, *["Transpose"] * 3]
     back = ["MatMul", "Softmax", "IsNaN", "Where", "MatMul", "Transpose", "Reshape"]
     assert sorted(ops(after)) == sorted([*front, *back])
-    assert fired == {"moves": 1, "scale-into-weights": 2, RULE: 1}
+    assert fired == {"movement-chain": 1, "scale-into-weights": 2, RULE: 1}
     same(before, after, {"n": 2, "s": 3}, terms=64)
 
 

@@ -51,7 +51,7 @@ def test_the_last_layer_of_a_classifier_is_computed_for_one_token(extent: int | 
     y = layer(b, b.input("x", "n", extent, 8), 8)
     token = b.node("Gather", y, b.constant(np.asarray(place, np.int64)), axis=1)
     before = b.graph(b.dense(token, 3))
-    after, fired = rewritten(before, only(RULE, "equal-nodes"))
+    after, fired = rewritten(before, only(RULE, "common-subexpressions"))
     for symbols in SIZES:
         same(before, after, symbols, terms=64)
     assert fired[RULE] > 10
@@ -98,7 +98,7 @@ def test_what_treats_rows_alike_computes_only_those_that_are_read(name: str, sel
     else:
         out = b.node("Gather", y, b.constant(np.asarray(3, np.int64)), axis=1)
     before = b.graph(out)
-    after, fired = rewritten(before, only(RULE, "equal-nodes"))
+    after, fired = rewritten(before, only(RULE, "common-subexpressions"))
     assert fired[RULE] >= 1 and ops(after)[0] in ("Slice", "Gather"), "in front of everything"
     same(before, after, terms=COLUMNS)
 

@@ -142,32 +142,32 @@ def at_most(work: Work, v: str, bound: str) -> None:
         raise Miss(f"{v} is not proven to be at most {bound}")
 
 
-def whole(work: Work, v: str) -> None:
+def integral(work: Work, v: str) -> None:
     """The elements of v are integers, infinite or NaN."""
     if not Ranges(work).of(v).whole:
         raise Miss(f"{v} is not proven to be integral")
 
 
-def holds(work: Work, v: str) -> None:
+def always_true(work: Work, v: str) -> None:
     """Every element of v is true."""
     if Ranges(work, far=True).of(v).low <= 0:
         raise Miss(f"{v} is not proven to be true everywhere")
 
 
-def fails(work: Work, v: str) -> None:
+def always_false(work: Work, v: str) -> None:
     """Every element of v is false."""
     if Ranges(work, far=True).of(v).high > 0:
         raise Miss(f"{v} is not proven to be false everywhere")
 
 
-def uncoded(work: Work, v: str) -> None:
+def not_dequantized(work: Work, v: str) -> None:
     """v is not dequantized: the runtime chooses its quantized kernels by the operators around them."""
     maker = work.node(v)
     if maker is not None and (row := ROWS.find(maker, work.opset)) is not None and row.codes:
         raise Miss(f"{v} is dequantized, and the runtime may fuse that into a quantized operator")
 
 
-def enlarges(work: Work, v: str) -> None:
+def magnitude_at_least_one(work: Work, v: str) -> None:
     """v is a constant scalar with |v| >= 1, so that multiplying later does not overflow earlier."""
     scalar(work, v)
     if abs(work.number(v) or 0) < 1:
@@ -185,6 +185,6 @@ CONDITIONS: dict[str, Check] = {
     c.__name__: c
     for c in (
         *(constant, scalar, variable, floating, same_shape, unshared, axes_alike, bounded, nonnegative, unsigned),
-        *(at_least, at_most, whole, holds, fails, uncoded, enlarges, one_sided),
+        *(at_least, at_most, integral, always_true, always_false, not_dequantized, magnitude_at_least_one, one_sided),
     )
 }

@@ -36,7 +36,7 @@ class _Coded:
         return self.codes, self.scale, self.zero
 
 
-def operators_of_codes(work: Work, at: int, trust: bool) -> Draft:
+def qlinear_operators(work: Work, at: int, trust: bool) -> Draft:
     """Q(op(DQ(a), DQ(b)), s, z) as a QLinear operator."""
     coding = work.nodes[at]
     draft = Draft(work, at)
@@ -175,10 +175,10 @@ def _numbers(draft: Draft, value: str) -> Array:
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "operators-of-codes",
+        "qlinear-operators",
         "Q(op(DQ(a), DQ(b))) => QLinearOp(a, b)",
         "reassociates",
-        operators_of_codes,
+        qlinear_operators,
         frozenset({"QuantizeLinear"}),
         ("scales and zero points are constants", "the scale of b is the product of the scales of x and w"),
     ),

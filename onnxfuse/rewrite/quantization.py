@@ -9,9 +9,9 @@ from onnxfuse.ir.scalar import Load, Reduce
 from onnxfuse.ops.own import MICROSOFT
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import Definition
+from onnxfuse.rewrite.clips import clip_limits, single
 from onnxfuse.rewrite.draft import Draft
 from onnxfuse.rewrite.folding import load_of
-from onnxfuse.rewrite.limits import clip_limits, single
 from onnxfuse.rewrite.steps import Step
 from onnxfuse.rewrite.work import Miss, Work
 
@@ -20,13 +20,13 @@ _LEAST, _MOST = 2.0**-100, 2.0**80
 _MAXIMA = {"MaxPool": 12, "ReduceMax": 12}  # maxima, with the opset since which they accept 8-bit integers
 
 
-def moved_codes(work: Work, at: int, trust: bool) -> Draft:
+def quantized_movement(work: Work, at: int, trust: bool) -> Draft:
     """Q(move(DQ(q, s, z)), s, z) is move(q); so it is for maxima, since quantization is monotonic."""
     coding = work.nodes[at]
-    if not _is_codes(work, coding):
+    if not _quantizes(work, coding):
         raise Miss(f"{coding.op} does not quantize")
     value, moves = coding.inputs[0], list[Node]()
-    while (maker := work.maker.get(value)) is not None and not _is_codes(work, work.nodes[maker]):
+    while (maker := work.maker.get(value)) is not None and not _quantizes(work, work.nodes[maker]):
         definitions = work.definitions(maker)
         load = _moved(work, work.nodes[maker], definitions[0])
         if len(definitions) != 1 or load is None or load.source != work.nodes[maker].inputs[0]:
@@ -51,10 +51,10 @@ def _moved(work: Work, node: Node, d: Definition) -> Load | None:
     return load_of(d)
 
 
-def zeros_alone(work: Work, at: int, trust: bool) -> Draft:
+def zero_points_of_zero(work: Work, at: int, trust: bool) -> Draft:
     """DQ(q, s, z) is DQ(q, s) where all zero points are 0, as those of weights mostly are."""
     node = work.nodes[at]
-    if not _is_codes(work, node) or len(node.inputs) < 3 or not node.inputs[2]:
+    if not _quantizes(work, node) or len(node.inputs) < 3 or not node.inputs[2]:
         raise Miss(f"{node.op} has no zero point")
     zeros = work.constants.get(node.inputs[2])
     if zeros is None or zeros.size < 2 or zeros.load().any():
@@ -63,7 +63,7 @@ def zeros_alone(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(node.outputs[0], draft.node(node.op, node.inputs[:2], node.attrs, pieces=1))
 
 
-def limits_of_codes(work: Work, at: int, trust: bool) -> Draft:
+def clip_before_quantize(work: Work, at: int, trust: bool) -> Draft:
     """Q(Relu(x)) and Q(Clip(x)) are Q(x) where quantization saturates at the limits of the Clip, or inside of them."""
     coding = work.nodes[at]
     limit = work.made_by(coding.inputs[0], "Relu", "Clip")
@@ -78,7 +78,7 @@ def limits_of_codes(work: Work, at: int, trust: bool) -> Draft:
     return draft.replace(coding.outputs[0], draft.node(coding.op, inputs, coding.attrs))
 
 
-def _is_codes(work: Work, node: Node) -> bool:
+def _quantizes(work: Work, node: Node) -> bool:
     row = ROWS.find(node, work.opset)
     return row is not None and row.codes
 
@@ -98,18 +98,18 @@ def _check(work: Work, coding: Node, decoding: Node) -> None:
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "moved-codes",
+        "quantized-movement",
         "Q(move(DQ(q, s, z)), s, z) => move(q)",
         "exact",
-        moved_codes,
+        quantized_movement,
         frozenset({"QuantizeLinear", MICROSOFT + "QuantizeLinear"}),
         ("the scale is a constant scalar", "both quantized types are the same"),
     ),
     Step(
-        "limits-of-codes",
+        "clip-before-quantize",
         "Q(Clip(x), s, z) => Q(x, s, z)",
         "exact",
-        limits_of_codes,
+        clip_before_quantize,
         frozenset({"QuantizeLinear"}),
         ("s and z are constant scalars", "the limits contain the range of the quantized type"),
     ),
@@ -117,7 +117,7 @@ STEPS: tuple[Step, ...] = (
         "zero-points-of-zero",
         "DQ(q, s, 0) => DQ(q, s)",
         "exact",
-        zeros_alone,
+        zero_points_of_zero,
         frozenset({"DequantizeLinear"}),
         ("the zero point is a constant vector of zeros",),
     ),

@@ -29,7 +29,7 @@ def single(work: Work, value: str) -> float:
     return float(found.load().reshape(()))
 
 
-def idle_clip(work: Work, at: int, trust: bool) -> Draft:
+def redundant_clip(work: Work, at: int, trust: bool) -> Draft:
     """A Clip whose input is proven to lie within its limits is replaced by the input; both propagate NaN."""
     node = work.nodes[at]
     low, high = clip_limits(work, node)
@@ -39,7 +39,7 @@ def idle_clip(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(node.outputs[0], node.inputs[0])
 
 
-def limits_of_limits(work: Work, at: int, trust: bool) -> Draft:
+def clip_of_clip(work: Work, at: int, trust: bool) -> Draft:
     """A Clip or Relu of a Clip or Relu is one of them, whose limits are the inner ones clipped by the outer ones."""
     outer = work.nodes[at]
     inner = work.made_by(outer.inputs[0], "Clip", *(["Relu"] if outer.op == "Clip" else []))
@@ -62,12 +62,12 @@ def _limits(work: Work, node: Node) -> tuple[float, float]:
 
 
 STEPS: tuple[Step, ...] = (
-    Step("idle-clip", "Clip(x) => x", "exact", idle_clip, frozenset({"Clip"}), ("x is within the limits",)),
+    Step("redundant-clip", "Clip(x) => x", "exact", redundant_clip, frozenset({"Clip"}), ("x is within the limits",)),
     Step(
-        "limits-of-limits",
+        "clip-of-clip",
         "Clip(Clip(x)) => Clip(x)",
         "exact",
-        limits_of_limits,
+        clip_of_clip,
         frozenset({"Clip", "Relu"}),
         ("the limits are constant scalars; Relu counts as a Clip with min = 0",),
     ),

@@ -14,7 +14,7 @@ from onnxfuse.rewrite.work import Miss, Work
 _LONGEST = 8  # most elementwise nodes between a movement and its inverse
 
 
-def put_together(work: Work, at: int, trust: bool) -> Draft:
+def concat_of_parts(work: Work, at: int, trust: bool) -> Draft:
     """The Concat of all parts of a value, in order, is replaced by the value."""
     node = work.nodes[at]
     (whole,) = work.definitions(at)
@@ -33,7 +33,7 @@ def put_together(work: Work, at: int, trust: bool) -> Draft:
     return Draft(work, at).replace(node.outputs[0], source)
 
 
-def moved_back(work: Work, at: int, trust: bool) -> Draft:
+def inverse_movement(work: Work, at: int, trust: bool) -> Draft:
     """A Transpose or Reshape and its inverse cancel, with elementwise operators of constant scalars in between."""
     outer, chain = work.nodes[at], list[Node]()
     inner = work.node(outer.inputs[0])
@@ -84,18 +84,18 @@ def _check_undone(work: Work, inner: Node, outer: Node) -> None:
 
 STEPS: tuple[Step, ...] = (
     Step(
-        "put-together",
+        "concat-of-parts",
         "Concat(all parts of x) => x",
         "exact",
-        put_together,
+        concat_of_parts,
         frozenset({"Concat"}),
         ("the parts are consecutive along the axis",),
     ),
     Step(
-        "moved-back",
+        "inverse-movement",
         "inverse_move(f(move(x))) => f(x)",
         "exact",
-        moved_back,
+        inverse_movement,
         frozenset({"Transpose", "Reshape"}),
         ("f is elementwise, its other operands are constant scalars", "only f reads move(x)"),
     ),
