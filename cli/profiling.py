@@ -67,7 +67,7 @@ def profile(at: Progress, models: Sequence[str], *, paged: bool, **values: Any) 
             if len(sizes) > 1:
                 at.part(number + 1, len(sizes))
             found.append(_measured(paths, dims, baseline, values, provider, looks=looks and number == 0))
-        return _told(models, paths, sizes, found, peaks, baseline, values)
+        return _result(models, paths, sizes, found, peaks, baseline, values)
 
 
 def _measured(
@@ -119,7 +119,7 @@ def _peaks(at: Progress, threads: int, cache_dir: str | None) -> dict[str, Any]:
     return {"gflops": known.gflops * used, "memory_gbps": memory, "measured": True, "threads": used}
 
 
-def _told(
+def _result(
     models: Sequence[str],
     paths: Sequence[Path],
     sizes: Sequence[Mapping[str, int]],

@@ -48,7 +48,7 @@ def _verify(facts: Mapping[str, Any]) -> str:
     sets = f"{facts['inputs']} inputs" if facts["inputs"] != 1 else "1 input"
     if facts["max_error"] is None:
         return f"{sets}: {facts['message'] or 'nothing to compare'}"
-    alone = "; quantized: kernels are compared one by one" if facts["told"] else ""
+    alone = "; quantized: kernels are compared one by one" if facts["informational"] else ""
     text = f"{sets}, max relative error {facts['max_error']:.1e} (limit {facts['limit']:.1e}{alone})"
     return f"{text}, as found before" if facts["cached"] else text
 

@@ -58,7 +58,7 @@ def _verified(names: Sequence[str], paths: Sequence[Path], values: Mapping[str, 
     }
     verdict = verify_models(paths[0], paths[1], library=library, rtol=values["rtol"], atol=values["atol"], **settings)
     groups: tuple[GroupResult, ...] = ()
-    if (values["groups"] or verdict.told) and library is not None:
+    if (values["groups"] or verdict.informational) and library is not None:
         groups = verify_groups(paths[1], library, **settings)
     wrong = [g for g in groups if g.ok is False]
     ok, message = verdict.ok, verdict.message
@@ -90,7 +90,7 @@ def _verdict_lines(verdict: Verdict, groups: Sequence[GroupResult]) -> list[str]
         lines.append(f"tolerance {verdict.tolerance:.2e} would pass (--rtol)")
     if verdict.unsteady:
         lines.append(f"not compared, because A does not reproduce them: {', '.join(verdict.unsteady)}")
-    if verdict.told:
+    if verdict.informational:
         lines.append(
             "A is quantized: each kernel may differ by one quantization step; output differences are only reported"
         )

@@ -158,9 +158,9 @@ def _levels(
     weights = {p.name: max(round_bytes, sizes[p.name]) for p in kernel.inputs if p.value in constants}
     params = [p.name for p in (*kernel.inputs, *kernel.outputs) if p.name not in weights]
     others = [*params, *(b.name for b in kernel.scratch)]
-    held = sum(sizes[name] for name in others)
-    small, near = (held <= target.l2_bytes * share for share in (SMALL, ROUND))
-    found = dict.fromkeys(others, L2 if small else NEAR if near else L3 if held <= target.l3_bytes * ROUND else MEMORY)
+    total = sum(sizes[name] for name in others)
+    small, near = (total <= target.l2_bytes * share for share in (SMALL, ROUND))
+    found = dict.fromkeys(others, L2 if small else NEAR if near else L3 if total <= target.l3_bytes * ROUND else MEMORY)
     for name, size in weights.items():
         found[name] = L2 if size <= target.l2_bytes * ROUND else L3 if size <= target.l3_bytes * ROUND else MEMORY
     return found

@@ -45,14 +45,14 @@ class Candidate:
 class Plan:
     """Disjoint groups in topological order, the non-plain layouts of values, and refusals.
 
-    `held` are the storage types of values that are not stored in the graph's element type; consumers convert them.
+    `storage_types` are the types of values that are not stored in the graph's element type; consumers convert them.
     """
 
     graph: Graph
     groups: tuple[Group, ...]
     layouts: Mapping[str, Layout] = field(default_factory=dict)
     decisions: tuple[Decision, ...] = ()
-    held: Mapping[str, DType] = field(default_factory=dict)
+    storage_types: Mapping[str, DType] = field(default_factory=dict)
     candidates: tuple[Candidate, ...] = ()  # where prices decided
 
     def layout(self, value: str) -> Layout:

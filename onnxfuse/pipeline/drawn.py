@@ -41,15 +41,15 @@ def _before(b: Build, groups: tuple[GroupResult, ...]) -> Picture:
         (Drawn(n.name, n.op, owner.get(n.name), layers[n.name], *costs[n.name]), n.reads, n.outputs)
         for n in graph.nodes
     ]
-    return picture(_held(graph, nodes), tuple(graph.inputs), tuple(graph.outputs))
+    return picture(_with_live_bytes(graph, nodes), tuple(graph.inputs), tuple(graph.outputs))
 
 
 def _after(b: Build, groups: Sequence[GroupResult]) -> Picture:
     graph = have(b.plan).graph
-    return picture(_held(graph, list(_in_order(b, groups))), tuple(graph.inputs), tuple(graph.outputs))
+    return picture(_with_live_bytes(graph, list(_in_order(b, groups))), tuple(graph.inputs), tuple(graph.outputs))
 
 
-def _held(graph: Graph, nodes: Sequence[Wired]) -> Iterator[Wired]:
+def _with_live_bytes(graph: Graph, nodes: Sequence[Wired]) -> Iterator[Wired]:
     """The nodes with what values take while each of them runs; as they are where the size of one is not known."""
     sizes = {value: bytes_of(graph, value) for _, _, made in nodes for value in made if value}
     known = {value: size for value, size in sizes.items() if size is not None}
@@ -58,7 +58,7 @@ def _held(graph: Graph, nodes: Sequence[Wired]) -> Iterator[Wired]:
         return
     wires = [(Wire(n.name, n.op, tuple(reads), tuple(filter(None, made))), 0.0) for n, reads, made in nodes]
     for (node, reads, made), step in zip(nodes, timeline(wires, known, graph.outputs), strict=True):
-        yield replace(node, held=step.bytes), reads, made
+        yield replace(node, live_bytes=step.bytes), reads, made
 
 
 def _in_order(b: Build, groups: Sequence[GroupResult]) -> Iterator[Wired]:

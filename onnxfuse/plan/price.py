@@ -84,7 +84,7 @@ class Prices:
 
     def __init__(self, scope: Scope, costing: Costing) -> None:
         self.scope, self.costing = scope, costing
-        self.held = float(sum(c.bytes for c in scope.graph.constants.values()))
+        self.weight_bytes = float(sum(c.bytes for c in scope.graph.constants.values()))
         self.forms = Forms(scope)
         self.sizes = [s for s in sizes_of(scope.graph, FEW_SIZES) if self._possible(s)]
         self.layouts = layouts_of(scope.graph, [scope.group((i,)) for i in sorted(scope.kinds)], scope.by_name)
@@ -176,11 +176,14 @@ class Prices:
                 symbols = symbols_at(kernel, shapes) if sizes else {}
             except SymbolUnknown:
                 return None
-            costs = [self.costing.kernel_cost(kernel, m, constants, self.held, symbols) for m in self.costing.machines]
+            costs = [
+                self.costing.kernel_cost(kernel, m, constants, self.weight_bytes, symbols)
+                for m in self.costing.machines
+            ]
             seconds = tuple(c.seconds for c in costs if c is not None)
             if len(seconds) < len(costs):
                 return None
-            samples.append(KernelSample(kernel, constants, symbols, self.held, seconds))
+            samples.append(KernelSample(kernel, constants, symbols, self.weight_bytes, seconds))
             found += self._known(samples[-1], key)
         if memo.samples is not None:
             memo.samples.at[key] = tuple(samples)
@@ -218,8 +221,8 @@ class Prices:
         single = nodes[0] if len(nodes) == 1 else None
         found = []
         for call in calls_of(nodes, tensors):
-            seconds = tuple(costing.node_seconds(call, machine, self.held) for machine in costing.machines)
-            found.append(NodeSample(call, self.held, graph.opset, single, graph, seconds))
+            seconds = tuple(costing.node_seconds(call, machine, self.weight_bytes) for machine in costing.machines)
+            found.append(NodeSample(call, self.weight_bytes, graph.opset, single, graph, seconds))
         return found
 
     def _transposing(self, left: Iterable[int], inside: Container[int]) -> Seconds:

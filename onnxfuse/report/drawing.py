@@ -22,7 +22,7 @@ class Drawn:
     layer: str = ""  # of the model, derived from node names
     flops: int | None = None
     bytes: int | None = None
-    held: int | None = None
+    live_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

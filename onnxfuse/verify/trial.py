@@ -19,7 +19,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.runtime import engine, feeds
 from onnxfuse.runtime.attempts import attempt
 from onnxfuse.runtime.engine import Array
-from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, told_sizes
+from onnxfuse.runtime.feed_sizes import fitting_sizes, fixed_sizes, likely_sizes
 from onnxfuse.runtime.graphs import graphs
 from onnxfuse.runtime.memory import Watch
 from onnxfuse.verify import compare
@@ -363,7 +363,7 @@ def _climb(
         return np.inf if runner.tells([result]) else len(runner.order)
 
     best = reached(sizes)
-    for lengths in (told_sizes(runner.wish.skeleton), _LENGTHS):
+    for lengths in (likely_sizes(runner.wish.skeleton), _LENGTHS):
         before = None
         while best < np.inf and before != sizes:
             before = sizes

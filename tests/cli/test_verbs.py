@@ -48,8 +48,8 @@ def test_the_document_of_a_file_has_the_drawing_too(onnxfuse: Onnxfuse, model: P
     assert {n["kernel"] for n in drawing["before"]["nodes"]} >= {g["name"] for g in document["groups"]}
     assert before[0] == "input" and len(before) == document["nodes_before"] + 2
     chain, (kernel,) = drawing["before"]["nodes"][1:-1], drawing["after"]["nodes"][1:-1]
-    assert [n["held"] for n in chain] == [512, 1024, 1024, 1024], "the input of the model is its caller's"
-    assert kernel["held"] == 512 and kernel["bytes"] < sum(n["bytes"] for n in chain)
+    assert [n["live_bytes"] for n in chain] == [512, 1024, 1024, 1024], "the input of the model is its caller's"
+    assert kernel["live_bytes"] == 512 and kernel["bytes"] < sum(n["bytes"] for n in chain)
     assert kernel["flops"] == sum(n["flops"] for n in chain)
 
 

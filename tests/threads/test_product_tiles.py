@@ -231,7 +231,7 @@ def test_tiles_fit_a_block_and_the_first_takes_least() -> None:
             seconds = [seconds_of(sizes, t, target) for t in found]
             assert seconds == sorted(seconds)
             assert all(t.bytes(sizes) <= block_shared(target) and t.registers * t.threads <= 1 << 16 for t in found)
-            assert all((t.core is not None) == (sizes.held == F16 and target.capability >= CORES_SINCE) for t in found)
+            assert all((t.core is not None) == (sizes.dtype == F16 and target.capability >= CORES_SINCE) for t in found)
 
 
 @pytest.mark.parametrize(
