@@ -278,7 +278,7 @@ class _Check:
         """A call; prefetches may be out of bounds."""
         match s:
             case RowPointer():
-                self.point(s, p)
+                self.row_pointer(s, p)
             case Tile():
                 self.tile(s, p)
             case Pack():
@@ -300,7 +300,7 @@ class _Check:
         elif load.guards and (np.asarray(length) * self.dtypes[load.source].bytes > ZERO_BYTES).any():
             self.found.append(f"{self.where}: padding of {load.source} is longer than the zeros that there are")
 
-    def point(self, s: RowPointer, p: Samples) -> None:
+    def row_pointer(self, s: RowPointer, p: Samples) -> None:
         """Entries of a pointer table, and the segments that they address."""
         begin = p.index(s.begin)
         rows = np.broadcast_to(p.index(s.end) - begin, (SAMPLES,))

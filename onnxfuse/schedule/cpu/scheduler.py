@@ -29,7 +29,7 @@ from onnxfuse.schedule.cpu.prepare import Prepared, prepare
 from onnxfuse.schedule.cpu.rows import row_phase
 from onnxfuse.schedule.cpu.scans import scan_phase
 from onnxfuse.schedule.cpu.scatters import scatter_phase
-from onnxfuse.schedule.nests.align import Together, chained, partition, with_prologue
+from onnxfuse.schedule.nests.align import AlignedJobs, chained, partition, with_prologue
 from onnxfuse.schedule.nests.jobs import Job
 from onnxfuse.schedule.passes.driver import Check, Pass, through, unchecked, verified
 from onnxfuse.schedule.passes.legalize import legalize
@@ -140,7 +140,7 @@ def _scheduled(
     return taken
 
 
-def prologued(part: Together) -> bool:
+def prologued(part: AlignedJobs) -> bool:
     """Whether a phase makes rows and multiplies them by weights."""
     return part.jobs[0].tiled is None and with_prologue(part.jobs)
 
@@ -178,7 +178,7 @@ def _nests(
     algorithms = Algorithms(ranking, values, prepared.places, winograd)
 
     def direct(
-        part: Together, other_scratch: Sequence[Buffer] = values
+        part: AlignedJobs, other_scratch: Sequence[Buffer] = values
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
         candidates = gemm_candidates(part, prepared.places, target, every=isinstance(best, AsMeasured))
         return best(ranking, candidates, other_scratch, [a.extent for a in part.rows])
@@ -212,7 +212,7 @@ def _nests(
     return Kernel(inputs, c.outputs, _sized(scratch), binds_of(c, inputs), tuple(phases), choices=tuple(choices))
 
 
-def _give_scratch(part: Together, later: list[Together], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
+def _give_scratch(part: AlignedJobs, later: list[AlignedJobs], prepared: Prepared, scratch: list[Buffer]) -> set[str]:
     """Allocates scratch for the values of a phase that later phases read; returns their names."""
     read = {read.source for t in later for j in t.jobs for read in j.reads}
     read |= {name for t in later for j in t.jobs for name in j.looks_up}

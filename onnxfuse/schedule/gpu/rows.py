@@ -21,7 +21,7 @@ from onnxfuse.schedule.analysis.memory import Place, dense
 from onnxfuse.schedule.gpu.division import Columns, Division, around, once, over_rows
 from onnxfuse.schedule.gpu.steps import Made, Step, reads_of, slot_of, steps_of
 from onnxfuse.schedule.gpu.writer import ThreadWriter, resolved
-from onnxfuse.schedule.nests.align import Together
+from onnxfuse.schedule.nests.align import AlignedJobs
 from onnxfuse.target import Gpu, block_shared
 
 REGISTERS = 64  # of a thread, of 32 bits, that hold elements of a row at most
@@ -37,7 +37,7 @@ class Phased:
     scratch: tuple[Buffer, ...]
 
 
-def row_phase(t: Together, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
+def row_phase(t: AlignedJobs, d: Division, places: Mapping[str, Place], kept: set[str], target: Gpu) -> Phased | None:
     """The phase in a division; None where registers do not suffice for it."""
     row, launch = over_rows(d, product([a.extent for a in t.shared]), target)
     digits = dict(zip(t.shared, unflatten(Index.of(row), tuple(a.extent for a in t.shared)), strict=True))
