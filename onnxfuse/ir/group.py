@@ -60,10 +60,10 @@ class Plan:
         return self.layouts.get(value, PLAIN)
 
 
-def group_of(name: str, nodes: tuple[Node, ...], graph: Graph, wanted: Mapping[str, int]) -> Group:
-    """A group with its inputs and outputs derived; `wanted` counts the readers of each value in the whole graph,
+def group_of(name: str, nodes: tuple[Node, ...], wanted: Mapping[str, int]) -> Group:
+    """A group with its inputs and outputs derived.
 
-    graph outputs included.
+    `wanted` counts the readers of each value in the whole graph, graph outputs included.
     """
     made = {o for n in nodes for o in n.outputs if o}
     inside: dict[str, int] = {}

@@ -75,7 +75,7 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
         return _without(b, lost)
     made = _gain(found)
     context.tell("gain", {**asdict(made), "cached": cached})
-    return replace(b, gain=made, notes=(*b.notes, *_loses(b, found)))
+    return replace(b, gain=made, notes=(*b.notes, *_loses(found)))
 
 
 def _without(b: Build, lost: list[Choice]) -> Build:
@@ -93,7 +93,7 @@ def _few(names: Iterable[str]) -> str:
     return ", ".join(listed[:_NAMED]) + more
 
 
-def _loses(b: Build, found: Gained) -> Iterable[str]:
+def _loses(found: Gained) -> Iterable[str]:
     """The message about a result that is slower than the original."""
     if found.ratio.value < 1.0:
         sure = "is" if found.ratio.high < 1.0 else "may be"

@@ -87,7 +87,7 @@ class Scope:
     def group(self, members: Members) -> Group:
         """A group of nodes, named after the first."""
         nodes = tuple(self.nodes[m] for m in members)
-        return group_of(nodes[0].name, nodes, self.graph, self._wanted)
+        return group_of(nodes[0].name, nodes, self._wanted)
 
     def finished(self, cover: Cover) -> tuple[Plan, list[Decision]]:
         """The plan of a cover, with refusals of the nodes that are in no group."""

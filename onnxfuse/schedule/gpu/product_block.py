@@ -159,7 +159,7 @@ class ProductBlock(ABC):
         )  # fmt: skip
         for side, x, m in sides:
             found = copied(f"{side}{name}", m, x, self.places) if ahead else None
-            yield found if found is not None else staged(f"{side}{name}", m, x, self.places, t.threads)
+            yield found if found is not None else staged(f"{side}{name}", m, x, self.places)
 
     def one_by_one(self) -> tuple[Stmt, ...]:
         """A step after the other."""
