@@ -9,7 +9,6 @@ from typing import Any
 
 from onnxfuse.config import Options
 from onnxfuse.errors import UsageError
-from onnxfuse.ir.index import symbols_of
 from onnxfuse.load import everywhere, load, simplify_shapes
 from onnxfuse.pipeline import optimize
 from onnxfuse.pipeline.state import Tell
@@ -39,21 +38,21 @@ def explain(
     rules = _rules(model, wanted, options) if wanted is not None else []
     if wanted is not None and not (groups or refusals or rules):
         raise UsageError(f"explain: no node matches --node {node}", hint="onnxfuse explain without it lists them")
-    notes = (*result.notes, *_uncosted(model, groups, options))
+    notes = (*result.notes, *_counted(result))
     result = replace(result, notes=notes, groups=tuple(groups), refusals=tuple(refusals), candidates=tuple(candidates))
     made = result.to_json("explain", drawing=True)
     made["rules"] = [{"node": n, "rule": r, "reason": why} for n, r, why in rules]
     return Answer(made, tuple(_explained(result, groups, refusals, candidates, rules)))
 
 
-def _uncosted(model: str | bytes, groups: Sequence[GroupResult], options: Options) -> Iterator[str]:
-    """The options that give sizes to kernels whose cost is unknown because their sizes are symbolic."""
-    if any(g.flops is None for g in groups):
-        graph = load(model, options)
-        types = filter(None, map(graph.types.get, graph.inputs))
-        names = sorted({str(s) for t in types for extent in t.shape for s in symbols_of(extent)})
-        stated = " ".join(f"--dim {name}=N" for name in names) or "--input-shape"
-        yield f"kernels with symbolic sizes have no predicted cost; {stated} gives them sizes"
+def _counted(result: Result) -> Iterator[str]:
+    """The sizes at which symbolic extents are counted."""
+    if result.counted_at:
+        stated = ", ".join(f"{name}={n}" for name, n in result.counted_at.items())
+        named = [name for name in result.counted_at if "[" not in name]
+        yield f"symbolic sizes are counted at {stated}" + f" (--dim-hint {named[0]}=N sets another size)" * bool(
+            named[:1]
+        )
 
 
 def _pattern(node: str | None) -> re.Pattern[str] | None:

@@ -103,6 +103,8 @@ def _sums(side: Picture) -> dict[str, _Sum]:
 def _figures(result: Result) -> Iterator[tuple[str, str]]:
     """Sizes of the files, and the command that measures the speedup."""
     files = {way: bytes_text(each.bytes) for way, each in result.loading.items()}
+    if result.counted_at:
+        yield "sizes", f"counted at {', '.join(f'{name}={n}' for name, n in result.counted_at.items())}"
     if {"original", "with_library"} <= set(files):
         yield "files", f"{files['original']} -> {files['with_library']}, including the library"
     here = any(runs_here(TARGETS[name]) for name in result.targets)  # otherwise function bodies would be measured

@@ -213,7 +213,7 @@ def inspect(model: str, as_json: bool, **values: Any) -> None:
 @click.argument("model")
 @flag("node", metavar="REGEX", help="only nodes whose name matches")
 @flag("strict", is_flag=True, default=False, help=_STRICT)
-@of_options(PLANNING)
+@of_options((*PLANNING, "dim_hint"))
 @common()
 @progressing
 def explain(

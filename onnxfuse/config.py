@@ -19,6 +19,9 @@ BACKENDS = tuple(name for name in _files("backends") if name != "row")
 """The names of the backends, each of which is a file of `backends/`; that of what a row is aside."""
 
 
+NVRTC, NVCC = "nvrtc", "nvcc"
+DEVICE_COMPILERS = (NVRTC, NVCC)
+
 # Sections of `optimize --help`, in their order.
 FILES, MACHINE, MODEL, FUSION = "Files", "Machine", "Model and inputs", "What is fused"
 CHECKS, MEASURING, LIMITS, STEPWISE = "Checks", "Measurement", "Limits and cache", "Step by step"
@@ -73,7 +76,15 @@ class Options:
         choices=ARCHS,
     )
     cuda_graph: bool = _option(MACHINE, False, "runs are replayed as CUDA graphs, where a kernel more costs a third")
-    toolchain: str = _option(MACHINE, "auto", "the C++ compiler", choices=("auto", "gcc", "clang", "zig"))
+    toolchain: str = _option(
+        MACHINE,
+        "auto",
+        "the C++ compiler; nvrtc and nvcc name that of CUDA kernels",
+        choices=("auto", "gcc", "clang", "zig", *DEVICE_COMPILERS),
+    )
+    nvcc: str | None = _option(
+        MACHINE, None, "compile CUDA kernels with this nvcc (default: NVRTC, which needs no toolkit)", metavar="PATH"
+    )
     dim: tuple[str, ...] = _option(MODEL, (), "give a symbolic dimension a value", many=True, metavar="NAME=N")
     input_shape: tuple[str, ...] = _option(MODEL, (), "give an input a static shape", many=True, metavar="NAME:D,D,...")
     constant_initializers: bool = _option(
@@ -130,7 +141,11 @@ class Options:
         "measure the result against the original, and leave out what is slower (on by default, not with --arch)",
     )
     dim_hint: tuple[str, ...] = _option(
-        MEASURING, (), "sizes of a symbolic dimension at which the gain is measured", many=True, metavar="NAME=N,N"
+        MEASURING,
+        (),
+        "sizes of a symbolic dimension at which the gain is measured, and costs are told",
+        many=True,
+        metavar="NAME=N,N",
     )
     profile_guided: bool = _option(
         MEASURING, False, "measure areas of the model, and leave to ONNX Runtime what is slower as kernels"

@@ -8,7 +8,9 @@ from dataclasses import replace
 from onnxfuse.backends.row import Backend
 from onnxfuse.build import TILES, build_library
 from onnxfuse.build.cache import Cache
-from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.build.toolchain import Toolchain
+from onnxfuse.build.toolchain import find_toolchain as find_host
+from onnxfuse.config import Options
 from onnxfuse.cost import cost_of
 from onnxfuse.cost.fusions import group_seconds
 from onnxfuse.cost.runtime import node_seconds
@@ -57,6 +59,11 @@ def features(target: Cpu, kernels: Sequence[Kernel]) -> tuple[str, ...]:
 def _rounds(target: Cpu, kernel: Kernel) -> bool:
     """Whether a kernel stores numbers that an instruction of the target rounds."""
     return ROUNDING in target.extras and any(p.dtype == BF16 for p in kernel.outputs)
+
+
+def find_toolchain(options: Options, target: str) -> Toolchain:
+    """The C++ compiler that `--toolchain` names, for a `target` architecture. Raises ToolchainError."""
+    return find_host(options.toolchain, target)
 
 
 BACKEND: Backend[Cpu] = Backend(

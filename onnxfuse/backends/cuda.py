@@ -1,4 +1,4 @@
-"""The backend of NVIDIA's GPUs: CUDA compiled by NVRTC, in a library of ONNX Runtime's CUDA provider."""
+"""The backend of NVIDIA's GPUs: CUDA compiled by NVRTC or nvcc, in a library of ONNX Runtime's CUDA provider."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import replace
 from onnxfuse.backends.row import Backend
 from onnxfuse.build import SUPPORT
 from onnxfuse.build.cache import Cache
-from onnxfuse.build.cuda import builder
-from onnxfuse.build.toolchain import find_toolchain
+from onnxfuse.build.cuda import builder, find_toolchain
 from onnxfuse.cost.gpu import cost_of, group_seconds, node_seconds
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.plan import legality

@@ -10,6 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from onnxfuse.build import Library, Progress, no_progress
 from onnxfuse.build.cache import Cache
 from onnxfuse.build.toolchain import Toolchain
+from onnxfuse.config import Options
 from onnxfuse.cost import Cost
 from onnxfuse.cost.runtime import Tensor
 from onnxfuse.ir.dtype import DType
@@ -105,5 +106,5 @@ class Backend(Generic[T]):
     flags: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # of the compiler, for these kernels
     features: Callable[[T, Sequence[Kernel]], tuple[str, ...]]  # what a processor must have for these kernels
     registration: Callable[[str, Sequence[Variant]], Sequence[Source]]
-    find_toolchain: Callable[[str, str], Toolchain]
+    find_toolchain: Callable[[Options, str], Toolchain]  # for an architecture of the host
     build_library: BuildLibrary

@@ -1,7 +1,7 @@
 """CUDA kernels to one shared library: device code for every architecture, and the host code that launches it.
 
-Each source is compiled by NVRTC, in threads, and cached under a hash of all its inputs. The host code of all sources is
-one translation unit; their device code, as arrays, is another.
+Each source is compiled by NVRTC or nvcc, in threads, and cached under a hash of all its inputs. The host code of all
+sources is one translation unit; their device code, as arrays, is another.
 """
 
 from __future__ import annotations
@@ -11,21 +11,43 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
-from onnxfuse.build import CompileError, Library, Progress, no_progress
+from onnxfuse.build import CompileError, Library, Progress, no_progress, nvcc, nvrtc
 from onnxfuse.build import build_library as build_host
 from onnxfuse.build.cache import Cache, key_of
-from onnxfuse.build.nvrtc import OPTIONS, CompileFailed, Image, compiled, headers, identity, version
-from onnxfuse.build.resources import Resources
+from onnxfuse.build.resources import CompileFailed, DeviceCompiler, Image, Resources
 from onnxfuse.build.toolchain import Toolchain
+from onnxfuse.build.toolchain import find_toolchain as find_host
+from onnxfuse.config import DEVICE_COMPILERS, NVCC, NVRTC, Options
 from onnxfuse.errors import BudgetError
 from onnxfuse.render.source import Source
 
 ARCHITECTURE = "--gpu-architecture="
 _LINE = 2048  # bytes of device code per line of source text
 _ESCAPED = [f"\\{n:03o}" for n in range(256)]
+
+
+@dataclass(frozen=True, slots=True)
+class CudaToolchain(Toolchain):
+    """A C++ compiler for the host code, and the compiler of the device code."""
+
+    device: DeviceCompiler
+
+
+def find_toolchain(options: Options, target: str) -> CudaToolchain:
+    """The compilers that `--toolchain` and `--nvcc` name; `target` is the architecture of the host.
+
+    The default is any C++ compiler with NVRTC, or with nvcc where NVRTC is not installed. Raises ToolchainError.
+    """
+    host = find_host("auto" if options.toolchain in DEVICE_COMPILERS else options.toolchain, target)
+    by_nvcc = options.nvcc is not None or options.toolchain == NVCC
+    if options.toolchain != NVRTC and not nvrtc.libraries():
+        by_nvcc |= nvcc.is_found()
+    device = nvcc.compiler(options.nvcc, host) if by_nvcc else nvrtc.compiler()
+    shared = {each.name: getattr(host, each.name) for each in fields(host)}
+    return CudaToolchain(**shared | {"identity": f"{host.identity} {device.identity}"}, device=device)
 
 
 def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
@@ -45,7 +67,8 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         """Build sources and registration code into a library at `out`. Raises CompileError and BudgetError."""
         start = time.monotonic()
         until = None if time_limit is None else start + time_limit
-        images, fresh = _images(sources, cache, jobs or len(os.sched_getaffinity(0)), until)
+        assert isinstance(toolchain, CudaToolchain), "build: no device compiler"
+        images, fresh = _images(sources, toolchain.device, cache, jobs or len(os.sched_getaffinity(0)), until)
         host = Source("launchers", "".join(source.text for source in sources))
         arrays = [_array(code_symbol(s.symbol), image.code) for s, image in zip(sources, images, strict=True)]
         left = None if until is None else max(until - time.monotonic(), 0.0)
@@ -54,7 +77,7 @@ def builder(code_symbol: Callable[[str], str]) -> Callable[..., Library]:
         functions = tuple(each for image in images for each in image.functions)
         return replace(
             made, compiled=fresh, cached=len(sources) - fresh, seconds=time.monotonic() - start,
-            compiler=f"{version()} and {made.compiler}", functions=functions,
+            compiler=f"{toolchain.device.title} and {made.compiler}", functions=functions,
         )  # fmt: skip
 
     return build_library
@@ -65,16 +88,18 @@ def architecture(source: Source) -> str:
     return next(f.removeprefix(ARCHITECTURE) for f in source.flags if f.startswith(ARCHITECTURE))
 
 
-def _images(sources: Sequence[Source], cache: Cache | None, jobs: int, until: float | None) -> tuple[list[Image], int]:
+def _images(
+    sources: Sequence[Source], compiler: DeviceCompiler, cache: Cache | None, jobs: int, until: float | None
+) -> tuple[list[Image], int]:
     """The device code of all sources in their order, and how many were compiled."""
-    common = key_of("cuda", identity(), *OPTIONS, *(t for pair in headers().items() for t in pair))
+    common = key_of("cuda", compiler.identity, *(t for pair in nvrtc.headers().items() for t in pair))
     keys = [key_of(common, *s.flags, s.text) for s in sources]
     known = [_from_cache(cache, key) for key in keys]
 
     def make(at: int) -> Image:
         if until is not None and time.monotonic() > until:
             raise BudgetError("build: compiling takes longer than allowed", hint="raise --time-budget")
-        return _compiled(sources[at])
+        return _compiled(sources[at], compiler)
 
     missing = [at for at, image in enumerate(known) if image is None]
     with ThreadPoolExecutor(max_workers=jobs) as pool:
@@ -84,15 +109,14 @@ def _images(sources: Sequence[Source], cache: Cache | None, jobs: int, until: fl
     return [image if image is not None else made[at] for at, image in enumerate(known)], len(missing)
 
 
-def _compiled(source: Source) -> Image:
+def _compiled(source: Source, compiler: DeviceCompiler) -> Image:
     try:
-        image = compiled(source.file, source.flags)
+        image = compiler.compiled(source.file, source.flags)
     except CompileFailed as problem:
         said = str(problem)
         first = next((line for line in said.splitlines() if "error" in line), said[:200])
-        wrong = CompileError(
-            f"build: {source.symbol}.cu does not compile: {first}", hint="a bug of onnxfuse or of NVRTC", log=said
-        )
+        hint = f"a bug of onnxfuse or of {compiler.title}"
+        wrong = CompileError(f"build: {source.symbol}.cu does not compile: {first}", hint=hint, log=said)
         wrong.units = {source.symbol: wrong.message}
         raise wrong from None
     target = architecture(source)

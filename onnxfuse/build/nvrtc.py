@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from onnxfuse.build import SUPPORT
-from onnxfuse.build.resources import Resources
+from onnxfuse.build.resources import CompileFailed, DeviceCompiler, Image, is_ptx, resources
 from onnxfuse.errors import ToolchainError
 
 OPTIONS = ("--std=c++17", "--ptxas-options=-v", "--device-as-default-execution-space")
 _INSTALL = "pip install 'onnxfuse[cuda]' installs it"
-_ABOUT = re.compile(r"Compiling entry function '(\w+)'")
-_STACK = re.compile(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads")
-_USED = re.compile(r"Used (\d+) registers")
-_SHARED = re.compile(r"(\d+) bytes smem")
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """Code for one architecture: a cubin or PTX, and the resources of each function (none for PTX)."""
-
-    code: bytes
-    functions: tuple[Resources, ...]
 
 
 def libraries() -> list[Path]:
@@ -56,18 +42,16 @@ def version() -> str:
     return f"nvrtc {major.value}.{minor.value}"
 
 
-def identity() -> str:
-    """Identifies the compiler for the cache: its files by name and size."""
-    return " ".join(f"{path.name} {path.stat().st_size}" for path in libraries())
-
-
 def headers() -> dict[str, str]:
     """The headers that kernels may include, by name."""
     return {path.name: path.read_text(encoding="utf-8") for path in sorted(SUPPORT.glob("cuda.h"))}
 
 
-class CompileFailed(Exception):
-    """NVRTC failed; the message is its log."""
+def compiler() -> DeviceCompiler:
+    """NVRTC as a device compiler. Raises ToolchainError if it is not installed."""
+    title = version()
+    files = " ".join(f"{path.name} {path.stat().st_size}" for path in libraries())
+    return DeviceCompiler(title, f"{files} {' '.join(OPTIONS)}", compiled)
 
 
 def compiled(text: str, flags: Sequence[str]) -> Image:
@@ -85,8 +69,9 @@ def compiled(text: str, flags: Sequence[str]) -> Image:
         log = _output(lib, program, "ProgramLog").rstrip(b"\0").decode(errors="replace")
         if failed:
             raise CompileFailed(log)
-        portable = any("=compute_" in f for f in flags)
-        return Image(_output(lib, program, "PTX" if portable else "CUBIN"), () if portable else tuple(resources(log)))
+        if is_ptx(flags):
+            return Image(_output(lib, program, "PTX"), ())
+        return Image(_output(lib, program, "CUBIN"), tuple(resources(log)))
     finally:
         lib.nvrtcDestroyProgram(ctypes.byref(program))
 
@@ -97,18 +82,3 @@ def _output(lib: ctypes.CDLL, program: ctypes.c_void_p, what: str) -> bytes:
     made = ctypes.create_string_buffer(size.value)
     assert getattr(lib, f"nvrtcGet{what}")(program, made) == 0
     return made.raw
-
-
-def resources(log: str) -> list[Resources]:
-    """The resources of each function, parsed from the log of ptxas."""
-    found: list[Resources] = []
-    name, stack, spills = "", 0, 0
-    for line in log.splitlines():
-        if about := _ABOUT.search(line):
-            name, stack, spills = about[1], 0, 0
-        elif held := _STACK.search(line):
-            stack, spills = int(held[1]), int(held[2]) + int(held[3])
-        elif used := _USED.search(line):
-            shared = _SHARED.search(line)
-            found.append(Resources(name, int(used[1]), spills, stack, int(shared[1]) if shared else 0))
-    return found

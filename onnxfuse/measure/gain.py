@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Gained:
     sizes: tuple[AtSize, ...]
     tried: tuple[Tried, ...] = ()
     slow: tuple[str, ...] = ()  # kernels slower than the nodes they replace by the node profile, the worst first
+    nodes: Mapping[str, float] = field(default_factory=dict)  # ms of each node of the library, at the first sizes
 
     @property
     def loses(self) -> bool:
@@ -138,4 +139,4 @@ def gained_of(d: Mapping[str, Any]) -> Gained:
         AtSize({k: tuple(v) for k, v in s["shapes"].items()}, s["before_ms"], s["after_ms"]) for s in d["sizes"]
     )
     tried = tuple(Tried(**t | {"kernels": tuple(t["kernels"]), "ratio": Ratio(**t["ratio"])}) for t in d["tried"])
-    return Gained(Ratio(**d["ratio"]), d["spread"], d["threads"], sizes, tried, tuple(d["slow"]))
+    return Gained(Ratio(**d["ratio"]), d["spread"], d["threads"], sizes, tried, tuple(d["slow"]), d["nodes"])

@@ -13,7 +13,7 @@ import time
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,12 +62,15 @@ def main(request: dict[str, Any]) -> dict[str, Any]:
         runs = _in_time(before.calls(feeds), begin + request["seconds"])
         after = _opened(request, "made", folder)
         own, others = (_profiled(each, feeds, runs) for each in (after, before))
-    suspects, shares = seem_slow(own, others, request["kernels"], _kernel_ops(request["made"]))
+    ops = _kernel_ops(request["made"])
+    suspects, shares = seem_slow(own, others, request["kernels"], ops)
     until = begin + request["seconds"]
     half = (time.monotonic() + until) / 2 if suspects else until
     times = _timed_in_turns([before, after], feeds, half)
     tried = _timed_without(request, after, feeds, suspects, shares, until)
-    return asdict(_gained(times, feeds, tried, suspects, request["threads"]))
+    nodes = _by_owner(own[:runs], {name: name for name in ops})
+    found = _gained(times, feeds, tried, suspects, request["threads"])
+    return asdict(replace(found, nodes={name: us * 1e-3 for name, us in nodes.items() if name}))
 
 
 def _opened(request: Mapping[str, Any], which: str, folder: str | Path = "", disabled: Sequence[str] = ()) -> Opened:

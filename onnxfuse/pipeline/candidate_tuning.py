@@ -20,7 +20,7 @@ from typing import Any
 from onnxfuse.ir.graph import Decision
 from onnxfuse.ir.kernel import Kernel
 from onnxfuse.measure.database import Measured
-from onnxfuse.pipeline.groups import attempted, predicted, scheduler
+from onnxfuse.pipeline.groups import attempted, counted_at, predicted, scheduler
 from onnxfuse.pipeline.rivals import Grouping, Locked, Race, is_faster
 from onnxfuse.pipeline.sampling import Sampler
 from onnxfuse.pipeline.state import Build, Context, Part, Substitutions, have
@@ -60,7 +60,7 @@ def faster_candidates(
 def _contractions(context: Context, b: Build, sizes: Mapping[str, Mapping[str, int]]) -> Iterator[_Contraction]:
     """The contractions to measure, those with the most predicted time first."""
     graphs = [have(each.plan) for each in b.everywhere() for _ in each.parts]
-    costs = [cost.seconds if cost is not None else 0.0 for cost in predicted(context, b)]
+    costs = [c.seconds if c is not None else 0.0 for c in predicted(context, b, counted_at(context, b))]
     kinds: dict[str, list[int]] = {}
     for at, part in enumerate(b.all_parts):
         kinds.setdefault(part.op, []).append(at)

@@ -37,7 +37,7 @@ def build(context: Context, calls: Calls, b: Build) -> Build:
     options, cache = context.options, cache_of(context)
     if cache is None and not options.no_cache:
         b = replace(b, notes=(*b.notes, f"{default_cache_dir()} cannot be written: compiled without a cache"))
-    toolchain = context.backend.find_toolchain(options.toolchain, context.targets[0].machine)
+    toolchain = context.backend.find_toolchain(options, context.targets[0].machine)
     ops = tuple(dict.fromkeys(p.op for p in b.all_parts))
     variants = [
         Variant(target.name, tuple(b.sources[target.name, op].symbol for op in ops), features)

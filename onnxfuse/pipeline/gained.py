@@ -6,32 +6,30 @@ same result. Nothing is measured for other machines, or if a lock file has the c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from itertools import islice, product
-from typing import Any
 
 from onnxfuse.build.cache import Cache
-from onnxfuse.errors import DeviceError, OnnxFuseError, UsageError
-from onnxfuse.load.dims import is_extent
+from onnxfuse.errors import DeviceError, OnnxFuseError
 from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import CROWDED, Gained, Tried, gained_of, seconds_needed
 from onnxfuse.pipeline.calls import Calls
+from onnxfuse.pipeline.groups import described
 from onnxfuse.pipeline.guided import dropped
 from onnxfuse.pipeline.loading import original_bytes, remembered
 from onnxfuse.pipeline.meter import size_of
 from onnxfuse.pipeline.remembered import keep, key_of_bytes, recalled
-from onnxfuse.pipeline.state import Build, Context, cache_of, have
+from onnxfuse.pipeline.state import Build, Context, cache_of, have, hinted
+from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.report.lock import Choice
-from onnxfuse.report.result import Gain, GainAt
+from onnxfuse.report.result import Gain, GainAt, GroupResult
 from onnxfuse.verify.verdicts import ORIGINAL, WITH_LIBRARY
 
 SECONDS, SHARE = 3.0, 0.15  # that all measurements together may take: so many, or that part of the build
 LARGE = 2 << 30  # bytes of a model from which on two sessions of it, as users have them, take more than all else did
 AMPLE = 3.0  # times the least that a measurement takes, where the user asks for one
 ROUNDS = 2  # after which single kernels are no longer given up, only all of them
-_MOST_SIZES = 6
 _NAMED = 3  # kernels of one line
 _UNLOCK = "--no-gain builds it all the same"
 _PROGRAM = (
@@ -75,7 +73,14 @@ def gain(context: Context, calls: Calls, b: Build) -> Build:
         return _without(b, lost)
     made = _gain(found)
     context.tell("gain", {**asdict(made), "cached": cached})
-    return replace(b, gain=made, notes=(*b.notes, *_loses(found)))
+    b = replace(b, gain=made, notes=(*b.notes, *_loses(found)))
+    return replace(b, groups=tuple(_timed(context, b, found.nodes)))
+
+
+def _timed(context: Context, b: Build, nodes: Mapping[str, float]) -> Iterator[GroupResult]:
+    """The groups with the measured times of their kernels, other figures at the same sizes."""
+    for g in described(context, b, [g.name for g in b.groups], runtime_times(context, b)):
+        yield replace(g, time_ms=_milliseconds(nodes.get(g.name)))
 
 
 def _without(b: Build, lost: list[Choice]) -> Build:
@@ -126,6 +131,10 @@ def _choice(b: Build, tried: Tried, out: set[str]) -> Choice:
     low, high = (float(f"{x:.4g}") if x < 1e9 else None for x in (tried.ratio.inverse.low, tried.ratio.inverse.high))
     with_ms, without_ms = (float(f"{x:.5g}") for x in (tried.with_ms, tried.without_ms))
     return Choice(tried.kernels, nodes, with_ms, without_ms, 0.0, kept, low, high)
+
+
+def _milliseconds(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.4g}")
 
 
 def _gain(found: Gained) -> Gain:
@@ -202,16 +211,6 @@ def _kernels(b: Build) -> dict[str, tuple[str, ...]]:
 
 
 def sizes_of(context: Context, b: Build) -> list[dict[str, int]]:
-    """Values of symbols, for each measurement: those that were given, with each value that is hinted at.
-
-    Raises UsageError for what is no hint.
-    """
+    """Values of symbols, for each measurement: those that were given, with each value that is hinted at."""
     given: Mapping[str, int] = have(b.loaded).source.dims
-    hints: list[list[tuple[str, int]]] = []
-    for text in context.options.dim_hint:
-        name, _, values = text.rpartition("=")
-        listed: list[Any] = values.split(",")
-        if not name or not all(map(is_extent, listed)):
-            raise UsageError(f"usage: --dim-hint {text} is not NAME=N,N", hint="for example --dim-hint batch=1,8")
-        hints.append([(name, int(value)) for value in listed])
-    return [{**dict(each), **given} for each in islice(product(*hints), _MOST_SIZES)]
+    return [{**each, **given} for each in hinted(context.options.dim_hint)]

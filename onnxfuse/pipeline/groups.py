@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 
 from onnxfuse.config import Options
-from onnxfuse.cost import Cost, weight_bytes
+from onnxfuse.cost import Cost, number, symbols_at, weight_bytes
+from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.errors import OnnxFuseError
 from onnxfuse.ir.compose import walk
 from onnxfuse.ir.dtype import F16, F32, DType
 from onnxfuse.ir.graph import Constant, Decision, Graph, Node
 from onnxfuse.ir.group import Group, Plan
+from onnxfuse.ir.index import Index
 from onnxfuse.ir.indexing import product
 from onnxfuse.ir.kernel import Choice, Kernel, products_of
 from onnxfuse.ir.products import HALVES
@@ -24,8 +26,9 @@ from onnxfuse.lower import Lowered
 from onnxfuse.ops.classify import Facts, NodeFacts, group_facts, node_facts
 from onnxfuse.ops.rows import ROWS
 from onnxfuse.ops.spec import REPORT, define, view_of
-from onnxfuse.pipeline.state import Build, Context, Part, have
+from onnxfuse.pipeline.state import Build, Context, Part, have, hinted
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
+from onnxfuse.plan.sizes import Sizes, sizes_at, tensor_of
 from onnxfuse.report.result import GroupResult, WayResult
 from onnxfuse.target import Target
 
@@ -162,23 +165,36 @@ def longest_sums(parts: Iterable[Part]) -> dict[str, int]:
     return found
 
 
-def phase_bytes(kernels: Iterable[Kernel]) -> int | None:
-    """Bytes that phases store for later ones and for other nodes; None where an extent is a symbol."""
+def counted_at(context: Context, b: Build) -> dict[str, int]:
+    """The values of open sizes for figures that are shown, for the symbols of all graphs.
+
+    They are the first ones at which the gain was measured, else those of `--dim-hint`, else usual ones.
+    """
+    graphs = [have(each.loaded) for each in b.everywhere()]
+    graphs += [each.plan.graph for each in b.everywhere() if each.plan is not None]
+    shapes = b.gain.sizes[0].shapes if b.gain is not None else {}
+    return sizes_at(graphs, hinted(context.options.dim_hint)[0], shapes)
+
+
+def phase_bytes(b: Build, sizes: Sizes) -> int | None:
+    """Bytes that phases store for later ones and for other nodes, at these sizes; None where that is not known."""
     total = 0
-    for kernel in kernels:
-        sizes = [(b.size.constant, b.dtype.bytes) for b in kernel.scratch]
-        sizes += [(product(list(p.storage)).constant, p.dtype.bytes) for p in kernel.outputs]
-        for count, each in sizes:
-            if count is None:
+    for graph, kernel in ((have(e.plan).graph, p.kernel) for e in b.everywhere() for p in e.parts if p.kernel):
+        symbols = symbols_in_kernel(graph, kernel, sizes)
+        stored = [(each.size, each.dtype) for each in kernel.scratch]
+        stored += [(product(list(p.storage)), p.dtype) for p in kernel.outputs]
+        for extent, dtype in stored:
+            if (count := _value(extent, symbols)) is None:
                 return None
-            total += count * each
+            total += count * dtype.bytes
     return total
 
 
-def traffic(kernel: Kernel) -> int | None:
-    """Bytes of a kernel's inputs and outputs; None where an extent is a symbol."""
-    sizes = [(product(list(p.storage)).constant, p.dtype.bytes) for p in (*kernel.inputs, *kernel.outputs)]
-    return None if any(count is None for count, _ in sizes) else sum((count or 0) * each for count, each in sizes)
+def traffic(kernel: Kernel, sizes: Sizes) -> int | None:
+    """Bytes of a kernel's inputs and outputs at values of its symbols; None where one has no value."""
+    params = (*kernel.inputs, *kernel.outputs)
+    counts = [(_value(product(list(p.storage)), sizes), p.dtype.bytes) for p in params]
+    return None if any(count is None for count, _ in counts) else sum((count or 0) * each for count, each in counts)
 
 
 def predicting(context: Context) -> Target:
@@ -186,27 +202,39 @@ def predicting(context: Context) -> Target:
     return context.targets[0] if context.measured is None else context.measured
 
 
-def predicted(context: Context, b: Build) -> list[Cost | None]:
-    """The cost of each kernel of a build and of its bodies, in the order of `all_parts`; None where it is not known."""
+def symbols_in_kernel(graph: Graph, kernel: Kernel, sizes: Sizes) -> dict[str, int]:
+    """The values of a kernel's own symbols at values of the graph's; empty where one of those has none."""
+    try:
+        return symbols_at(kernel, {p.value: tensor_of(graph, p.value, sizes).shape for p in kernel.inputs})
+    except SymbolUnknown:
+        return {}
+
+
+def predicted(context: Context, b: Build, sizes: Sizes) -> list[Cost | None]:
+    """The cost of each kernel of a build and of its bodies, in the order of `all_parts`, at these sizes.
+
+    None where it is not known.
+    """
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
     pairs = [(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True) if part.kernel is not None]
     constants = frozenset(name for graph in {id(g): g for g in graphs}.values() for name in graph.constants)
     held = weight_bytes([have(part.kernel) for part, _ in pairs], constants)
     target = predicting(context)
-    known: dict[tuple[str, tuple[bool, ...]], Cost | None] = {}
+    known: dict[tuple[object, ...], Cost | None] = {}
 
-    def cost(part: Part) -> Cost | None:
-        if part.kernel is None:
+    def cost(part: Part, graph: Graph) -> Cost | None:
+        kernel = part.kernel
+        if kernel is None:
             return None
-        key = (part.op, tuple(p.value in constants for p in part.kernel.inputs))
+        symbols = symbols_in_kernel(graph, kernel, sizes)
+        key = (part.op, tuple(p.value in constants for p in kernel.inputs), *symbols.items())
         if key not in known:
-            found = attempted(
-                context, "cost", partial(context.backend.kernel_cost, part.kernel, target, constants, held)
-            )
+            made = partial(context.backend.kernel_cost, kernel, target, constants, held, symbols)
+            found = attempted(context, "cost", made)
             known[key] = None if isinstance(found, Decision) else found
         return known[key]
 
-    return [cost(part) for part in b.all_parts]
+    return [cost(part, graph) for part, graph in zip(b.all_parts, graphs, strict=True)]
 
 
 def described(
@@ -215,22 +243,29 @@ def described(
     """The groups of a build and of its bodies as results show them, under these names.
 
     `runtimes` are the seconds of the runtime's own nodes. A bug in what is only shown costs the figure, not the
-    build (unless it is strict). Equal kernels of equal operators are looked at once.
+    build (unless it is strict). Equal kernels of equal operators on values of equal types are looked at once.
     """
     graphs = [have(each.plan).graph for each in b.everywhere() for _ in each.parts]
-    known: dict[tuple[str, ...], tuple[str | None, int | None]] = {}
-    for part, name, graph, cost, runtime in zip(
-        b.all_parts, names, graphs, predicted(context, b), runtimes, strict=True
-    ):
-        key = (part.op or name, *(n.op for n in part.group.nodes))
+    known: dict[tuple[str, ...], tuple[str | None, int | None, int | None]] = {}
+    sizes = counted_at(context, b)
+    costs = predicted(context, b, sizes)
+    for part, name, graph, cost, runtime in zip(b.all_parts, names, graphs, costs, runtimes, strict=True):
+        types = (repr(graph.types.get(v)) for v in (*part.group.inputs, *part.group.outputs))
+        key = (part.op or name, *(n.op for n in part.group.nodes), *types)
         if key not in known:
-            found = attempted(context, "describe", partial(_type_and_flops, graph, part.group))
-            known[key] = (None, None) if isinstance(found, Decision) else found
+            found = attempted(context, "describe", partial(_type_and_work, graph, part, sizes))
+            known[key] = (None, None, None) if isinstance(found, Decision) else found
         yield _described(part, name, *known[key], cost, runtime)
 
 
 def _described(
-    part: Part, name: str, mapping: str | None, flops: int | None, cost: Cost | None, runtime: float | None
+    part: Part,
+    name: str,
+    mapping: str | None,
+    flops: int | None,
+    moved: int | None,
+    cost: Cost | None,
+    runtime: float | None,
 ) -> GroupResult:
     kernel, group = part.kernel, part.group
     return GroupResult(
@@ -240,7 +275,7 @@ def _described(
         ops=tuple(n.op for n in group.nodes),
         mapping_type=mapping,
         flops=flops,
-        bytes=traffic(kernel) if kernel is not None else None,
+        bytes=moved,
         phases=len(kernel.phases) if kernel is not None else 0,
         predicted_ms=round(cost.seconds * 1e3, 6) if cost is not None else None,
         runtime_ms=round(runtime * 1e3, 6) if runtime is not None else None,
@@ -253,12 +288,23 @@ def _choice_results(choice: Choice) -> tuple[WayResult, ...]:
     return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
 
 
-def _type_and_flops(graph: Graph, group: Group) -> tuple[str | None, int | None]:
+def _type_and_work(graph: Graph, part: Part, sizes: Sizes) -> tuple[str | None, int | None, int | None]:
+    """The mapping type of a group, its operations and the bytes of its inputs and outputs."""
+    kernel, group = part.kernel, part.group
+    moved = traffic(kernel, symbols_in_kernel(graph, kernel, sizes)) if kernel is not None else None
     known = {n.name: facts for n in group.nodes if (facts := facts_of(graph, n)) is not None}
     if len(known) < len(group.nodes):
-        return None, None
+        return None, None, moved
     fused, flops = group_facts(Facts(known, {}), group)
-    return fused.label, flops.constant
+    return fused.label, _value(flops, sizes), moved
+
+
+def _value(e: Index, sizes: Sizes) -> int | None:
+    """An extent at these sizes; None where a symbol of it has none."""
+    try:
+        return number(e, sizes)
+    except SymbolUnknown:
+        return None
 
 
 def facts_of(graph: Graph, node: Node) -> NodeFacts | None:
@@ -267,7 +313,7 @@ def facts_of(graph: Graph, node: Node) -> NodeFacts | None:
     return None if isinstance(found, Decision) else node_facts(graph, node, found)
 
 
-def costs_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, tuple[int | None, int | None]]:
+def costs_of(graph: Graph, nodes: Iterable[Node], sizes: Sizes) -> dict[str, tuple[int | None, int | None]]:
     """By name of each node its operations, and the bytes that it reads and makes; None where they are not known.
 
     Equal calls on values of equal types are looked at once.
@@ -279,17 +325,17 @@ def costs_of(graph: Graph, nodes: Iterable[Node]) -> dict[str, tuple[int | None,
         key = (n.key, repr(sorted(n.attrs.items())), tuple(map(repr, map(graph.types.get, (*n.inputs, *n.outputs)))))
         if key not in known:
             facts = facts_of(graph, n)
-            known[key] = facts.flops.constant if facts is not None else None
-        sizes = [bytes_of(graph, v) for v in values]
-        moved = None if None in sizes else sum(size or 0 for size in sizes)
+            known[key] = _value(facts.flops, sizes) if facts is not None else None
+        taken = [bytes_of(graph, v, sizes) for v in values]
+        moved = None if None in taken else sum(each or 0 for each in taken)
         found[n.name] = known[key], moved
     return found
 
 
-def bytes_of(graph: Graph, value: str) -> int | None:
-    """What a value takes; None where an extent is a symbol or nothing is known of it."""
+def bytes_of(graph: Graph, value: str, sizes: Sizes) -> int | None:
+    """What a value takes at these sizes; None where nothing is known of it."""
     if value in graph.constants:
         return graph.constants[value].bytes
     kind = graph.types.get(value)
-    count = product(list(kind.shape)).constant if kind is not None else None
+    count = _value(product(list(kind.shape)), sizes) if kind is not None else None
     return None if kind is None or count is None else count * kind.dtype.bytes

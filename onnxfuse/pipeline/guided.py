@@ -20,7 +20,7 @@ from onnxfuse.measure import ratios
 from onnxfuse.measure.gain import limit_of
 from onnxfuse.measure.profile import Profile
 from onnxfuse.pipeline.calls import Calls
-from onnxfuse.pipeline.groups import forbidden, predicted
+from onnxfuse.pipeline.groups import counted_at, forbidden, predicted
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.report.lock import Choice
 
@@ -205,7 +205,7 @@ def _rounded(x: float) -> float:
 
 def _areas(context: Context, b: Build) -> list[Area]:
     """The distinct sets to measure, in order: all kernels, areas, single kernels."""
-    pairs = zip(b.all_parts, predicted(context, b), strict=True)
+    pairs = zip(b.all_parts, predicted(context, b, counted_at(context, b)), strict=True)
     costs = {id(p): cost.seconds if cost is not None else 0.0 for p, cost in pairs}
     by_op: dict[str, list[Part]] = {}
     for p in b.all_parts:

@@ -43,7 +43,7 @@ class Keys:
     def _made(self) -> str:
         """Everything but a kernel's text that its machine code depends on."""
         backend, target = self.context.backend, self.context.targets[0]
-        toolchain = backend.find_toolchain(self.context.options.toolchain, target.machine)
+        toolchain = backend.find_toolchain(self.context.options, target.machine)
         return key_of(toolchain.identity, target.name, *backend.flags(target, ()), *backend.headers())
 
     def of(self, sample: Sample, threads: int) -> str:

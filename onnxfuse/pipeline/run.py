@@ -21,7 +21,7 @@ from onnxfuse.pipeline import steps as first
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.decisions import decisions
 from onnxfuse.pipeline.drawn import drawing
-from onnxfuse.pipeline.groups import described, phase_bytes
+from onnxfuse.pipeline.groups import counted_at, described, phase_bytes
 from onnxfuse.pipeline.loading import loading
 from onnxfuse.pipeline.meter import Meter, size_of
 from onnxfuse.pipeline.outputs import STREAM, Places, deliver, places_of, refuse, workshop
@@ -30,6 +30,7 @@ from onnxfuse.pipeline.steps import nodes_left
 from onnxfuse.pipeline.text import text_of
 from onnxfuse.pipeline.worth import runtime_times
 from onnxfuse.plan.price import PriceMemo, Samples
+from onnxfuse.plan.sizes import input_symbols
 from onnxfuse.report.result import CandidateResult, Model, Output, Refusal, Result, Verified
 from onnxfuse.runtime.background import Background
 
@@ -248,6 +249,7 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
     groups = b.groups or tuple(described(context, b, names, runtime_times(context, b)))
     path = str(context.model) if isinstance(context.model, Path) else None
     kernels = [part.kernel for part in b.all_parts if part.kernel is not None]
+    sizes = counted_at(context, b)
     rules = Counter[str]()
     for firing in (f for each in b.everywhere() for f in each.firings):
         rules[firing.rule] += firing.count
@@ -259,7 +261,8 @@ def _result(context: Context, b: Build, output: Output, stopped: str | None) -> 
         kernels=len(kernels),
         distinct_kernels=len({part.op for part in b.all_parts if part.op}),
         phases=sum(len(kernel.phases) for kernel in kernels),
-        phase_bytes=phase_bytes(kernels),
+        phase_bytes=phase_bytes(b, sizes),
+        counted_at={said: sizes[name] for name, said in input_symbols(have(b.loaded)).items()},
         groups=groups,
         rewrites=tuple(rules.items()),
         refusals=tuple(Refusal(d.code, d.nodes, d.reason, d.unlock) for d in decisions(b)),

@@ -151,7 +151,7 @@ class Sampler:
         context, backend = self.context, self.context.backend
         distinct = {self._name(k): k for k in kernels}
         target, out = context.targets[0], context.folder / "libsamples.so"
-        toolchain = backend.find_toolchain(context.options.toolchain, target.machine)
+        toolchain = backend.find_toolchain(context.options, target.machine)
         while distinct:
             sources = list(self._sources(distinct))
             features = backend.features(target, list(distinct.values()))

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from onnxfuse.backends import Backend
 from onnxfuse.build import Library
 from onnxfuse.build.cache import Cache, default_cache_dir
-from onnxfuse.config import Options
+from onnxfuse.config import DEVICE_COMPILERS, NVRTC, Options
 from onnxfuse.emit import Body, Emitted
 from onnxfuse.errors import UsageError
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ir.group import Group, Plan
 from onnxfuse.ir.kernel import Kernel
+from onnxfuse.load.dims import is_extent
 from onnxfuse.lower import Lowered
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.pipeline.outputs import Places
@@ -145,6 +147,9 @@ class Build:
         return any(b.again for b in self.everywhere())
 
 
+_MOST_SIZES = 6
+
+
 def have(value: T | None) -> T:
     """A value that an earlier step has made."""
     assert value is not None, "pipeline: a step ran before the one that makes what it needs"
@@ -162,11 +167,33 @@ def check_options(options: Options) -> None:
             raise UsageError(f"options: {each.name} is {value}", hint="give 0 or more")
     if options.check and (options.lock is None or options.profile_guided):
         raise UsageError("options: check wants a lock file to hold the build against", hint="name it with --lock")
+    if options.target == "cpu" and (options.nvcc is not None or options.toolchain in DEVICE_COMPILERS):
+        raise UsageError("options: nvcc and nvrtc compile CUDA kernels", hint="add --target cuda")
+    if options.nvcc is not None and options.toolchain == NVRTC:
+        raise UsageError("options: nvcc is given, and toolchain is nvrtc", hint="leave one of them out")
     for pattern in options.skip_node:
         try:
             re.compile(pattern)
         except re.error as problem:
             raise UsageError(f"options: {pattern} is no regular expression: {problem}", hint="correct it") from None
+
+
+def hinted(texts: Sequence[str]) -> list[dict[str, int]]:
+    """The combinations of the values of symbols that `--dim-hint` lists, at most six; one empty one without hints.
+
+    Raises UsageError for what is no hint.
+
+    >>> hinted(["batch=1,8"])
+    [{'batch': 1}, {'batch': 8}]
+    """
+    hints: list[list[tuple[str, int]]] = []
+    for text in texts:
+        name, _, values = text.rpartition("=")
+        listed: list[Any] = values.split(",")
+        if not name or not all(map(is_extent, listed)):
+            raise UsageError(f"usage: --dim-hint {text} is not NAME=N,N", hint="for example --dim-hint batch=1,8")
+        hints.append([(name, int(value)) for value in listed])
+    return [dict(each) for each in islice(product(*hints), _MOST_SIZES)]
 
 
 def cache_of(context: Context) -> Cache | None:

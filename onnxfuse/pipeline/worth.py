@@ -11,7 +11,7 @@ from onnxfuse.cost.means import SymbolUnknown
 from onnxfuse.cost.runtime import Call, Tensor
 from onnxfuse.ir.graph import Decision, Graph
 from onnxfuse.ops.rows import ROWS
-from onnxfuse.pipeline.groups import attempted, forbidden, names_of, predicting
+from onnxfuse.pipeline.groups import attempted, counted_at, forbidden, names_of, predicting
 from onnxfuse.pipeline.state import Build, Context, Part, have
 from onnxfuse.plan.kinds import BATCHED, WEIGHTS, WINDOW, Kind, convolves_variables, decoded_weights, kind_of
 from onnxfuse.plan.sizes import Sizes, batches_of, symbols_in, tensor_of
@@ -63,12 +63,13 @@ def worthwhile(context: Context, b: Build) -> Build:
 def runtime_times(context: Context, b: Build) -> list[float | None]:
     """Predicted seconds of the runtime for each group of a build and of its bodies, in the order of `all_parts`.
 
-    None where extents are symbolic or unknown.
+    Open sizes are those of `counted_at`; None where an extent is not known.
     """
     found: list[float | None] = []
+    sizes = counted_at(context, b)
     for each in (one for one in b.everywhere() if one.parts):
         predictor = _Predictor(context, each)
-        found += [predictor.static(part) for part in each.parts]
+        found += [predictor.runtime(part, sizes) for part in each.parts]
     return found
 
 
@@ -94,9 +95,9 @@ class _Predictor:
             lost = all(t.ratio > FACTOR and t.loss > LEAST for t in found)
         return min(found, key=lambda times: times.ratio) if found and lost else None
 
-    def static(self, part: Part) -> float | None:
-        """Seconds of the runtime on the target's cores where every extent is known."""
-        found = self._of(part, [{}])
+    def runtime(self, part: Part, sizes: Sizes) -> float | None:
+        """Seconds of the runtime on the target's cores at these sizes."""
+        found = self._of(part, [sizes])
         return found[-1].runtime if found else None
 
     def _of(self, part: Part, sizes: Sequence[Sizes]) -> tuple[Times, ...]:

@@ -34,6 +34,12 @@ def symbols_in(types: Iterable[TensorType | None]) -> list[str]:
     return sorted({s.name for t in types if t is not None for e in t.shape for s in symbols_of(expanded(e))})
 
 
+def input_symbols(graph: Graph) -> dict[str, str]:
+    """The symbols in the shapes of the inputs, with what people call them: `x[2]` where a dimension has no name."""
+    names = symbols_in(map(graph.types.get, graph.inputs))
+    return {s: "{0}[{2}]".format(*s[1:].rpartition("_")) if s.startswith("?") else s for s in names}
+
+
 def batches_of(graph: Graph) -> list[str]:
     """The names of the symbols in the batch dimension (the first one) of the model's inputs."""
     return _names(t.shape[0] for v in graph.inputs if (t := graph.types.get(v)) is not None and t.shape)
@@ -49,3 +55,17 @@ def sizes_of(graph: Graph, values: Sequence[int]) -> list[dict[str, int]]:
     batches = batches_of(graph)
     found = [{s: 1 if s in batches else n for s in symbols} for n in values]
     return [dict(pairs) for pairs in dict.fromkeys(tuple(each.items()) for each in found)] if symbols else [{}]
+
+
+def sizes_at(graphs: Sequence[Graph], given: Sizes, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """One value for each symbol of a model's graphs, the main graph first.
+
+    An input that has one of the `shapes` decides, then what is `given`; else batches are 1, all others of usual size.
+    """
+    main = graphs[0]
+    types = {name: t.shape for name in main.inputs if (t := main.types.get(name)) is not None}
+    bound = [pair for name, shape in shapes.items() for pair in zip(types.get(name, ()), shape, strict=False)]
+    known = {str(e): n for e, n in bound if {str(s) for s in symbols_of(e)} == {str(e)}}
+    batches = batches_of(main)
+    symbols = symbols_in(t for graph in graphs for t in graph.types.values())
+    return {s: known.get(s, given.get(s, 1 if s in batches else FEW_SIZES[1])) for s in symbols}

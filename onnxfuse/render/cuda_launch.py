@@ -10,7 +10,7 @@ from onnxfuse.render.c_family import identifier, index, stored
 from onnxfuse.render.cuda import device_text, function_name, parameters
 from onnxfuse.render.source import Source
 
-DEVICE = "__CUDACC_RTC__"  # defined by NVRTC, which compiles the device code
+DEVICE = "__CUDACC__"  # defined by NVRTC and nvcc, which compile the device code
 
 
 def render(kernel: Kernel, symbol: str, name: str, flags: tuple[str, ...] = ()) -> Source:

@@ -85,18 +85,19 @@ def _kernels(d: Document) -> Table:
         share = (ours or 0.0) / whole
         rows.append((
             kernel, str(len(those)), first["mapping_type"] or "-", str(first["phases"]), count(first["flops"]),
-            size(first["bytes"]), _figure(ours), _figure(theirs), factor, first.get("bound") or "-",
+            size(first["bytes"]), _figure(_sum(those, "time_ms")), _figure(ours), _figure(theirs), factor,
+            first.get("bound") or "-",
             names(first["nodes"]), f"{share * 100:.1f} %" if ours else "-",
         ))  # fmt: skip
         shares.append(share)
-    head = ("kernel", "calls", "mapping type", "phases", "flops", "bytes", "predicted ms", "runtime ms", "gain",
-            "bound", "the first stands for", "share")  # fmt: skip
+    head = ("kernel", "calls", "mapping type", "phases", "flops", "bytes", "measured ms", "predicted ms", "runtime ms",
+            "gain", "bound", "the first stands for", "share")  # fmt: skip
     finds = tuple(tuple(g["name"] for g in those) for _, those in ordered)
-    return Table("Kernels", head, tuple(rows), (1, 3, 4, 5, 6, 7, 8), tuple(shares), finds)
+    return Table("Kernels", head, tuple(rows), (1, 3, 4, 5, 6, 7, 8, 9), tuple(shares), finds)
 
 
 def _sum(groups: Iterable[Mapping[str, Any]], key: str) -> float | None:
-    """The sum of predicted milliseconds; None if one is missing, as in results of earlier versions."""
+    """The sum of milliseconds; None if one is missing, as in results of earlier versions."""
     values = [g.get(key) for g in groups]
     return None if None in values else sum(each or 0.0 for each in values)
 

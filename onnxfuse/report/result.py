@@ -49,11 +49,12 @@ class GroupResult:
     nodes: tuple[str, ...]  # names of the loaded model
     ops: tuple[str, ...]
     mapping_type: str | None
-    flops: int | None  # of one run; None where extents are symbols
+    flops: int | None  # of one run
     bytes: int | None  # of its inputs and outputs
     phases: int
-    predicted_ms: float | None = None  # by the cost model, for the machine class; None where extents are symbols
-    runtime_ms: float | None = None  # predicted for the runtime's own nodes; None where extents are symbols
+    predicted_ms: float | None = None  # by the cost model, for the machine class
+    runtime_ms: float | None = None  # predicted for the runtime's own nodes
+    time_ms: float | None = None  # minimum of a run, at the first sizes of the gain; None if not measured
     bound: str | None = None  # what takes longest: compute, L2, L3, memory or dispatch
     ways: tuple[tuple[WayResult, ...], ...] = ()  # schedule candidates of phases, the chosen one first
 
@@ -147,7 +148,7 @@ class Result:
     kernels: int
     distinct_kernels: int
     phases: int
-    phase_bytes: int | None  # stored by phases, for later phases and other nodes; None for symbolic extents
+    phase_bytes: int | None  # stored by phases, for later phases and other nodes
     groups: tuple[GroupResult, ...]
     rewrites: tuple[tuple[str, int], ...]  # rule, count
     refusals: tuple[Refusal, ...]
@@ -158,6 +159,7 @@ class Result:
     choices: tuple[Choice, ...]  # measured, or those of a lock file
     target: str  # the best of `targets`
     targets: tuple[str, ...]
+    counted_at: Mapping[str, int]  # values of symbols in the shapes of inputs, at which figures are counted
     precision: str  # storage type of float32 weights of products
     compiler: str | None
     domain: str | None

@@ -102,15 +102,15 @@ def _parameters(draft: Draft, node: Node, dtype: DType) -> _Coded:
     if node.attrs.get("block_size", 0) or node.attrs.get("precision", 0) or draft.type(node.inputs[1]).dtype.bits != 32:
         raise Miss("the quantization is blocked, or its scale is not float32")
     zero = node.inputs[2] if len(node.inputs) > 2 else ""
-    scale = _held(draft, node.inputs[1])
+    scale = _constant(draft, node.inputs[1])
     if not zero:
         zero = draft.array(np.zeros(scale.shape, dtype.numpy), dtype, "zero", node.inputs[1])
-    _held(draft, zero)
+    _constant(draft, zero)
     return _Coded(node.inputs[0], node.inputs[1], zero)
 
 
 def _of_all(draft: Draft, scale: str) -> bool:
-    return _held(draft, scale).size == 1
+    return _constant(draft, scale).size == 1
 
 
 def _alike(draft: Draft, a: _Coded, codes: str) -> bool:
@@ -131,7 +131,7 @@ def _for_one(work: Work, codes: str) -> bool:
     return reader.op != "DequantizeLinear" or work.single_use(reader.outputs[0])
 
 
-def _held(draft: Draft, value: str) -> Constant:
+def _constant(draft: Draft, value: str) -> Constant:
     found = draft.constant_of(value)
     if found is None:
         raise Miss(f"the scale, zero point or weight {value} is not a constant")
@@ -142,13 +142,13 @@ def _weights(draft: Draft, node: Node, axis: int) -> _Coded:
     """The constant that operand 1 is dequantized from, with one scale or one for each index of `axis`. Raises Miss."""
     w = _read(draft, node, 1)
     decoding = draft.work.made_by(node.inputs[1], "DequantizeLinear")
-    codes, rank = _held(draft, w.codes), len(draft.type(w.codes).shape)
+    codes, rank = _constant(draft, w.codes), len(draft.type(w.codes).shape)
     given = decoding.attrs.get("axis", 1)
     along = isinstance(given, int) and given % rank == axis % rank
     if (
         codes.dtype not in _CODES
         or not (_of_all(draft, w.scale) or along)
-        or _held(draft, w.zero).shape != _held(draft, w.scale).shape
+        or _constant(draft, w.zero).shape != _constant(draft, w.scale).shape
     ):
         raise Miss("the weights are not 8-bit integers quantized per tensor or per output channel")
     return w
@@ -160,7 +160,7 @@ def _bias(draft: Draft, node: Node, a: _Coded, w: _Coded) -> tuple[str, ...]:
         return ()
     decoding = draft.work.made_by(node.inputs[2], "DequantizeLinear")
     bias = _parameters(draft, decoding, I32)
-    if draft.type(bias.codes).dtype != I32 or _held(draft, bias.zero).load().any():
+    if draft.type(bias.codes).dtype != I32 or _constant(draft, bias.zero).load().any():
         raise Miss("the bias is not int32 with zero point 0")
     scales = [_numbers(draft, v) for v in (a.scale, w.scale, bias.scale)]
     products = scales[0] * scales[1]
@@ -170,7 +170,7 @@ def _bias(draft: Draft, node: Node, a: _Coded, w: _Coded) -> tuple[str, ...]:
 
 
 def _numbers(draft: Draft, value: str) -> Array:
-    return _held(draft, value).load().reshape(-1)
+    return _constant(draft, value).load().reshape(-1)
 
 
 STEPS: tuple[Step, ...] = (

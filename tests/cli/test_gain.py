@@ -64,6 +64,7 @@ def test_a_slow_kernel_is_not_shipped_and_the_next_build_is_the_same(built: Call
     result = built(render=Slow("Tanh"))
     assert [set(g.nodes) for g in result.groups] == [FIRST] and refused(result) == SECOND
     assert result.gain is not None and result.gain.low <= result.gain.speedup <= result.gain.high
+    assert all(g.time_ms is not None and g.time_ms > 0.0 for g in result.groups)
     assert any("slower than ONNX Runtime, and left to it: Tanh" in note for note in result.notes)
     (lost,) = [c for c in result.choices if not c.kept]
     assert lost.high is not None and lost.high < 0.9

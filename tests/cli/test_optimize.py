@@ -208,8 +208,9 @@ def test_symbols_get_values(onnxfuse: Onnxfuse, here: Path):
     assert said.code == 0 and said.json["groups"][0]["flops"] is not None
     made = onnx.load("m.fused.onnx").graph.input[0].type.tensor_type.shape.dim[0]
     assert made.dim_value == 3
-    said = onnxfuse("optimize", "m.onnx", "s.onnx", "--json", "--no-verify")
-    assert said.code == 0 and said.json["groups"][0]["flops"] is None
+    said = onnxfuse("optimize", "m.onnx", "s.onnx", "--json", "--no-verify", "--dim-hint", "batch=3")
+    assert said.code == 0 and said.json["counted_at"] == {"batch": 3}
+    assert onnx.load("s.onnx").graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
 
 
 def test_the_gain_is_measured_when_asked_for(onnxfuse: Onnxfuse, model: Path):

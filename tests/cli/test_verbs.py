@@ -215,13 +215,21 @@ def test_profile_of_several_sizes(onnxfuse: Onnxfuse, here: Path):
     assert "N 500" in onnxfuse("report", "p.json").out
 
 
-def test_explain_says_how_open_sizes_get_costs(onnxfuse: Onnxfuse, here: Path):
+def test_explain_counts_open_sizes_at_stated_values(onnxfuse: Onnxfuse, here: Path):
+    """The plan is the one for open sizes; only the figures are of these sizes."""
     text = """<ir_version: 8, opset_import: ["" : 17]>
-    g (float[N, 64] x) => (float[N, 64] y) { a = Exp (x) b = Softmax <axis = -1> (a) y = Neg (b) }"""
+    g (float[N, 64, M] x) => (float[N, 64, M] y) { a = Exp (x) b = Softmax <axis = 1> (a) y = Neg (b) }"""
     onnx.save(onnx.parser.parse_model(text), here / "open.onnx")
-    assert "kernels with symbolic sizes have no predicted cost; --dim N=N gives" in onnxfuse("explain", "open.onnx").out
-    stated = onnxfuse("explain", "open.onnx", "--dim", "N=4096").out
-    assert "have no predicted cost" not in stated and "us" in stated
+    usual, stated = (onnxfuse("explain", "open.onnx", *more, "--json").json for more in ((), ("--dim-hint", "M=256,9")))
+    assert (usual["counted_at"], stated["counted_at"]) == ({"M": 128, "N": 1}, {"M": 256, "N": 1})
+    (one,), (two,) = usual["groups"], stated["groups"]
+    assert one["kernel"] == two["kernel"] and one["ways"] == two["ways"]
+    assert two["flops"] == 2 * one["flops"] > 0 and two["bytes"] == 2 * one["bytes"] == 2 * 4 * 64 * 256
+    assert two["predicted_ms"] > one["predicted_ms"] > 0.0 and two["runtime_ms"] > one["runtime_ms"] > 0.0
+    fixed = onnxfuse("explain", "open.onnx", "--dim", "N=1", "--dim", "M=256", "--json").json
+    assert fixed["counted_at"] == {} and fixed["groups"][0]["bytes"] == two["bytes"]
+    said = onnxfuse("explain", "open.onnx").out
+    assert "counted at M=128, N=1" in said and "--dim-hint M=N" in said and " us" in said
 
 
 def test_explain_shows_groups_and_refusals(onnxfuse: Onnxfuse, model: Path):

@@ -2,6 +2,8 @@
 #pragma once
 #ifdef EMULATED
 #include "emulated.h"
+#elif !defined(__CUDACC_RTC__)
+#include <cstdint>
 #else
 typedef signed char int8_t;
 typedef unsigned char uint8_t;
