@@ -1,9 +1,10 @@
-"""Models of each class that was once slower than ONNX Runtime, in turns with it: a line for each size and threads.
+"""Small models of each class of kernels that was once slower than ONNX Runtime, measured in turns with it.
 
     python -m benchmarks.classes [PART ...] [--threads 1 2] [--seconds 1.0] [--all] [--cache DIR]
 
-PART is of the names of classes. Every build is as shipped but for `--no-gain`: what is left of a kernel that loses was
-left by prediction. Last stands how many lie below 1 with all of their 95 % interval.
+PART is a part of the names of classes. Prints a line for each size and number of threads, and finally how many are
+slower with their whole 95 % interval. Builds use the defaults except for `--no-gain`, so that groups are refused by
+prediction only.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from onnxfuse import optimize
 from onnxfuse.errors import DeviceError
 from onnxfuse.measure.gain import Gained, measure_gain
 
-LONGEST = 20.0  # seconds of a measurement that is made again
+LONGEST = 20.0  # seconds of a repeated measurement
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ class Row:
 def measure(
     parts: Sequence[str], counts: Sequence[int], seconds: float, folder: Path, cache: str | None, least: int
 ) -> Iterator[Row]:
-    """Rows of the classes whose names hold one of the parts."""
+    """Rows of the classes whose names contain one of the parts."""
     wanted = {name: row for name, row in CLASSES.items() if any(part in name for part in parts)}
     for name, row in wanted.items():
         for size in row.sizes:
@@ -70,7 +71,7 @@ def measure(
 
 
 def _raced(original: Path, made: Path, library: Path, threads: int, seconds: float) -> Gained:
-    """Both in turns; longer where so few runs fit that nothing would be known."""
+    """Both in turns; longer if too few runs fit."""
     while True:
         try:
             return measure_gain(original, made, library=library, kernels={}, threads=threads, seconds=seconds)
