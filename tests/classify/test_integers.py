@@ -1,4 +1,4 @@
-"""Products of codes by constant codes are kernels with what decodes and codes for them; others stay as they are."""
+"""Products of quantized values by quantized constants become kernels with their Q and DQ nodes; others stay unfused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every way in which a user can be wrong: one clear line, the documented exit code, and files as they were."""
+"""User errors: each gives one clear line and the documented exit code, and leaves files unchanged."""
 
 from __future__ import annotations
 

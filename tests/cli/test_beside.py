@@ -1,4 +1,4 @@
-"""Large models: another process runs the original while the build goes on, and the verdict is the same as without."""
+"""Large models: another process runs the original during the build, and the verdict is the same as without."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong or slow in a model is found, and what is written shows it: kernels, bodies and rewrites with faults."""
+"""`bisect` finds faulty and slow kernels, bodies and rewrites, and the models that it writes show the fault."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a build gains is measured, and kernels that lose are not shipped: once, and the same way ever after."""
+"""The speedup of a build is measured, and slower kernels are left out; the decision is cached."""
 
 from __future__ import annotations
 

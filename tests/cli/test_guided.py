@@ -1,4 +1,4 @@
-"""Measured areas and lock files: what is slower is not emitted, nor measured a second time. Times are made up."""
+"""--profile-guided and lock files: slower areas are not emitted, and not measured again. Times are simulated."""
 
 from __future__ import annotations
 

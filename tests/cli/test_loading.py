@@ -1,4 +1,4 @@
-"""What it takes to load result and original: bytes, seconds and memory, in the manifest and in the document."""
+"""The cost of loading result and original (bytes, seconds, memory) in the manifest and the JSON document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `optimize` writes, and what it says while it does."""
+"""The outputs and messages of `optimize`."""
 
 from __future__ import annotations
 

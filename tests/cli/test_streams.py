@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full or read by nobody; folders that cannot be written; names that are links."""
+"""Closed, full and unread standard streams; folders without write permission; names that are links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning, with the real compiler and runtime: what takes longer than predicted is found, and the plan is another."""
+"""`tune` with the real compiler and runtime: kernels slower than predicted are found, and the plan changes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning of ways through contractions, with the real compiler, runtime and clock: one that really is slow is left."""
+"""`tune` of schedule candidates of contractions, with the real compiler, runtime and clock: a slow one is replaced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predicted times: every kernel of the golden cases has one, and it moves as the machine and the shapes do."""
+"""Predicted times of all kernels of the golden cases, and how they depend on the machine and on shapes."""
 
 from dataclasses import replace
 from pathlib import Path

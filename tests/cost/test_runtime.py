@@ -1,4 +1,4 @@
-"""Predicted times of the runtime's nodes: sane in every kind, aware of what it does at once, near real ones."""
+"""Predicted times of the runtime's nodes: plausible for every kind, aware of its fusions, near measured ones."""
 
 from dataclasses import replace
 

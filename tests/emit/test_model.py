@@ -1,4 +1,4 @@
-"""The rewritten model: what is kept, what is packed once or twice, what is named, and what is promised."""
+"""The rewritten model: what is kept, which weights are packed, names, and invariants."""
 
 import json
 

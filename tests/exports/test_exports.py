@@ -1,4 +1,4 @@
-"""Pieces of real exports, as torch and transformers wrote them, and the form that they should take.
+"""Parts of real exports of torch and transformers, and the form in which they should be planned.
 
 `best` is the number of kernels of the form found by hand, no node left to the runtime. `now` is what there is: kernels,
 nodes that are left, nodes of the rewritten graph. It may get better, and then says so; it may not get worse.

@@ -1,4 +1,4 @@
-"""Extents as formulas: one name for each, whatever way it came, and what follows from those that are known."""
+"""Symbolic extents: canonical names for formulas, and what follows from known ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs compiled as one kernel each, many in one library, and held against what their rows mean.
+"""Graphs compiled as one kernel each, many in one library, and compared with their definitions.
 
 Many kernels go into one translation unit; its library is compiled once, kept by content, and shared by every process of
 a test run.

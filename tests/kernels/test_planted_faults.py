@@ -1,4 +1,4 @@
-"""Faults planted in kernels are found by `verify`, which runs nothing, or by the interpreter; a test says by which."""
+"""Faults inserted into kernels are found by `verify`, which runs nothing, or by the interpreter, as stated for each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that is not a model ends in one line with a next step, and the exit code says whose mistake it was."""
+"""Files that are no models give one line with a hint, and the exit code tells usage errors from invalid models."""
 
 import os
 import random

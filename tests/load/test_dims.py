@@ -1,4 +1,4 @@
-"""`--dim` and `--input-shape` give names of dimensions their values; mistakes are told with what there is."""
+"""`--dim` and `--input-shape` set named dimensions; error messages name the existing ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every opset from 7 on is read as it is: the same computation has the same types however its opset spells it."""
+"""All opsets from 7 on: the same computation gets the same types in every opset."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types and integers of real patterns, held against a run; what cannot be decided is unknown, never wrong."""
+"""Inferred types and integers of real patterns, compared with a run; undecidable ones are unknown, never wrong."""
 
 from __future__ import annotations
 

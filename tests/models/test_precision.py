@@ -1,4 +1,4 @@
-"""`--precision`: weights of products in 16 bits, and an error that is told and that the format accounts for."""
+"""`--precision`: 16-bit weights of products, and a reported error that is explained by the format."""
 
 from __future__ import annotations
 

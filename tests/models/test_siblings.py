@@ -1,4 +1,4 @@
-"""What is done side by side to one value, in one kernel: right at every size."""
+"""Sibling operators on one value in one kernel: correct at every size."""
 
 from __future__ import annotations
 

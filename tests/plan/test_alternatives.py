@@ -1,4 +1,4 @@
-"""What growth decides by a fixed rule is also proposed the other way, and prices tell which is taken."""
+"""Alternatives to the fixed rules of growth are proposed, and prices decide."""
 
 from __future__ import annotations
 

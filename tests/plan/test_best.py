@@ -1,4 +1,4 @@
-"""What is put together from all proposals is predicted no slower than any of them, and near what is possible."""
+"""The cover of `best` is predicted to be no slower than that of any strategy, and near the optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Contractions behind contractions: which join one kernel, and what is said of those that do not."""
+"""Consecutive contractions: which are fused, and the reasons for those that are not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tensors are put together or given another shape: a kernel of its own, or part of what makes or reads them."""
+"""Concatenation and reshapes: kernels of their own, or fused into producers or readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No refusal is lost: what stays is named, in equal words for equal layers, and what an unlock names does unlock."""
+"""Refusals are complete: every node left is named, equal layers have equal reasons, and unlocks work."""
 
 from __future__ import annotations
 

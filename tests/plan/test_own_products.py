@@ -1,4 +1,4 @@
-"""Which products become kernels for GPUs: those that take in enough of what stands around them."""
+"""Products that become kernels for GPUs: those that fuse enough of their neighbors."""
 
 from __future__ import annotations
 

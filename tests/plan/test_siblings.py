@@ -1,4 +1,4 @@
-"""What stands beside a group and does the same to the same value joins it; pieces of a product go to who reads them."""
+"""Siblings that read the same value in the same way join a group; slices of a product are fused into their readers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values between kernels that lie in fewer bits: which they are, and what reads and stores them."""
+"""Values between kernels with a narrower storage type: which they are, and what reads and stores them."""
 
 from __future__ import annotations
 

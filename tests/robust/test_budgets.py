@@ -1,4 +1,4 @@
-"""A budget of time or memory holds wherever they go: in every step, in one long call, and where bugs are caught."""
+"""Budgets of time and memory hold in every step, within one long call, and where exceptions are caught."""
 
 from __future__ import annotations
 

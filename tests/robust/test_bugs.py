@@ -1,4 +1,4 @@
-"""A bug costs a rule, a kernel or a group, is told, and ends the build only where that is asked for."""
+"""A bug costs a rule, a kernel or a group, is reported, and ends the build only with --strict."""
 
 from __future__ import annotations
 

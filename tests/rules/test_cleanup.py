@@ -1,4 +1,4 @@
-"""What changes nothing goes: constants computed when the model runs, identities, equal nodes, unread outputs."""
+"""Constant folding, identities, common subexpressions and unused outputs."""
 
 from __future__ import annotations
 

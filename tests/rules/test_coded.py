@@ -1,4 +1,4 @@
-"""Operators between codes are written as the runtime's own where it has them, and limits that codes have anyway go."""
+"""Quantized operators become QLinear operators where ONNX Runtime has them, and redundant clips are removed."""
 
 from __future__ import annotations
 

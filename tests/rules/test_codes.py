@@ -1,4 +1,4 @@
-"""Integer codes: they stay the constants, and what only moves them moves them as codes."""
+"""Quantized constants stay constants, and movement is done on quantized values."""
 
 from __future__ import annotations
 

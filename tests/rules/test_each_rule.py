@@ -1,4 +1,4 @@
-"""Every structural rule fires on its own on one graph here, and not on another that only looks like it.
+"""Every structural rule fires on one graph here, and not on another that is similar.
 
 Laws with two sides are tried in `test_laws.py`, which draws such graphs from what a law says.
 """

@@ -1,4 +1,4 @@
-"""What holds for all rewrites together: same interface, less cost, an end, names, options, reasons."""
+"""Properties of all rewrites: same interface, lower cost, termination, names, options, reasons."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every law: both sides compute the same, it fires where it must, and not where a condition or a name is broken."""
+"""Every law: both sides are equal, it fires where it must, and not where a condition or a binding is violated."""
 
 from __future__ import annotations
 

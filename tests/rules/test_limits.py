@@ -1,4 +1,4 @@
-"""Limits that nothing exceeds, limits of limits, and what a proof over a whole graph takes."""
+"""Redundant clips, clips of clips, and the cost of proofs over a whole graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pointwise convolutions trade places with what enlarges images, and with averages."""
+"""Pointwise convolutions commute with upsampling and average pooling."""
 
 from __future__ import annotations
 
