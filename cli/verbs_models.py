@@ -252,7 +252,7 @@ def explain(
 def tune(
     model: str, budget: float, threads: int, cluster: str | None, as_json: bool, at: Progress, **values: Any
 ) -> None:
-    """Measure kernels and plans of MODEL on this machine, for later builds."""
+    """Measure kernels and plans of MODEL for later builds."""
     from . import results, tuning
 
     keep = results.Keeper(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))

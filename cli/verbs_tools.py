@@ -42,7 +42,7 @@ def report(result: str, out: str | None, format: str | None, overwrite: bool, **
 @click.argument("out", required=False, metavar="[OUT.tar.gz]")
 @common()
 def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
-    """Make an archive of everything needed to run the models of a folder.
+    """Make an archive that runs the models of a folder.
 
     It contains models, libraries, manifests, licences, checksums, a bill of materials, and programs that load them.
     """
@@ -66,7 +66,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
 def doctor(
     calibrate: bool, cache_dir: str | None, as_json: bool, screen: show.Screen, at: Progress, **values: Any
 ) -> None:
-    """Show the compilers, runtime and instruction sets of this machine."""
+    """Show compilers, runtime and CPU of this machine."""
     from . import housekeeping, results
 
     keep = results.Keeper(values)
