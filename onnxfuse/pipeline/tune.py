@@ -121,7 +121,7 @@ class _Tuning:
     ) -> None:
         database = database_of(context)
         if database is None:
-            raise UsageError("tune: there is no place to keep what is measured", hint="leave out --no-cache and --arch")
+            raise UsageError("tune: there is no cache folder for measurements", hint="leave out --no-cache and --arch")
         self.context, self.calls, self.samples, self.mine, self.until = context, calls, samples, mine, until
         self.database, self.threads, self.keys = database, threads, Keys(context)
         now = time.monotonic()
