@@ -145,10 +145,10 @@ FAULTS = {
     "two live values in one buffer": (
         "attention_of_joined", renamed("v0%right", "out0%right"), "verify", "out0%right["),
     "a panel of codes at an odd place": (
-        "codes_plain", only_first(Tile, beside), "verify", "no multiple of 4"),
+        "codes_plain", only_first(Tile, beside), "verify", "not a multiple of 4"),
     "a vector loop that begins at an unaligned offset": (
         "chain_softmax_wide", only_first(Loop, lambda s: replace(s, begin=s.begin + 1), is_vector),
-        "verify", "no multiple of 16"),
+        "verify", "not a multiple of 16"),
     "vectors of sums that are added up one by one": (
         "chain_softmax_wide", only_first(ReduceLoop, lambda s: replace(s, scope="serial"), lambda s: s.scope == "lane"),
         "verify", "its vectors say otherwise"),
