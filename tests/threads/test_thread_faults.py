@@ -106,7 +106,7 @@ FAULTS: dict[str, tuple[str, Change, set[str], str]] = {
     "no barrier behind copies": (
         "pipelined", dropped(Sync, 0), BOTH, "a thread reads left["),
     "no barrier before the next copies": (
-        "pipelined", dropped(Sync, 1), BOTH, "without a barrier in between"),
+        "pipelined", dropped(Sync, 1), BOTH, "without a barrier between"),
     "copies that are not waited for": (
         "pipelined", only_first(Wait, lambda w: replace(w, pending=2), lambda w: w.pending == 1),
         BOTH, "a copy is on its way"),

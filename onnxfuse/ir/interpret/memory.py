@@ -115,7 +115,7 @@ class Memory:
         before = self.made[copy, place]
         if (self.threads.unseen(before, task) | (before == ON_THE_WAY)).any():
             raise KernelFault(
-                f"a copy to {self.name} overwrites what another thread stores, without a barrier in between"
+                f"a copy to {self.name} overwrites what another thread stores, without a barrier between"
             )
         self.made[copy, place] = ON_THE_WAY
         self._unread(place, copy, task)
