@@ -21,7 +21,7 @@ import onnx
 from models.classes import CLASSES, Size
 from onnxfuse import optimize
 from onnxfuse.errors import DeviceError
-from onnxfuse.measure.gain import Gained, measure_gain
+from onnxfuse.measure.gain import GainResult, measure_gain
 
 LONGEST = 20.0  # seconds of a repeated measurement
 
@@ -34,7 +34,7 @@ class Row:
     size: Size
     threads: int
     kernels: int
-    gained: Gained | None
+    gained: GainResult | None
 
     @property
     def loses(self) -> bool:
@@ -70,7 +70,7 @@ def measure(
                 yield Row(name, size, count, made.kernels, gained)
 
 
-def _raced(original: Path, made: Path, library: Path, threads: int, seconds: float) -> Gained:
+def _raced(original: Path, made: Path, library: Path, threads: int, seconds: float) -> GainResult:
     """Both in turns; longer if too few runs fit."""
     while True:
         try:

@@ -66,6 +66,6 @@ def race(model: Path, fused: Built, inputs: Path, threads: int, effort: Effort) 
     }
 
 
-def versions(raced: Sequence[turns.Raced]) -> list[str]:
+def versions(raced: Sequence[turns.RaceResult]) -> list[str]:
     """The versions of the engines."""
     return sorted({str(each.facts["runtime"]) for each in raced})

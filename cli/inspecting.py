@@ -182,7 +182,7 @@ def _library_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     if facts["compiler"]:
         yield f"made by   onnxfuse {facts['onnxfuse_version']} with {facts['compiler']}, for {facts['model']}"
     if not facts["calls"]:
-        yield "note      the original nodes of its kernels are unknown, since there is no manifest of it beside it"
+        yield "note      the original nodes of its kernels are unknown, since it has no manifest beside it"
         yield from (f"kernel    {name}" for name in facts["kernels"])
         return
     rows = [("kernel", "types", "nodes", "stands for")]

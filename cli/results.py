@@ -63,7 +63,7 @@ class File:
             staged.commit()
 
 
-class Keeper:
+class ResultFiles:
     """The files of `--json-file` and `--report`."""
 
     def __init__(self, values: dict[str, Any], *, overwrite: bool | None = None, others: Iterable[Name] = ()) -> None:
@@ -124,7 +124,7 @@ def files_of(model: str, options: Options) -> list[Name]:
     return [model, places.model, places.data, places.library, places.manifest, places.lock]
 
 
-def answer(found: Answer, as_json: bool, keep: Keeper) -> None:
+def answer(found: Answer, as_json: bool, keep: ResultFiles) -> None:
     """Print the result of a verb, and write its files."""
     keep.write(found.document)
     if as_json:

@@ -12,7 +12,7 @@ from onnxfuse.errors import DeviceError
 from onnxfuse.pipeline.state import Tell
 from onnxfuse.pipeline.tune import Tuned
 from onnxfuse.pipeline.tune import tune as run
-from onnxfuse.report.lock import Faster, Rival
+from onnxfuse.report.lock import Alternative, FasterSchedule
 from onnxfuse.runtime.provider import gpu_provider
 
 from .results import Answer, document
@@ -53,7 +53,7 @@ def _lines(found: Tuned) -> Iterator[str]:
     yield f"wrote     {found.lock}  {found.database}"
 
 
-def _way(w: Faster) -> Iterator[str]:
+def _way(w: FasterSchedule) -> Iterator[str]:
     """The lines of a schedule candidate that was faster than the one predicted best."""
     verdict = "taken" if w.taken else "not taken, since the whole model is not significantly faster"
     yield f"schedule  {verdict}: {w.before_us:.4g} -> {w.after_us:.4g} us, at {w.places} places: {w.kernel}"
@@ -61,7 +61,7 @@ def _way(w: Faster) -> Iterator[str]:
     yield f"          instead of {w.instead_of}"
 
 
-def _rival(r: Rival) -> Iterator[str]:
+def _rival(r: Alternative) -> Iterator[str]:
     """The lines of an alternative plan that was measured in the whole model."""
     verdict = "taken" if r.taken else "left"
     times = f"{r.before_ms:.4g} -> {r.after_ms:.4g} ms ({r.ratio:.3f}x, 95 %: {r.low:.3f}x to {r.high:.3f}x)"

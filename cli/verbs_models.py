@@ -65,7 +65,7 @@ def optimize(
 
     named = {each: values.pop(each) for each in ("json_file", "report")}
     options = _options(values, out, screen)
-    keep = results.Keeper(named, overwrite=options.overwrite, others=results.files_of(model, options))
+    keep = results.ResultFiles(named, overwrite=options.overwrite, others=results.files_of(model, options))
     texts: list[str] = []
     if as_json and options.output == _STREAM:
         raise UsageError("optimize: --json and -o - both write to standard output", hint="use --json-file")
@@ -148,7 +148,7 @@ def profile(
     from . import profiling, results
 
     trace = results.File("--trace", values["trace"], overwrite=values["overwrite"], others=models)
-    keep = results.Keeper(values, others=(*models, trace.path))
+    keep = results.ResultFiles(values, others=(*models, trace.path))
     found = profiling.profile(at, models, paged=keep.paged, **values)
     at.finish()
     keep.write(found.document)
@@ -181,7 +181,7 @@ def verify(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
     """Compare the outputs of models A and B."""
     from . import results, verifying
 
-    keep = results.Keeper(values, others=(a, b))
+    keep = results.ResultFiles(values, others=(a, b))
     found = verifying.verify(at, a, b, **values)
     at.finish()
     keep.write(found.document)
@@ -205,7 +205,7 @@ def inspect(model: str, as_json: bool, **values: Any) -> None:
     from . import inspecting, results
 
     show.screen(quiet=values["quiet"], verbose=values["verbose"])
-    keep = results.Keeper(values, others=(model,))
+    keep = results.ResultFiles(values, others=(model,))
     results.answer(inspecting.inspect(model), as_json, keep)
 
 
@@ -222,7 +222,7 @@ def explain(
     """Show what would be fused, and why not more."""
     from . import explaining, results
 
-    keep = results.Keeper(values, others=(model,))
+    keep = results.ResultFiles(values, others=(model,))
     source = show.given() if model == _STREAM else model
     found = explaining.explain(source, node, Options(**values), at.hear, strict=strict or _debug())
     at.finish()
@@ -255,7 +255,7 @@ def tune(
     """Measure kernels and plans of MODEL for later builds."""
     from . import results, tuning
 
-    keep = results.Keeper(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
+    keep = results.ResultFiles(values, overwrite=bool(values["overwrite"]), others=(model, values["lock"]))
     lock, _ = values.pop("lock"), values.pop("screen")
     options = Options(**values)
     answer = tuning.tune(model, options, at.tell, seconds=budget, threads=threads, lock=lock, cluster=cluster)
@@ -274,7 +274,7 @@ def diff(a: str, b: str, as_json: bool, **values: Any) -> None:
     """
     from . import differing, results
 
-    keep = results.Keeper(values, others=(a, b))
+    keep = results.ResultFiles(values, others=(a, b))
     found = differing.diff(a, b)
     results.answer(results.Answer(found.document, found.lines), as_json, keep)
     if found.summary:
@@ -300,7 +300,7 @@ def bisect(a: str, b: str, as_json: bool, screen: show.Screen, at: Progress, **v
     from . import bisecting, results
 
     overwrite = bool(values.pop("overwrite"))
-    keep = results.Keeper(values, overwrite=overwrite, others=(a, b))
+    keep = results.ResultFiles(values, overwrite=overwrite, others=(a, b))
     found = bisecting.bisect(at, a, b, overwrite=overwrite, **values)
     at.finish()
     results.answer(results.Answer(found.document, found.lines), as_json, keep)

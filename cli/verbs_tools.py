@@ -49,7 +49,7 @@ def package(place: str, out: str | None, as_json: bool, **values: Any) -> None:
     from . import packaging, results
 
     overwrite = bool(values.pop("overwrite"))
-    keep = results.Keeper(values, overwrite=overwrite, others=(out,))
+    keep = results.ResultFiles(values, overwrite=overwrite, others=(out,))
     results.answer(packaging.package(place, out, overwrite=overwrite), as_json, keep)
 
 
@@ -69,7 +69,7 @@ def doctor(
     """Show compilers, runtime and CPU of this machine."""
     from . import housekeeping, results
 
-    keep = results.Keeper(values)
+    keep = results.ResultFiles(values)
     at.begin("calibrate" if calibrate else "doctor")
     found = housekeeping.doctor(calibrate, cache_dir)
     at.finish()
@@ -86,7 +86,7 @@ def config(as_json: bool, **values: Any) -> None:
     ctx = click.get_current_context()
     sources = {f.name: ctx.get_parameter_source(f.name) for f in option_fields()}
     names = {name: source.name.lower() if source is not None else "default" for name, source in sources.items()}
-    keep = results.Keeper(values, overwrite=bool(values["overwrite"]))
+    keep = results.ResultFiles(values, overwrite=bool(values["overwrite"]))
     others = settings.of_verbs(ctx.find_root(), onnxfuse.commands, known={f.name for f in option_fields()})
     results.answer(housekeeping.config(values, names, others, ctx.find_root().obj), as_json, keep)
 
@@ -102,7 +102,7 @@ def cache(action: str, archive: str | None, max_size: str, cache_dir: str | None
     from . import housekeeping, results
 
     replace = bool(values["overwrite"])
-    keep = results.Keeper(values, others=(archive,))
+    keep = results.ResultFiles(values, others=(archive,))
     results.answer(housekeeping.cache(action, archive, max_size, cache_dir, overwrite=replace), as_json, keep)
 
 

@@ -72,20 +72,20 @@ class Payloads:
     def _file(self, name: str, location: str) -> memoryview:
         if self.path is None:
             raise ModelError(
-                f"load: {name} lies in the file {location}, but the model came as bytes",
+                f"load: {name} is in the file {location}, but the model was given as bytes",
                 hint="name the model's file instead",
             )
         where = Path(location)
         if not location or where.is_absolute() or ".." in where.parts:
             raise ModelError(
-                f"load: {name} lies in {location!r}, outside the model's folder",
+                f"load: {name} is in {location!r}, outside the model's folder",
                 hint="move the data beside the model and save the model again",
             )
         file = self.path.parent / where
         near = (self.path.parent.resolve(), self.path.resolve().parent)  # as the runtime allows: a model may be a link
         if not any(file.resolve().is_relative_to(folder) for folder in near):
             raise ModelError(
-                f"load: {name} lies in {location!r}, a link that leads out of the model's folder",
+                f"load: {name} is in {location!r}, a link that leads out of the model's folder",
                 hint="put the data itself beside the model",
             )
         if file not in self.files:

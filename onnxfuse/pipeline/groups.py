@@ -29,7 +29,7 @@ from onnxfuse.ops.spec import REPORT, define, view_of
 from onnxfuse.pipeline.state import Build, Context, Part, have, hinted
 from onnxfuse.plan.kinds import REDUCTION, Kind, kind_of
 from onnxfuse.plan.sizes import Sizes, sizes_at, tensor_of
-from onnxfuse.report.result import GroupResult, WayResult
+from onnxfuse.report.result import CandidateTime, GroupResult
 from onnxfuse.target import Target
 
 SHRINKING_ROUNDS = 3  # in which a refused group loses one node; after them all its nodes stay with the runtime
@@ -284,8 +284,8 @@ def _described(
     )
 
 
-def _choice_results(choice: Choice) -> tuple[WayResult, ...]:
-    return tuple(WayResult(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
+def _choice_results(choice: Choice) -> tuple[CandidateTime, ...]:
+    return tuple(CandidateTime(way, round(seconds * 1e3, 6)) for way, seconds in choice.candidates)
 
 
 def _type_and_work(graph: Graph, part: Part, sizes: Sizes) -> tuple[str | None, int | None, int | None]:

@@ -104,16 +104,16 @@ class Prices:
 
     def of(self, nodes: Set) -> Seconds | None:
         """Seconds of a legal set as a kernel among kernels; None if it has no kernel, or the price is unknown."""
-        found = self.told(nodes)
+        found = self.outcome(nodes)
         return found if isinstance(found, tuple) else None
 
-    def told(self, nodes: Set) -> Priced:
+    def outcome(self, nodes: Set) -> Priced:
         """Like `of`, but with the refusal if a later stage refuses the set."""
         if nodes not in self._sets:
             self._sets[nodes] = self._group(self.scope.group(members(nodes)), nodes, self.layouts)
         return self._sets[nodes]
 
-    def left(self, node: int) -> Seconds | None:
+    def in_runtime(self, node: int) -> Seconds | None:
         """Seconds of a node that stays with the runtime, among kernels; None if unknown."""
         if node not in self._left:
             n, samples = self.scope.nodes[node], self.costing.memo.samples
@@ -141,7 +141,7 @@ class Prices:
             if not isinstance(found, tuple):
                 return None
             parts.append(found)
-        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.left(i) is not None]
+        rest = [i for i in range(len(self.scope.nodes)) if i not in inside and self.in_runtime(i) is not None]
         nodes = self._nodes([self.scope.nodes[i] for i in rest]) or ()
         return summed([*parts, nodes, self._transposing(rest, inside)], self.points)
 

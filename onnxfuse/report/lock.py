@@ -44,7 +44,7 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class Alternative:
     """Groups that were measured in the whole model instead of those of `anchors`, in all equal areas at once.
 
     `groups` and `instead_of` have the operators of each group; `places` is the number of equal areas, and
@@ -65,7 +65,7 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
-class Faster:
+class FasterSchedule:
     """A schedule candidate of a contraction that was measured to be faster than the one predicted best.
 
     `kernel` is the operator type of the kernel as scheduled by predictions, which occurs at `places` of the model.
@@ -91,8 +91,8 @@ class Lock:
     domain: str | None  # None: no library was made
     choices: tuple[Choice, ...]
     groups: tuple[tuple[str, ...], ...] | None = None  # node names of measured groups; None: as planned
-    rivals: tuple[Rival, ...] = ()  # measured alternatives to groups of anchors
-    ways: tuple[Faster, ...] = ()  # measured schedule candidates of contractions
+    rivals: tuple[Alternative, ...] = ()  # measured alternatives to groups of anchors
+    ways: tuple[FasterSchedule, ...] = ()  # measured schedule candidates of contractions
 
     def differs(self, model_sha256: str, options: Options, target: str) -> str:
         """How a build differs from the one that the lock is for; "" if it does not."""
@@ -146,10 +146,10 @@ def lock_in(text: str, where: str) -> Lock:
         raise UsageError(f"lock: {where} is not a lock file", hint=_MAKE) from None
 
 
-def _faster(d: Mapping[str, Any]) -> Faster:
+def _faster(d: Mapping[str, Any]) -> FasterSchedule:
     kernel, instead_of, way = (str(d[key]) for key in ("kernel", "instead_of", "way"))
     before_us, after_us = (float(d[key]) for key in ("before_us", "after_us"))
-    return Faster(kernel, int(d["places"]), instead_of, way, before_us, after_us, bool(d["taken"]))
+    return FasterSchedule(kernel, int(d["places"]), instead_of, way, before_us, after_us, bool(d["taken"]))
 
 
 def _choice(d: Mapping[str, Any]) -> Choice:

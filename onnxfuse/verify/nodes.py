@@ -107,7 +107,7 @@ def _captured(
         if sets:
             rows = [engine.run(session, each, names) for each in sets]
         else:
-            found = trial.input_sets(session, trial.Wish(skeleton, inputs, job.seed, dims, also=taps))
+            found = trial.input_sets(session, trial.InputRequest(skeleton, inputs, job.seed, dims, also=taps))
             sets, rows = found.values, found.results
         del session  # with its weights
         runs = [dict(zip(names, row, strict=True)) | each for row, each in zip(rows, sets, strict=True)]

@@ -12,7 +12,7 @@ import pytest
 
 from onnxfuse.config import Options
 from onnxfuse.errors import AnsweredNo, BudgetError, DeviceError, UsageError
-from onnxfuse.measure.gain import AtSize, Gained, Tried, limit_of
+from onnxfuse.measure.gain import AtSize, GainResult, KernelTrial, limit_of
 from onnxfuse.measure.gain_child import seem_slow
 from onnxfuse.measure.ratios import Ratio
 from onnxfuse.pipeline import gained, optimize
@@ -47,14 +47,14 @@ def built(chains: Path, tmp_path: Path) -> Callable[..., Result]:
     return go
 
 
-def never(*_: Any, **__: Any) -> Gained:
+def never(*_: Any, **__: Any) -> GainResult:
     raise AssertionError("nothing is to be measured")
 
 
-def found(speedup: float, *tried: Tried, slow: tuple[str, ...] = (), sure: float = 1.01) -> Gained:
+def found(speedup: float, *tried: KernelTrial, slow: tuple[str, ...] = (), sure: float = 1.01) -> GainResult:
     """A measurement: a gain that is known to one percent, or to a factor."""
     ratio = Ratio(speedup, speedup / sure, speedup * sure, 50)
-    return Gained(ratio, 0.001, 2, (AtSize({"x": (1, 256)}, speedup, 1.0),), tried, slow)
+    return GainResult(ratio, 0.001, 2, (AtSize({"x": (1, 256)}, speedup, 1.0),), tried, slow)
 
 
 # the real thing -------------------------------------------------------------------------------------------------------
@@ -120,8 +120,8 @@ def test_large_models_are_not_held_side_by_side_unless_it_is_asked_for(built: Ca
 # what is decided ------------------------------------------------------------------------------------------------------
 
 
-def lost(kernels: tuple[str, ...], ratio: float, share: float = 0.5, sure: float = 1.01) -> Tried:
-    return Tried(kernels, Ratio(ratio, ratio / sure, ratio * sure, 50), share, ratio, 1.0)
+def lost(kernels: tuple[str, ...], ratio: float, share: float = 0.5, sure: float = 1.01) -> KernelTrial:
+    return KernelTrial(kernels, Ratio(ratio, ratio / sure, ratio * sure, 50), share, ratio, 1.0)
 
 
 def test_only_what_surely_loses_is_given_up():
@@ -143,12 +143,12 @@ def test_only_what_surely_loses_is_given_up():
         ([], 2),
     ],
 )
-def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[Tried], left: int):
+def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[KernelTrial], left: int):
     """The first measurement says this of kernels by the first word of their names, the next one that all is well."""
     answers = [found(1.0, *tried), found(1.2)]
     named: dict[str, str] = {}
 
-    def measure(*_: Any, **__: Any) -> Gained:
+    def measure(*_: Any, **__: Any) -> GainResult:
         answer = answers.pop(0)
         real = [replace(each, kernels=tuple(named[word] for word in each.kernels)) for each in answer.tried]
         return replace(answer, tried=tuple(real))
@@ -174,7 +174,7 @@ def test_a_result_that_is_slower_says_so(built: Callable[..., Result]):
 
 @pytest.mark.parametrize("problem", [DeviceError("gain: no"), BudgetError("gain: too long")])
 def test_what_cannot_be_measured_costs_the_measurement(built: Callable[..., Result], problem: Exception):
-    def broken(*_: Any, **__: Any) -> Gained:
+    def broken(*_: Any, **__: Any) -> GainResult:
         raise problem
 
     result = built(broken)

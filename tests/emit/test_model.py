@@ -248,10 +248,10 @@ def test_a_model_that_breaks_a_promise_is_caught():
     for spoil, message in (
         (lambda m: m.graph.node[0].input.append("nothing"), "reads nothing"),
         (lambda m: m.graph.node[0].input.append("x"), "does not fit its function"),
-        (lambda m: m.graph.node[1].output.__setitem__(0, "b"), "b is made twice"),
-        (lambda m: m.functions[0].node[0].input.append("w0"), "reads what is not there"),
+        (lambda m: m.graph.node[1].output.__setitem__(0, "b"), "b is defined twice"),
+        (lambda m: m.functions[0].node[0].input.append("w0"), "reads an undefined value"),
         (lambda m: m.functions.append(m.functions[0]), "defined twice"),
-        (lambda m: m.graph.output.add(name="none"), "nothing makes the output"),
+        (lambda m: m.graph.output.add(name="none"), "the output none is not defined"),
     ):
         broken.CopyFrom(proto)
         spoil(broken)

@@ -153,7 +153,7 @@ def test_external_data_that_is_missing(tmp_path: Path):
     ):
         (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
         assert said in refusal(tmp_path / "m.onnx")
-    assert "came as bytes" in refusal(external("short.bin").SerializeToString())
+    assert "given as bytes" in refusal(external("short.bin").SerializeToString())
 
 
 def test_external_data_behind_links(tmp_path: Path):

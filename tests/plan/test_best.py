@@ -256,7 +256,7 @@ def test_a_convolution_that_the_runtime_keeps_turns_what_kernels_give_it() -> No
 
     def left(text: str, node: int) -> float:
         prices = space_of(parsed(text)).prices
-        found = prices.left(node) if prices is not None else None
+        found = prices.in_runtime(node) if prices is not None else None
         assert found is not None
         return found[0]
 

@@ -24,7 +24,7 @@ from onnxfuse.errors import BudgetError
 from onnxfuse.pipeline.calls import Calls
 from onnxfuse.pipeline.meter import Meter
 from onnxfuse.rewrite import engine
-from onnxfuse.runtime.memory import held, trim
+from onnxfuse.runtime.memory import resident, trim
 from tests.calls import planted
 from tests.kernels.pool_host import compiler
 
@@ -117,10 +117,10 @@ def test_a_rule_that_takes_long_is_no_bug(tmp_path: Path) -> None:
 def test_a_step_that_takes_much_memory_is_ended(name: str, tmp_path: Path) -> None:
     gc.collect()
     trim()
-    here = held(os.getpid())
+    here = resident(os.getpid())
     with pytest.raises(BudgetError, match=r"MB were taken, more than the \d+ MB allowed"):
         optimize(small(), tmp_path / "o.onnx", calls=planted(name, growing), memory_budget=str(here + ROOM))
-    assert held(os.getpid()) < MORE * (here + ROOM)
+    assert resident(os.getpid()) < MORE * (here + ROOM)
 
 
 def chain(count: int) -> bytes:

@@ -41,9 +41,9 @@ def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trial, "MORE_RUNS", 600.0)
 
 
-def tried(path: Path) -> trial.Sets:
+def tried(path: Path) -> trial.InputSets:
     session = engine.open_session(str(path), engine.options(optimize=False))
-    return trial.input_sets(session, trial.Wish(feed_limits.skeleton(path), None, 0, {}))
+    return trial.input_sets(session, trial.InputRequest(feed_limits.skeleton(path), None, 0, {}))
 
 
 def weights(*shape: int) -> Any:
@@ -151,7 +151,7 @@ def test_what_would_take_too_much_memory_is_not_run(tmp_path: Path, attends: boo
 def test_the_memory_of_a_longer_run_is_told_by_those_that_are_shorter_in_the_same_way():
     """A batch of short ones says nothing of how scores of attention grow."""
     wanted = [feeds.Input("x", np.dtype(np.float32), ("b", "n"), "float")]
-    base = trial.Sets()
+    base = trial.InputSets()
     for sizes, held in (((2, 5), 100), ((20, 16), 200), ((2, 50), 9_000)):
         base.add({}, [], dict(zip("bn", sizes, strict=True)), trial.Cost(0.1, held))
     far = trial.predicted_bytes(base, wanted, {"b": 2, "n": 500})
@@ -223,7 +223,7 @@ def test_a_second_search_finds_what_the_first_one_found(tmp_path: Path):
     inputs = {"x": (FLOAT, ["n", 4, "width"])}
     path = saved(tmp_path, nodes, inputs, ["y"], w=weights(28, 2), rows=np.array([0, -1]))
     skeleton = feed_limits.skeleton(path)
-    wish, as_loaded = trial.Wish(skeleton, None, 0, {}), skeleton.SerializeToString(deterministic=True)
+    wish, as_loaded = trial.InputRequest(skeleton, None, 0, {}), skeleton.SerializeToString(deterministic=True)
     first, second = (
         trial.input_sets(engine.open_session(str(path), engine.options(optimize=optimize)), wish).sizes
         for optimize in (False, True)
@@ -252,8 +252,8 @@ def test_a_run_that_was_slow_once_is_timed_again(seconds: float, again: bool, tm
     path = saved(tmp_path, [helper.make_node("Relu", ["x"], ["y"])], {"x": (FLOAT, ["n", 4])}, ["y"])
     skeleton = feed_limits.skeleton(path)
     session = engine.open_session(str(path), engine.options(optimize=False))
-    runner = trial._Runner(session, ["y"], 1, trial.Wish(skeleton, None, 0, {}), {})
-    base = trial.Sets()
+    runner = trial._Runner(session, ["y"], 1, trial.InputRequest(skeleton, None, 0, {}), {})
+    base = trial.InputSets()
     for n, took in ((8, 1.0), (1024, seconds)):
         values = {"x": weights(n, 4)}
         base.add(values, runner.run(values), {"n": n}, trial.Cost(took))

@@ -36,7 +36,7 @@ class Threads:
 
     def __init__(self, clock: Clock, count: int, block: int = 1, lanes: int = 1, grid: int = 0) -> None:
         if count >= THREADS:
-            raise KernelFault(f"{count} threads are more than can be told apart")
+            raise KernelFault(f"{count} threads are too many to be tracked")
         self.clock, self.count, self.block, self.lanes, self.grid = clock, count, block, lanes, grid
         self.number = np.arange(count, dtype=np.int64)
         self.groups = {"warp": self.number // lanes, "block": self.number // block}

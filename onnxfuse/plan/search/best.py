@@ -68,7 +68,7 @@ class _Choosing:
                 chosen += solved.choices
         groups = merged(self.space, [c.nodes for c in chosen if not c.alone], products=True)
         left = tuple(d for c in chosen if c.alone and (d := self._left(c.nodes)) is not None)
-        told = tuple(self._told(found, set(groups)))
+        told = tuple(self._candidates(found, set(groups)))
         return Cover(tuple(map(members, groups)), decided=True, left=left, candidates=told)
 
     def _solved(self, region: Set) -> Solved | None:
@@ -91,7 +91,7 @@ class _Choosing:
             if seconds is not None and (least <= USUAL_GROUP or group.bit_count() >= least):
                 yield Choice(group, self._part(seconds))
         for i in members(region):
-            left = self.prices.left(i)
+            left = self.prices.in_runtime(i)
             if not free >> i & 1:
                 yield Choice(1 << i, 0.0, alone=True)
             elif left is not None and (least > 1 or self.space.seconds(1 << i) is None) and self._may_be_left(i):
@@ -114,7 +114,7 @@ class _Choosing:
         (i,) = members(node)
         if not self.space.is_free(i):
             return None
-        n, kernel, runtime = self.space.scope.nodes[i], self.prices.told(node), self.prices.left(i)
+        n, kernel, runtime = self.space.scope.nodes[i], self.prices.outcome(node), self.prices.in_runtime(i)
         if isinstance(kernel, Decision):
             return replace(kernel, nodes=(n.name,))
         at = self.prices.shown
@@ -123,7 +123,7 @@ class _Choosing:
         said = f"{n.op}: {duration(kernel[at])} as a kernel by itself, {duration(runtime[at])} in ONNX Runtime"
         return Decision("E-COST", (n.name,), said, "--min-group 1 makes a kernel of it")
 
-    def _told(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
+    def _candidates(self, solved: Iterable[Solved], taken: set[Set]) -> Iterator[Candidate]:
         """All proposals, with their times and the reasons why they were not chosen."""
         least = {c.nodes: (price, s.price) for s in solved for c, price in s.least.items() if not c.alone}
         proposed = {group: by for group, by in self.by.items() if by}
@@ -133,7 +133,11 @@ class _Choosing:
                 names = tuple(self.space.scope.nodes[i].name for i in members(group))
                 seconds = self.space.seconds(group)
                 shown = seconds[self.prices.shown] if seconds is not None else None
-                why = None if group in taken else replace(self._lost(group, seconds, least.get(group)), nodes=names)
+                why = (
+                    None
+                    if group in taken
+                    else replace(self._why_not_chosen(group, seconds, least.get(group)), nodes=names)
+                )
                 with_it, without = least.get(group, (None, None))
                 behind = None
                 if seconds is not None and with_it is not None and without is not None:
@@ -141,9 +145,9 @@ class _Choosing:
                 measured = seconds is not None and self.prices.is_measured(group)
                 yield Candidate(names, tuple(by), shown, why, behind, measured)
 
-    def _lost(self, group: Set, seconds: Seconds | None, region: tuple[float, float] | None) -> Decision:
+    def _why_not_chosen(self, group: Set, seconds: Seconds | None, region: tuple[float, float] | None) -> Decision:
         """Why a group was not chosen; `region` is the time of its region with it, and the least time."""
-        refused = self.space.legal.refusal(group) or self.prices.told(group)
+        refused = self.space.legal.refusal(group) or self.prices.outcome(group)
         if isinstance(refused, Decision):
             return refused
         if seconds is None:
