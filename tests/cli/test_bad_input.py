@@ -74,7 +74,7 @@ def test_a_cycle(onnxfuse: Onnxfuse, here: Path):
     assert files(here) == {"c.onnx"}
 
 
-def test_a_value_that_nobody_makes(onnxfuse: Onnxfuse, here: Path):
+def test_an_undefined_value(onnxfuse: Onnxfuse, here: Path):
     proto = chain()
     proto.graph.node[0].input[0] = "z"
     onnx.save(proto, "c.onnx")
@@ -169,7 +169,7 @@ def test_a_folder_without_permission(onnxfuse: Onnxfuse, model: Path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-def test_a_full_disk_behind_standard_output(model: Path, here: Path, kernels: Path):
+def test_standard_output_on_a_full_disk(model: Path, here: Path, kernels: Path):
     command = (sys.executable, "-m", "onnxfuse_cli", "optimize", "m.onnx", "-o", "-", "--lib", "l.so", "--no-verify")
     env = {"ONNXFUSE_CACHE_DIR": str(kernels)}
     done = process.run(("sh", "-c", '"$@" > /dev/full', "sh", *command), env=env)

@@ -61,7 +61,7 @@ def test_the_help_of_a_verb_has_examples_that_are_command_lines(onnxfuse: Onnxfu
         command.make_context(verb, words)
 
 
-def test_flags_are_told_in_sections_where_there_are_many(onnxfuse: Onnxfuse):
+def test_many_flags_are_listed_in_sections(onnxfuse: Onnxfuse):
     said = onnxfuse("optimize", "--help").out
     heads = [line[:-1] for line in said.splitlines() if re.fullmatch(r"[A-Z][^:]*:", line)]
     assert heads == [*SECTIONS, OTHERS, "Examples"]

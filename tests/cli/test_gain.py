@@ -108,7 +108,7 @@ def test_what_cannot_fit_is_not_begun_unless_it_is_asked_for(built: Callable[...
     assert asked.gain is not None or asked.kernels == 0, "measured, or all of it lost"
 
 
-def test_large_models_are_not_held_side_by_side_unless_it_is_asked_for(built: Callable[..., Result], monkeypatch: Any):
+def test_large_models_are_not_measured_in_turns_unless_requested(built: Callable[..., Result], monkeypatch: Any):
     monkeypatch.setattr(gained, "LARGE", 1)
     monkeypatch.setattr(gained, "wanted", lambda context: True)
     large = built(never, gain=None)
@@ -159,7 +159,7 @@ def test_kernels_that_win_alone_stay(built: Callable[..., Result], tried: list[K
     assert (result.gain is None) == (left == 0) and len(answers) == (1 if left in (0, 2) else 0)
 
 
-def test_the_whole_is_given_up_where_nobody_is_at_fault(built: Callable[..., Result]):
+def test_the_output_is_a_copy_if_no_kernel_is_at_fault(built: Callable[..., Result]):
     result = built(lambda *_, **__: found(0.8))
     assert result.kernels == 0 and refused(result) == FIRST | SECOND
 

@@ -65,7 +65,7 @@ def test_a_build_for_every_machine_says_only_what_is_the_same_everywhere(onnxfus
     assert document["original"]["peak_bytes"] > WEIGHTS
 
 
-def test_a_peak_is_seen_though_it_is_gone():
+def test_a_short_peak_is_seen():
     with Watch() as watch:
         large: Any = np.ones(64 << 20, np.uint8)
         watch.opened()

@@ -266,7 +266,7 @@ def test_a_copy_is_the_same_file(tmp_path):
     assert (tmp_path / "m.onnx").read_bytes() == proto.SerializeToString()
 
 
-def test_quantization_notes_of_values_that_are_gone_go_too(tmp_path):
+def test_quantization_annotations_of_removed_values_are_removed(tmp_path):
     proto = layers()
     for name in ("a", "b", "x"):
         note = proto.graph.quantization_annotation.add(tensor_name=name)

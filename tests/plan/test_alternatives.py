@@ -90,7 +90,7 @@ def test_rows_are_scaled_in_the_kernel_of_their_product_where_that_is_predicted_
         assert "its region takes" in c.reason.reason
 
 
-def test_one_that_is_no_clear_gain_is_told() -> None:
+def test_an_alternative_without_a_clear_gain_is_reported() -> None:
     best = planned(weighted(SCALED), BEST, costing())
     assert len(best.groups) == 2
     (lost,) = [c for c in best.candidates if "prologue" in c.by]

@@ -163,7 +163,7 @@ def test_a_plan_is_clearly_better_in_the_mean_and_nowhere_worse(other: tuple[flo
     assert clearly_less(other, (1.0, 1.0)) == less
 
 
-def test_ties_go_to_anchors_unless_somebody_measures(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ties_go_to_anchors_unless_prices_are_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a quarter less is nothing, the plan is that of anchors; but whoever measures sees the other one."""
     graph = drawn(0, 7)
     usual, made, seen = (

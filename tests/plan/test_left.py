@@ -63,7 +63,7 @@ def test_whatever_stays_is_named(text: str, least: int, strategy: str) -> None:
     assert not unnamed(staying(made.graph, iter(made.groups)), made.decisions)
 
 
-def test_a_node_that_nobody_names_is_found() -> None:
+def test_a_node_without_a_refusal_is_found() -> None:
     graph = plans.graph_of(model(ALONE))
     assert [n.op for n in unnamed(graph.nodes, plan(graph, ROWS, Options()).decisions[:1])] in (["Neg"], ["NonZero"])
 
@@ -90,7 +90,7 @@ def test_an_unlock_unlocks(text: str, given: dict[str, Any], flags: dict[str, An
     assert all(fused.issuperset(r.nodes) for r in locked), (locked, fused)
 
 
-def test_a_shape_behind_another_domain_is_not_asked_of_the_inputs() -> None:
+def test_shapes_after_an_opaque_node_are_not_asked_of_the_inputs() -> None:
     """No input's shape tells what only an unknown operator knows; its value's type in the model does."""
     proto = model(FOREIGN)
     before = optimize(proto.SerializeToString(), "unused.onnx", dry_run=True)

@@ -43,7 +43,7 @@ def planned(*extras: tuple[str, ...], precision: str = "bf16") -> Plan:
     return plan(load(proto.SerializeToString(), Options()), ROWS, options, legality=legality)
 
 
-def test_what_kernels_alone_make_and_read_is_held_in_fewer_bits() -> None:
+def test_values_between_kernels_have_a_narrower_storage_type() -> None:
     """Not b, which is an output of the model, nor s, which the runtime reads."""
     made = planned(("avx512bf16",))
     assert made.storage_types == {"a": BF16, "d": BF16}  # c stays in its kernel

@@ -161,7 +161,7 @@ def test_an_end_that_python_drops_is_asked_for_again() -> None:
     assert sys.unraisablehook is former
 
 
-def test_what_others_lose_is_told_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_losses_of_others_are_reported_as_before(monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken:
         def __del__(self) -> None:
             raise ValueError("lost")

@@ -267,7 +267,7 @@ def test_read_outputs_and_pieces_stay() -> None:
     assert rewritten(before, only("unused-outputs"))[1] == {}
 
 
-def test_nodes_nobody_needs_go_with_their_last_reader_and_at_once() -> None:
+def test_dead_nodes_are_removed_with_their_last_reader() -> None:
     b = Build()
     x = b.input("x", "n", 6)
     b.node("Neg", b.node("Reshape", x, b.node("Shape", x)), out="y")

@@ -35,7 +35,7 @@ UNPROVEN = [
 
 @pytest.mark.parametrize("opset", [10, 17])
 @pytest.mark.parametrize(("op", "low", "high"), PROVEN)
-def test_a_clip_that_does_nothing_goes(opset: int, op: str, low: float | None, high: float | None) -> None:
+def test_a_redundant_clip_is_removed(opset: int, op: str, low: float | None, high: float | None) -> None:
     b = Build(opset)
     before = b.graph(clip(b, b.node(op, b.input("x", 1, 12)), low, high))
     after, fired = rewritten(before, only("redundant-clip"))
@@ -105,7 +105,7 @@ def attention(masked: float) -> Build:
     return b
 
 
-def test_a_test_for_nan_goes_where_no_row_can_be_empty() -> None:
+def test_a_test_for_nan_is_removed_if_no_row_can_be_empty() -> None:
     before = attention(float(np.finfo(np.float32).min)).graph("y")
     after, fired = rewritten(before, only("where-false"))
     assert fired == {"where-false": 1} and "IsNaN" not in ops(after)

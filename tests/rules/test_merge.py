@@ -56,7 +56,7 @@ def test_a_bias_of_one_number_and_a_bias_on_the_left() -> None:
     check(b, [one, b.dense(x, 4)], ["MatMul", "Add", "Slice", "Slice"])
 
 
-def test_a_bias_per_row_stays_behind_its_piece() -> None:
+def test_a_bias_per_row_stays_after_its_slice() -> None:
     b = Build()
     x = b.input("x", 4, 8)
     row = b.node("Add", b.dense(x, 4, bias=False), b.weights(4, 1))

@@ -46,7 +46,7 @@ def test_a_concat_along_another_axis_stays() -> None:
     assert rewritten(before, only("concat-of-parts"))[1] == {}
 
 
-def test_a_transpose_is_undone_behind_elementwise_work() -> None:
+def test_inverse_transposes_around_elementwise_operators_cancel() -> None:
     b = Build()
     y = b.node("Transpose", b.input("x", "n", 3, "s"), perm=(1, 2, 0))
     y = b.node("Mul", b.node("Relu", y), b.constant(2.0))

@@ -64,7 +64,7 @@ def test_widths_of_recurrent_weights(tmp_path: Path):
     assert all(each["x"].shape[1] == each["h"].shape[1] for each in tried(path).values)
 
 
-def test_widths_behind_other_operators(tmp_path: Path):
+def test_widths_after_other_operators(tmp_path: Path):
     nodes = [
         helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
         helper.make_node("Conv", ["t", "w"], ["c"], group=2),
@@ -148,7 +148,7 @@ def test_what_would_take_too_much_memory_is_not_run(tmp_path: Path, attends: boo
     assert (16000 in lengths) == (not attends)
 
 
-def test_the_memory_of_a_longer_run_is_told_by_those_that_are_shorter_in_the_same_way():
+def test_memory_of_longer_runs_is_predicted_from_shorter_ones():
     """A batch of short ones says nothing of how scores of attention grow."""
     wanted = [feeds.Input("x", np.dtype(np.float32), ("b", "n"), "float")]
     base = trial.InputSets()
@@ -177,7 +177,7 @@ def test_bounds_leave_room(tmp_path: Path):
 
 
 @pytest.mark.parametrize("flat", [[-1, 5 * 9], [0, 5 * 9]])
-def test_a_width_that_is_flattened_behind_windows(tmp_path: Path, flat: list[int]):
+def test_a_width_that_is_flattened_after_windows(tmp_path: Path, flat: list[int]):
     """Two convolutions and a pool take 23 columns to 9, which a product wants beside 5 channels."""
     nodes = [
         helper.make_node("Unsqueeze", ["x", "axes"], ["image"]),
