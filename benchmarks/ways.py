@@ -56,7 +56,7 @@ def measure(name: str, twin: Twin, folder: Path, threads: Sequence[int], seconds
     def chosen(
         ranking: CostRanking, ways: Sequence[ScheduleCandidate], *others: Any
     ) -> tuple[ScheduleCandidate, tuple[Choice, ...]]:
-        best, choices = replace(ranking, round_bytes=STREAM_BYTES).best(ways, *others)
+        best, choices = replace(ranking, run_weight_bytes=STREAM_BYTES).best(ways, *others)
         found.append((ways, choices))
         return best, choices
 

@@ -41,9 +41,11 @@ _CODED = frozenset(
 )
 
 
-def group_seconds(nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Cpu, round_bytes: float = 0.0) -> float:
+def group_seconds(
+    nodes: Sequence[Node], tensors: Mapping[str, Tensor], target: Cpu, run_weight_bytes: float = 0.0
+) -> float:
     """Seconds that the runtime takes for nodes, in topological order, all of whose values `tensors` knows."""
-    return sum(node_seconds(call, target, round_bytes) for call in calls_of(nodes, tensors))
+    return sum(node_seconds(call, target, run_weight_bytes) for call in calls_of(nodes, tensors))
 
 
 def calls_of(nodes: Sequence[Node], tensors: Mapping[str, Tensor]) -> Iterator[Call]:

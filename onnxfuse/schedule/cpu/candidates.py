@@ -40,7 +40,7 @@ class ScheduleCandidate:
 class CostRanking:
     """Predicts the times of phases as parts of a kernel, and ranks candidates by them.
 
-    `weights` are values that are read once per run of the model; `round_bytes` is the size of all of them, which
+    `weights` are values that are read once per run of the model; `run_weight_bytes` is the size of all of them, which
     decides the cache level they come from.
     """
 
@@ -48,7 +48,7 @@ class CostRanking:
     symbols: tuple[Symbol, ...]
     target: Cpu
     weights: Container[str]
-    round_bytes: float
+    run_weight_bytes: float
 
     def best(
         self, candidates: Sequence[ScheduleCandidate], scratch: Sequence[Buffer], rows: Sequence[Index]
@@ -121,7 +121,7 @@ class CostRanking:
 
     def time(self, candidate: ScheduleCandidate, kernel: Kernel, values: Mapping[str, int], machine: Cpu) -> float:
         """The predicted seconds of a kernel with this candidate on a machine."""
-        found = cost_of(kernel, machine, self.weights, self.round_bytes, values)
+        found = cost_of(kernel, machine, self.weights, self.run_weight_bytes, values)
         return found.seconds if found is not None else inf
 
 

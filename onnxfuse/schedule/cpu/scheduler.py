@@ -51,7 +51,7 @@ def schedule(
     constants: Container[str],
     target: Cpu,
     half: DType | None = None,
-    round_bytes: float = 0.0,
+    run_weight_bytes: float = 0.0,
     best: Best = CostRanking.best,
     *,
     winograd: bool = False,
@@ -63,8 +63,8 @@ def schedule(
 
     With `half`, float32 weights of contractions are stored in that dtype if there are tiles for it. `best` ranks the
     schedule candidates of a contraction; the default takes the least predicted time, with weights that are read once
-    per run of the model, `round_bytes` in all. `winograd` allows Winograd's algorithm for 3x3 convolutions, `exchange`
-    a packing of constants that is specific to this target. `check` sees the chosen kernel as loop nests, and after each
+    per run of the model, `run_weight_bytes` in all. `winograd` allows Winograd's algorithm for 3x3 convolutions,
+    `exchange` a packing of constants that is specific to this target. `check` sees the chosen kernel as loop nests, and after each
     pass. `measured` has pairs of candidate names: the second is taken where the first would be, and the kernel lists
     all candidates, those for tuning included.
     """
@@ -81,7 +81,7 @@ def schedule(
         weights,
         target,
         half,
-        round_bytes,
+        run_weight_bytes,
         best,
         check,
         winograd=winograd,
@@ -105,7 +105,7 @@ def _scheduled(
     weights: frozenset[str],
     target: Cpu,
     half: DType | None,
-    round_bytes: float,
+    run_weight_bytes: float,
     best: Best,
     check: Check,
     *,
@@ -120,7 +120,7 @@ def _scheduled(
         return bounded
     definitions, requires = bounded
     c = replace(c, definitions=definitions)
-    settings = (weights, target, round_bytes, best)
+    settings = (weights, target, run_weight_bytes, best)
     forms = forms_of(c, weights)
     nests = [_nests(form, prepare(form, weights, target, half), *settings, winograd=winograd) for form in forms]
     prepared = prepare(c, weights, target, half)
@@ -133,7 +133,7 @@ def _scheduled(
     requires = tuple(dict.fromkeys((*requires, *c.conditions)))
     nests = [replace(kernel, requires=requires) for kernel in nests]
     kernels = [through(PASSES, kernel, target) for kernel in nests]
-    taken = CostRanking(kernels[0], c.symbols, target, weights, round_bytes).best_kernel(kernels)
+    taken = CostRanking(kernels[0], c.symbols, target, weights, run_weight_bytes).best_kernel(kernels)
     if check is not unchecked:
         (nest,) = (nest for nest, kernel in zip(nests, kernels, strict=True) if kernel is taken)
         through(PASSES, nest, target, check)
@@ -154,7 +154,7 @@ def _nests(
     prepared: Prepared,
     weights: frozenset[str],
     target: Cpu,
-    round_bytes: float,
+    run_weight_bytes: float,
     best: Best,
     *,
     winograd: bool,
@@ -168,7 +168,7 @@ def _nests(
         replace(p, layout=prepared.layouts.get(p.name, p.layout), dtype=prepared.types.get(p.name, p.dtype))
         for p in c.inputs
     )
-    ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, round_bytes)
+    ranking = CostRanking(Kernel(inputs, c.outputs, (), (), ()), c.symbols, target, weights, run_weight_bytes)
     large = too_large(c.outputs, target)
     phases: list[Phase] = []
     choices: list[Choice] = []

@@ -62,7 +62,7 @@ def schedule(
     constants: Container[str],
     target: Gpu,
     half: DType | None = None,
-    round_bytes: float = 0.0,
+    run_weight_bytes: float = 0.0,
     *,
     winograd: bool = False,
     exchange: bool = True,
