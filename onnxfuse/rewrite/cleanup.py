@@ -42,7 +42,7 @@ def _evaluated(work: Work, at: int) -> dict[str, Constant]:
     node = work.nodes[at]
     row = ROWS.find(node, work.opset)
     if row is not None and row.codes:
-        raise Miss("the quantized constant is smaller than its folded form")
+        raise Miss("Q and DQ nodes are not folded, since quantized constants are smaller")
     filled: dict[str, Constant] = {}
     for k, i in enumerate(node.inputs):
         if i and i not in work.constants and not (row and k in row.quiet_inputs):

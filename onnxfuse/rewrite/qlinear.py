@@ -46,7 +46,7 @@ def qlinear_operators(work: Work, at: int, trust: bool) -> Draft:
         raise Miss(f"{node.op} has other readers, or its result is quantized per axis")
     a = _read(draft, node, 0)
     if work.type(a.codes).dtype not in _CODES or not _alike(draft, a, coding.outputs[0]):
-        raise Miss("the operand is quantized per axis, or to another type than the result")
+        raise Miss("an operand is quantized per axis or to another type, or is int8 with several readers")
     return draft.replace(coding.outputs[0], _OPERATORS[node.op](draft, node, a, y))
 
 
@@ -73,7 +73,7 @@ def _gemm(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
 def _sum(draft: Draft, node: Node, a: _Coded, y: _Coded) -> str:
     b = _read(draft, node, 1)
     if not _alike(draft, b, a.codes):
-        raise Miss("the operand is quantized per axis, or to another type than the result")
+        raise Miss("an operand is quantized per axis or to another type, or is int8 with several readers")
     return draft.node("QLinearAdd", (*a.all, *b.all, y.scale, y.zero), domain=_RUNTIME)
 
 
